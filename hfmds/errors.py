@@ -1,0 +1,67 @@
+"""What can go wrong, named for the person who has to act on it.
+
+HfmdsError
+├── ConfigurationError   a setting, file or data set is wrong          the operator fixes it
+├── InvalidInput         a message, tensor or image is malformed       the sender fixes it
+│   └── CorruptData      bytes do not match their digest               the sender sends them again
+├── NotFound             a named thing does not exist
+├── Conflict             the name is taken by something different
+├── WrongState           the thing exists but cannot do that now
+├── TooLate              the round or lease it belonged to is over     ask for new work
+├── LimitExceeded        a size, count or quota was passed
+├── NotAllowed           the caller may not touch this thing
+└── Unavailable          a peer is away or not ready                   try again
+
+This module knows no gRPC: `hfmds.service.status` maps each class to a status code and back.
+Every message says what, where and the remedy, and is safe to show to the other side.
+"""
+
+from __future__ import annotations
+
+
+class HfmdsError(Exception):
+    """Base of all errors this project raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigurationError(HfmdsError):
+    """A setting, file or data set the process was started with is wrong."""
+
+    exit_code = 2
+
+
+class InvalidInput(HfmdsError):
+    """A message, tensor or image does not have the required form."""
+
+
+class CorruptData(InvalidInput):
+    """Bytes do not match the digest they were announced under."""
+
+
+class NotFound(HfmdsError):
+    """The named run, task, pool, snapshot or blob does not exist."""
+
+
+class Conflict(HfmdsError):
+    """The same key was used before for something different."""
+
+
+class WrongState(HfmdsError):
+    """The thing exists, but its state does not admit the operation."""
+
+
+class TooLate(HfmdsError):
+    """The work was for a round or lease that is over; the device should check in again."""
+
+
+class LimitExceeded(HfmdsError):
+    """A size, count or quota was passed."""
+
+
+class NotAllowed(HfmdsError):
+    """The caller may not act on this thing."""
+
+
+class Unavailable(HfmdsError):
+    """A peer is away or not ready yet; the same call may succeed later."""
