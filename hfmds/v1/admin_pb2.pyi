@@ -1,0 +1,269 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from hfmds.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RUN_STATE_UNSPECIFIED: _ClassVar[RunState]
+    RUN_STATE_RUNNING: _ClassVar[RunState]
+    RUN_STATE_PAUSED: _ClassVar[RunState]
+    RUN_STATE_COMPLETED: _ClassVar[RunState]
+    RUN_STATE_CANCELLED: _ClassVar[RunState]
+    RUN_STATE_FAILED: _ClassVar[RunState]
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_WAITING_FOR_DEVICES: _ClassVar[Phase]
+    PHASE_SYNTHESISING: _ClassVar[Phase]
+    PHASE_TRAINING: _ClassVar[Phase]
+    PHASE_AGGREGATING: _ClassVar[Phase]
+
+class DeviceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEVICE_STATE_UNSPECIFIED: _ClassVar[DeviceState]
+    DEVICE_STATE_AVAILABLE: _ClassVar[DeviceState]
+    DEVICE_STATE_WORKING: _ClassVar[DeviceState]
+    DEVICE_STATE_AWAY: _ClassVar[DeviceState]
+RUN_STATE_UNSPECIFIED: RunState
+RUN_STATE_RUNNING: RunState
+RUN_STATE_PAUSED: RunState
+RUN_STATE_COMPLETED: RunState
+RUN_STATE_CANCELLED: RunState
+RUN_STATE_FAILED: RunState
+PHASE_UNSPECIFIED: Phase
+PHASE_WAITING_FOR_DEVICES: Phase
+PHASE_SYNTHESISING: Phase
+PHASE_TRAINING: Phase
+PHASE_AGGREGATING: Phase
+DEVICE_STATE_UNSPECIFIED: DeviceState
+DEVICE_STATE_AVAILABLE: DeviceState
+DEVICE_STATE_WORKING: DeviceState
+DEVICE_STATE_AWAY: DeviceState
+
+class RunSpec(_message.Message):
+    __slots__ = ("recipe", "policy")
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    recipe: _common_pb2.Recipe
+    policy: RoundPolicy
+    def __init__(self, recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., policy: _Optional[_Union[RoundPolicy, _Mapping]] = ...) -> None: ...
+
+class RoundPolicy(_message.Message):
+    __slots__ = ("minimum_devices", "deadline_seconds", "lease_seconds")
+    MINIMUM_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    minimum_devices: int
+    deadline_seconds: float
+    lease_seconds: float
+    def __init__(self, minimum_devices: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("round", "phase", "done", "expected")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    phase: Phase
+    done: int
+    expected: int
+    def __init__(self, round: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., done: _Optional[int] = ..., expected: _Optional[int] = ...) -> None: ...
+
+class Run(_message.Message):
+    __slots__ = ("run_id", "spec", "state", "state_reason", "created_at", "progress", "completed_rounds", "last_round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STATE_REASON_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    spec: RunSpec
+    state: RunState
+    state_reason: str
+    created_at: _timestamp_pb2.Timestamp
+    progress: Progress
+    completed_rounds: int
+    last_round: Round
+    def __init__(self, run_id: _Optional[str] = ..., spec: _Optional[_Union[RunSpec, _Mapping]] = ..., state: _Optional[_Union[RunState, str]] = ..., state_reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., completed_rounds: _Optional[int] = ..., last_round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("round", "device_ids", "weights", "training_loss", "evaluation", "refreshed", "pool", "traffic", "duration_seconds")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_IDS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_LOSS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    REFRESHED_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    device_ids: _containers.RepeatedScalarFieldContainer[str]
+    weights: _common_pb2.Digest
+    training_loss: float
+    evaluation: _common_pb2.Evaluation
+    refreshed: bool
+    pool: PoolSummary
+    traffic: _common_pb2.Traffic
+    duration_seconds: float
+    def __init__(self, round: _Optional[int] = ..., device_ids: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., training_loss: _Optional[float] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., refreshed: _Optional[bool] = ..., pool: _Optional[_Union[PoolSummary, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., duration_seconds: _Optional[float] = ...) -> None: ...
+
+class PoolSummary(_message.Message):
+    __slots__ = ("snapshot_id", "samples", "leakage")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LEAKAGE_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: str
+    samples: int
+    leakage: _common_pb2.LeakageSummary
+    def __init__(self, snapshot_id: _Optional[str] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("device_id", "state", "samples", "engine", "software_version", "last_seen_at", "accepted_tasks", "failed_tasks", "task_id")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_AT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    state: DeviceState
+    samples: int
+    engine: str
+    software_version: str
+    last_seen_at: _timestamp_pb2.Timestamp
+    accepted_tasks: int
+    failed_tasks: int
+    task_id: str
+    def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ...) -> None: ...
+
+class CreateRunRequest(_message.Message):
+    __slots__ = ("run_id", "spec")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    spec: RunSpec
+    def __init__(self, run_id: _Optional[str] = ..., spec: _Optional[_Union[RunSpec, _Mapping]] = ...) -> None: ...
+
+class CreateRunResponse(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+
+class ListRunsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRunsResponse(_message.Message):
+    __slots__ = ("runs",)
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[Run]
+    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
+
+class GetRunRequest(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class GetRunResponse(_message.Message):
+    __slots__ = ("run", "rounds")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    rounds: _containers.RepeatedCompositeFieldContainer[Round]
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ...) -> None: ...
+
+class WatchRunRequest(_message.Message):
+    __slots__ = ("run_id", "after_round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    after_round: int
+    def __init__(self, run_id: _Optional[str] = ..., after_round: _Optional[int] = ...) -> None: ...
+
+class WatchRunResponse(_message.Message):
+    __slots__ = ("run", "new_rounds")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    NEW_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    new_rounds: _containers.RepeatedCompositeFieldContainer[Round]
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., new_rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ...) -> None: ...
+
+class PauseRunRequest(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class PauseRunResponse(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+
+class ResumeRunRequest(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class ResumeRunResponse(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+
+class CancelRunRequest(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class CancelRunResponse(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: Run
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+
+class ListDevicesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDevicesResponse(_message.Message):
+    __slots__ = ("devices",)
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    def __init__(self, devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ...) -> None: ...
+
+class DownloadModelRequest(_message.Message):
+    __slots__ = ("run_id", "round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    round: int
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+
+class DownloadModelResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,127 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Digest(_message.Message):
+    __slots__ = ("sha256", "size_bytes")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    size_bytes: int
+    def __init__(self, sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class ModelSpec(_message.Message):
+    __slots__ = ("architecture", "channels", "height", "width", "classes")
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    architecture: str
+    channels: int
+    height: int
+    width: int
+    classes: int
+    def __init__(self, architecture: _Optional[str] = ..., channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., classes: _Optional[int] = ...) -> None: ...
+
+class Normalisation(_message.Message):
+    __slots__ = ("mean", "std")
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    std: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class TrainingRecipe(_message.Message):
+    __slots__ = ("batch_size", "local_epochs", "learning_rate", "momentum", "weight_decay", "alpha")
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    batch_size: int
+    local_epochs: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    alpha: float
+    def __init__(self, batch_size: _Optional[int] = ..., local_epochs: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., alpha: _Optional[float] = ...) -> None: ...
+
+class SynthesisRecipe(_message.Message):
+    __slots__ = ("every_rounds", "first_round", "samples_per_device", "steps", "learning_rate", "mu", "prototype_momentum", "matching_weight")
+    EVERY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    MU_FIELD_NUMBER: _ClassVar[int]
+    PROTOTYPE_MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+    MATCHING_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    every_rounds: int
+    first_round: int
+    samples_per_device: int
+    steps: int
+    learning_rate: float
+    mu: float
+    prototype_momentum: float
+    matching_weight: float
+    def __init__(self, every_rounds: _Optional[int] = ..., first_round: _Optional[int] = ..., samples_per_device: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., mu: _Optional[float] = ..., prototype_momentum: _Optional[float] = ..., matching_weight: _Optional[float] = ...) -> None: ...
+
+class Recipe(_message.Message):
+    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "synthesis", "cohort_size", "class_names")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NORMALISATION_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    SYNTHESIS_FIELD_NUMBER: _ClassVar[int]
+    COHORT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    normalisation: Normalisation
+    rounds: int
+    seed: int
+    training: TrainingRecipe
+    synthesis: SynthesisRecipe
+    cohort_size: int
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., synthesis: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LeakageSummary(_message.Message):
+    __slots__ = ("paired_mean", "paired_p99", "paired_max", "nearest_mean", "nearest_p99", "nearest_max")
+    PAIRED_MEAN_FIELD_NUMBER: _ClassVar[int]
+    PAIRED_P99_FIELD_NUMBER: _ClassVar[int]
+    PAIRED_MAX_FIELD_NUMBER: _ClassVar[int]
+    NEAREST_MEAN_FIELD_NUMBER: _ClassVar[int]
+    NEAREST_P99_FIELD_NUMBER: _ClassVar[int]
+    NEAREST_MAX_FIELD_NUMBER: _ClassVar[int]
+    paired_mean: float
+    paired_p99: float
+    paired_max: float
+    nearest_mean: float
+    nearest_p99: float
+    nearest_max: float
+    def __init__(self, paired_mean: _Optional[float] = ..., paired_p99: _Optional[float] = ..., paired_max: _Optional[float] = ..., nearest_mean: _Optional[float] = ..., nearest_p99: _Optional[float] = ..., nearest_max: _Optional[float] = ...) -> None: ...
+
+class Traffic(_message.Message):
+    __slots__ = ("received_bytes", "sent_bytes")
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    received_bytes: int
+    sent_bytes: int
+    def __init__(self, received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("accuracy", "loss", "samples")
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    accuracy: float
+    loss: float
+    samples: int
+    def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ...) -> None: ...

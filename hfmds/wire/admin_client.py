@@ -1,0 +1,83 @@
+"""The operator's side of AdminService: values in, values out, hfmds.errors raised."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from hfmds.service.channel import call, open_channel, translating
+from hfmds.service.peer import Peer
+from hfmds.v1 import admin_pb2 as pb
+from hfmds.v1.admin_pb2_grpc import AdminServiceStub
+from hfmds.wire.runs import device_from, round_from, run_from, spec_message
+from hfmds.wire.types import Device, Round, Run, RunSpec
+
+_CALL_SECONDS = 30.0
+
+
+class AdminClient:
+    """An operator talking to the coordinator."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._channel = open_channel(peer)
+        self._stub = AdminServiceStub(self._channel)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def create_run(self, spec: RunSpec, run_id: str = "") -> Run:
+        """Create a run; it starts by itself."""
+        request = pb.CreateRunRequest(run_id=run_id, spec=spec_message(spec))
+        return run_from((await self._call(self._stub.CreateRun, request)).run)
+
+    async def list_runs(self) -> tuple[Run, ...]:
+        """All runs, newest first."""
+        response = await self._call(self._stub.ListRuns, pb.ListRunsRequest())
+        return tuple(run_from(run) for run in response.runs)
+
+    async def get_run(self, run_id: str) -> tuple[Run, tuple[Round, ...]]:
+        """A run with its rounds."""
+        response = await self._call(self._stub.GetRun, pb.GetRunRequest(run_id=run_id))
+        return run_from(response.run), tuple(round_from(item) for item in response.rounds)
+
+    async def watch_run(
+        self, run_id: str, after_round: int = 0
+    ) -> AsyncIterator[tuple[Run, tuple[Round, ...]]]:
+        """The run at every change, with the rounds completed since; ends with the run."""
+        request = pb.WatchRunRequest(run_id=run_id, after_round=after_round)
+        with translating(self._peer):
+            async for change in self._stub.WatchRun(request):
+                yield run_from(change.run), tuple(round_from(item) for item in change.new_rounds)
+
+    async def pause_run(self, run_id: str) -> Run:
+        """Stop handing out its work."""
+        return run_from(
+            (await self._call(self._stub.PauseRun, pb.PauseRunRequest(run_id=run_id))).run
+        )
+
+    async def resume_run(self, run_id: str) -> Run:
+        """Go on with a paused run."""
+        return run_from(
+            (await self._call(self._stub.ResumeRun, pb.ResumeRunRequest(run_id=run_id))).run
+        )
+
+    async def cancel_run(self, run_id: str) -> Run:
+        """End a run for good."""
+        return run_from(
+            (await self._call(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id))).run
+        )
+
+    async def list_devices(self) -> tuple[Device, ...]:
+        """The devices the coordinator has seen, by id."""
+        response = await self._call(self._stub.ListDevices, pb.ListDevicesRequest())
+        return tuple(device_from(device) for device in response.devices)
+
+    async def download_model(self, run_id: str, round_number: int = 0) -> AsyncIterator[bytes]:
+        """The model after a round (0: the last completed one), in chunks of safetensors bytes."""
+        request = pb.DownloadModelRequest(run_id=run_id, round=round_number)
+        with translating(self._peer):
+            async for part in self._stub.DownloadModel(request):
+                yield part.data
+
+    async def _call(self, method, request):  # type: ignore[no-untyped-def]
+        return await call(self._peer, method, request, timeout_seconds=_CALL_SECONDS)

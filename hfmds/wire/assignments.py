@@ -1,0 +1,172 @@
+"""Conversion pairs for coordinator.proto: what devices and the coordinator say to each other."""
+
+from __future__ import annotations
+
+from hfmds.errors import InvalidInput
+from hfmds.v1 import coordinator_pb2 as pb
+from hfmds.wire.messages import (
+    digest_from,
+    digest_message,
+    flat_fields,
+    flat_value,
+    leakage_from,
+    leakage_message,
+    recipe_from,
+    recipe_message,
+    require_count,
+    require_finite,
+    require_part,
+    traffic_from,
+    traffic_message,
+)
+from hfmds.wire.types import (
+    Assignment,
+    DeviceProfile,
+    Finished,
+    RetryLater,
+    SynthesiseWork,
+    SynthesisReport,
+    TrainWork,
+    UpdateReport,
+)
+
+MAX_REASON_CHARACTERS = 1000
+
+
+def profile_message(profile: DeviceProfile) -> pb.DeviceProfile:
+    """To the wire."""
+    return pb.DeviceProfile(**flat_fields(profile))
+
+
+def profile_from(message: pb.DeviceProfile) -> DeviceProfile:
+    """From the wire."""
+    require_count(message, 1, "samples")
+    return flat_value(DeviceProfile, message)
+
+
+def assignment_message(assignment: Assignment) -> pb.Assignment:
+    """To the wire."""
+    work = assignment.work
+    return pb.Assignment(
+        task_id=assignment.task_id,
+        run_id=assignment.run_id,
+        round=assignment.round_number,
+        lease_seconds=assignment.lease_seconds,
+        recipe=recipe_message(assignment.recipe),
+        seed=assignment.seed,
+        weights=digest_message(assignment.weights),
+        train=pb.TrainWork(snapshot_id=work.snapshot_id or "")
+        if isinstance(work, TrainWork)
+        else None,
+        synthesise=pb.SynthesiseWork(pool_id=work.pool_id)
+        if isinstance(work, SynthesiseWork)
+        else None,
+    )
+
+
+def assignment_from(message: pb.Assignment) -> Assignment:
+    """From the wire."""
+    require_part(message, "recipe", "weights")
+    require_finite(message, "lease_seconds")
+    work: TrainWork | SynthesiseWork
+    match message.WhichOneof("work"):
+        case "train":
+            work = TrainWork(message.train.snapshot_id or None)
+        case "synthesise":
+            work = SynthesiseWork(message.synthesise.pool_id)
+        case _:
+            raise InvalidInput("Assignment.work is missing or of a kind this version does not know")
+    return Assignment(
+        task_id=message.task_id,
+        run_id=message.run_id,
+        round_number=message.round,
+        lease_seconds=message.lease_seconds,
+        recipe=recipe_from(message.recipe),
+        seed=message.seed,
+        weights=digest_from(message.weights),
+        work=work,
+    )
+
+
+def outcome_message(outcome: Assignment | RetryLater | Finished) -> pb.CheckInResponse:
+    """To the wire."""
+    match outcome:
+        case Assignment():
+            return pb.CheckInResponse(assignment=assignment_message(outcome))
+        case RetryLater():
+            return pb.CheckInResponse(retry_later=pb.RetryLater(**flat_fields(outcome)))
+        case Finished():
+            return pb.CheckInResponse(finished=pb.Finished(**flat_fields(outcome)))
+
+
+def outcome_from(message: pb.CheckInResponse) -> Assignment | RetryLater | Finished:
+    """From the wire."""
+    match message.WhichOneof("outcome"):
+        case "assignment":
+            return assignment_from(message.assignment)
+        case "retry_later":
+            return flat_value(RetryLater, message.retry_later)
+        case "finished":
+            return flat_value(Finished, message.finished)
+        case _:
+            raise InvalidInput("CheckInResponse.outcome is missing")
+
+
+def update_report_message(
+    device_id: str, task_id: str, report: UpdateReport
+) -> pb.SubmitUpdateRequest:
+    """To the wire."""
+    return pb.SubmitUpdateRequest(
+        device_id=device_id,
+        task_id=task_id,
+        update=digest_message(report.update),
+        samples=report.samples,
+        loss=report.loss,
+        traffic=traffic_message(report.traffic),
+        training_seconds=report.training_seconds,
+    )
+
+
+def update_report_from(message: pb.SubmitUpdateRequest) -> UpdateReport:
+    """From the wire."""
+    require_part(message, "update")
+    require_count(message, 1, "samples")
+    require_finite(message, "loss", "training_seconds")
+    return UpdateReport(
+        update=digest_from(message.update),
+        samples=message.samples,
+        loss=message.loss,
+        traffic=traffic_from(message.traffic),
+        training_seconds=message.training_seconds,
+    )
+
+
+def synthesis_report_message(
+    device_id: str, task_id: str, report: SynthesisReport
+) -> pb.SubmitSynthesisRequest:
+    """To the wire."""
+    return pb.SubmitSynthesisRequest(
+        device_id=device_id,
+        task_id=task_id,
+        batch=digest_message(report.batch),
+        samples=report.samples,
+        leakage=leakage_message(report.leakage),
+        synthetic_accuracy=report.synthetic_accuracy,
+        traffic=traffic_message(report.traffic),
+        synthesis_seconds=report.synthesis_seconds,
+    )
+
+
+def synthesis_report_from(message: pb.SubmitSynthesisRequest) -> SynthesisReport:
+    """From the wire."""
+    require_part(message, "batch", "leakage")
+    require_count(message, 1, "samples")
+    require_finite(message, "synthetic_accuracy", "synthesis_seconds")
+    return SynthesisReport(
+        batch=digest_from(message.batch),
+        samples=message.samples,
+        leakage=leakage_from(message.leakage),
+        synthetic_accuracy=message.synthetic_accuracy,
+        traffic=traffic_from(message.traffic),
+        synthesis_seconds=message.synthesis_seconds,
+    )

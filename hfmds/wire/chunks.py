@@ -1,0 +1,88 @@
+"""Content moves in chunks: the four directions of it, resumable and verified.
+
+`Content` is where content lives on either side: finished blobs and partial ones. A transfer that
+breaks leaves the partial bytes; the next attempt goes on there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from hfmds.digest import Digest
+from hfmds.errors import InvalidInput
+from hfmds.storage.blobs import CHUNK_BYTES, Blobs
+from hfmds.storage.staging import Staging
+from hfmds.wire.types import UploadState
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Blobs that are complete, and the staging folder of those on their way."""
+
+    blobs: Blobs
+    staging: Staging
+
+
+# --- at the server ------------------------------------------------------------------------------
+
+
+async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
+    """The chunks of a blob from `offset` on, read off the event loop."""
+    if not 0 <= offset <= digest.size_bytes:
+        raise InvalidInput(f"offset {offset} is outside content {digest}")
+    chunks = await asyncio.to_thread(blobs.read, digest, offset, CHUNK_BYTES)
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk
+
+
+async def receive(
+    content: Content, owner: str, digest: Digest, offset: int, chunks: AsyncIterator[bytes]
+) -> None:
+    """Take an upload of `owner` from `offset` on; on return it is verified and durable."""
+    if content.blobs.contains(digest):
+        return
+    async for chunk in chunks:
+        if not chunk:
+            raise InvalidInput(f"an empty chunk at offset {offset} of content {digest}")
+        offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
+    await asyncio.to_thread(content.staging.commit, owner, digest, content.blobs)
+
+
+def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:
+    """Where an upload of `owner` stands."""
+    if content.blobs.contains(digest):
+        return UploadState(digest.size_bytes, complete=True)
+    return UploadState(content.staging.offset(owner, digest), complete=False)
+
+
+# --- at the client ------------------------------------------------------------------------------
+
+
+async def fetch(
+    content: Content, digest: Digest, open_stream: Callable[[int], AsyncIterator[bytes]]
+) -> int:
+    """Bring a blob here unless it is here; returns the bytes that crossed the network."""
+    if content.blobs.contains(digest):
+        return 0
+    owner = "fetch"
+    start = offset = content.staging.offset(owner, digest)
+    async for chunk in open_stream(offset):
+        offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
+    await asyncio.to_thread(content.staging.commit, owner, digest, content.blobs)
+    return offset - start
+
+
+async def send(
+    blobs: Blobs,
+    digest: Digest,
+    query: Callable[[], Awaitable[UploadState]],
+    upload: Callable[[int, Iterator[bytes]], Awaitable[None]],
+) -> int:
+    """Send a blob from where the receiver stands; returns the bytes that crossed the network."""
+    state = await query()
+    if state.complete:
+        return 0
+    await upload(state.offset, blobs.read(digest, state.offset, CHUNK_BYTES))
+    return digest.size_bytes - state.offset

@@ -1,0 +1,140 @@
+"""The device's side of CoordinatorService: values in, values out, hfmds.errors raised."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from hfmds.digest import Digest
+from hfmds.service.channel import call, open_channel, translating
+from hfmds.service.peer import Peer
+from hfmds.storage.blobs import Blobs
+from hfmds.v1 import coordinator_pb2 as pb
+from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
+from hfmds.wire.assignments import (
+    MAX_REASON_CHARACTERS,
+    outcome_from,
+    profile_message,
+    synthesis_report_message,
+    update_report_message,
+)
+from hfmds.wire.chunks import Content, fetch, send
+from hfmds.wire.messages import digest_message
+from hfmds.wire.types import (
+    Assignment,
+    DeviceProfile,
+    Finished,
+    RetryLater,
+    SynthesisReport,
+    UpdateReport,
+    UploadState,
+)
+
+_CALL_SECONDS = 30.0
+_TRANSFER_SECONDS = 600.0
+
+
+class CoordinatorClient:
+    """One device talking to its coordinator."""
+
+    def __init__(self, peer: Peer, device_id: str) -> None:
+        self._peer = peer
+        self._device_id = device_id
+        self._channel = open_channel(peer)
+        self._stub = CoordinatorServiceStub(self._channel)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def check_in(
+        self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
+    ) -> Assignment | RetryLater | Finished:
+        """Ask for work, waiting for it at most so long."""
+        request = pb.CheckInRequest(
+            device_id=self._device_id,
+            profile=profile_message(profile),
+            wait_seconds=wait_seconds,
+            run_id=run_id,
+        )
+        deadline = wait_seconds + _CALL_SECONDS
+        response = await call(self._peer, self._stub.CheckIn, request, timeout_seconds=deadline)
+        return outcome_from(response)
+
+    async def renew_lease(self, task_id: str) -> float:
+        """Keep the task; returns the seconds it is good for from now on."""
+        request = pb.RenewLeaseRequest(device_id=self._device_id, task_id=task_id)
+        response = await call(
+            self._peer, self._stub.RenewLease, request, timeout_seconds=_CALL_SECONDS
+        )
+        return float(response.lease_seconds)
+
+    async def download(self, task_id: str, digest: Digest, content: Content) -> int:
+        """Bring content of a task here; returns the bytes that crossed the network."""
+
+        async def chunks(offset: int) -> AsyncIterator[bytes]:
+            request = pb.DownloadBlobRequest(
+                device_id=self._device_id,
+                task_id=task_id,
+                digest=digest_message(digest),
+                offset=offset,
+            )
+            with translating(self._peer):
+                async for part in self._stub.DownloadBlob(request, timeout=_TRANSFER_SECONDS):
+                    yield part.data
+
+        return await fetch(content, digest, chunks)
+
+    async def upload_update(self, task_id: str, update: Digest, blobs: Blobs) -> int:
+        """Send an update's bytes; returns how many crossed the network."""
+
+        async def query() -> UploadState:
+            request = pb.QueryUploadRequest(
+                device_id=self._device_id, task_id=task_id, update=digest_message(update)
+            )
+            response = await call(
+                self._peer, self._stub.QueryUpload, request, timeout_seconds=_CALL_SECONDS
+            )
+            return UploadState(response.offset, response.complete)
+
+        async def upload(offset: int, chunks: Iterator[bytes]) -> None:
+            def requests() -> Iterator[pb.UploadUpdateRequest]:
+                header = pb.UploadUpdateHeader(
+                    device_id=self._device_id,
+                    task_id=task_id,
+                    update=digest_message(update),
+                    offset=offset,
+                )
+                yield pb.UploadUpdateRequest(header=header)
+                for chunk in chunks:
+                    yield pb.UploadUpdateRequest(data=chunk)
+
+            await call(
+                self._peer,
+                self._stub.UploadUpdate,
+                requests(),
+                timeout_seconds=_TRANSFER_SECONDS,
+            )
+
+        return await send(blobs, update, query, upload)
+
+    async def submit_update(self, task_id: str, report: UpdateReport) -> bool:
+        """Hand in an uploaded update; true if it had been accepted before."""
+        request = update_report_message(self._device_id, task_id, report)
+        response = await call(
+            self._peer, self._stub.SubmitUpdate, request, timeout_seconds=_CALL_SECONDS
+        )
+        return bool(response.already_accepted)
+
+    async def submit_synthesis(self, task_id: str, report: SynthesisReport) -> bool:
+        """Report a batch that is in the pool; true if it had been accepted before."""
+        request = synthesis_report_message(self._device_id, task_id, report)
+        response = await call(
+            self._peer, self._stub.SubmitSynthesis, request, timeout_seconds=_CALL_SECONDS
+        )
+        return bool(response.already_accepted)
+
+    async def report_failure(self, task_id: str, reason: str) -> None:
+        """Give a task up."""
+        request = pb.ReportFailureRequest(
+            device_id=self._device_id, task_id=task_id, reason=reason[:MAX_REASON_CHARACTERS]
+        )
+        await call(self._peer, self._stub.ReportFailure, request, timeout_seconds=_CALL_SECONDS)

@@ -1,0 +1,152 @@
+"""Conversion pairs for the types of common.proto: `x_message(value)` and `x_from(message)`.
+
+The `from` direction is the border: a message that lacks a required part or breaks a limit is
+refused here with InvalidInput, so nothing behind it has to doubt its input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from hfmds.algorithm.types import (
+    Evaluation,
+    LeakageSummary,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    SynthesisRecipe,
+    Traffic,
+    TrainingRecipe,
+)
+from hfmds.digest import Digest
+from hfmds.errors import InvalidInput
+from hfmds.v1 import common_pb2
+
+Value = TypeVar("Value")
+
+
+def flat_fields(value: Any) -> dict[str, Any]:
+    """The fields of a value whose message has the same ones, as keyword arguments."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def flat_value(kind: type[Value], message: Message) -> Value:
+    """A value from a message that has fields of the same names; NaN and infinities are refused."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    require_finite(message, *names)
+    return kind(**{name: getattr(message, name) for name in names})
+
+
+def require_part(message: Message, *names: str) -> None:
+    """Refuse a message that lacks one of its required sub-messages."""
+    for name in names:
+        if not message.HasField(name):
+            raise InvalidInput(f"{message.DESCRIPTOR.name}.{name} is missing")
+
+
+def require_finite(message: Message, *names: str) -> None:
+    """Refuse a message with a NaN or an infinity in one of these fields."""
+    for name in names:
+        value = getattr(message, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidInput(f"{message.DESCRIPTOR.name}.{name} is {value}; it must be a number")
+
+
+def require_count(message: Message, least: int, *names: str) -> None:
+    """Refuse a message in which one of these numbers is below `least`."""
+    for name in names:
+        value = getattr(message, name)
+        if value < least:
+            raise InvalidInput(
+                f"{message.DESCRIPTOR.name}.{name} is {value}; it must be at least {least}"
+            )
+
+
+def digest_message(digest: Digest) -> common_pb2.Digest:
+    """To the wire."""
+    return common_pb2.Digest(**flat_fields(digest))
+
+
+def digest_from(message: common_pb2.Digest) -> Digest:
+    """From the wire."""
+    return flat_value(Digest, message)
+
+
+def model_message(model: ModelSpec) -> common_pb2.ModelSpec:
+    """To the wire."""
+    return common_pb2.ModelSpec(**flat_fields(model))
+
+
+def model_from(message: common_pb2.ModelSpec) -> ModelSpec:
+    """From the wire."""
+    return flat_value(ModelSpec, message)
+
+
+def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
+    """To the wire."""
+    return common_pb2.Recipe(
+        model=model_message(recipe.model),
+        normalisation=common_pb2.Normalisation(**flat_fields(recipe.normalisation)),
+        rounds=recipe.rounds,
+        seed=recipe.seed,
+        training=common_pb2.TrainingRecipe(**flat_fields(recipe.training)),
+        synthesis=common_pb2.SynthesisRecipe(**flat_fields(recipe.synthesis))
+        if recipe.synthesis
+        else None,
+        cohort_size=recipe.cohort_size,
+        class_names=recipe.class_names,
+    )
+
+
+def recipe_from(message: common_pb2.Recipe) -> Recipe:
+    """From the wire."""
+    require_part(message, "model", "normalisation", "training")
+    return Recipe(
+        model=model_from(message.model),
+        normalisation=Normalisation(
+            tuple(message.normalisation.mean), tuple(message.normalisation.std)
+        ),
+        rounds=message.rounds,
+        seed=message.seed,
+        training=flat_value(TrainingRecipe, message.training),
+        synthesis=flat_value(SynthesisRecipe, message.synthesis)
+        if message.HasField("synthesis")
+        else None,
+        cohort_size=message.cohort_size,
+        class_names=tuple(message.class_names),
+    )
+
+
+def leakage_message(leakage: LeakageSummary) -> common_pb2.LeakageSummary:
+    """To the wire."""
+    return common_pb2.LeakageSummary(**flat_fields(leakage))
+
+
+def leakage_from(message: common_pb2.LeakageSummary) -> LeakageSummary:
+    """From the wire."""
+    return flat_value(LeakageSummary, message)
+
+
+def traffic_message(traffic: Traffic) -> common_pb2.Traffic:
+    """To the wire."""
+    return common_pb2.Traffic(**flat_fields(traffic))
+
+
+def traffic_from(message: common_pb2.Traffic) -> Traffic:
+    """From the wire."""
+    require_count(message, 0, "received_bytes", "sent_bytes")
+    return flat_value(Traffic, message)
+
+
+def evaluation_message(evaluation: Evaluation) -> common_pb2.Evaluation:
+    """To the wire."""
+    return common_pb2.Evaluation(**flat_fields(evaluation))
+
+
+def evaluation_from(message: common_pb2.Evaluation) -> Evaluation:
+    """From the wire."""
+    return flat_value(Evaluation, message)

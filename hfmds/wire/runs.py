@@ -1,0 +1,172 @@
+"""Conversion pairs for admin.proto: what operators and the coordinator say to each other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from hfmds.algorithm.types import Pool
+from hfmds.v1 import admin_pb2 as pb
+from hfmds.wire.messages import (
+    digest_from,
+    digest_message,
+    evaluation_from,
+    evaluation_message,
+    flat_fields,
+    flat_value,
+    leakage_from,
+    leakage_message,
+    recipe_from,
+    recipe_message,
+    require_part,
+    traffic_from,
+    traffic_message,
+)
+from hfmds.wire.types import (
+    Device,
+    DeviceProfile,
+    DeviceState,
+    Phase,
+    Progress,
+    Round,
+    RoundPolicy,
+    Run,
+    RunSpec,
+    RunState,
+)
+
+
+def timestamp_message(moment: datetime) -> Timestamp:
+    """To the wire."""
+    message = Timestamp()
+    message.FromDatetime(moment)
+    return message
+
+
+def timestamp_from(message: Timestamp) -> datetime:
+    """From the wire, in UTC."""
+    return message.ToDatetime(UTC)
+
+
+def spec_message(spec: RunSpec) -> pb.RunSpec:
+    """To the wire."""
+    return pb.RunSpec(
+        recipe=recipe_message(spec.recipe), policy=pb.RoundPolicy(**flat_fields(spec.policy))
+    )
+
+
+def spec_from(message: pb.RunSpec) -> RunSpec:
+    """From the wire."""
+    require_part(message, "recipe", "policy")
+    return RunSpec(recipe_from(message.recipe), flat_value(RoundPolicy, message.policy))
+
+
+def round_message(completed: Round) -> pb.Round:
+    """To the wire."""
+    return pb.Round(
+        round=completed.number,
+        device_ids=completed.device_ids,
+        weights=digest_message(completed.weights),
+        training_loss=completed.training_loss,
+        evaluation=evaluation_message(completed.evaluation) if completed.evaluation else None,
+        refreshed=completed.refreshed,
+        pool=pb.PoolSummary(
+            snapshot_id=completed.pool.snapshot_id,
+            samples=completed.pool.samples,
+            leakage=leakage_message(completed.pool.leakage),
+        )
+        if completed.pool
+        else None,
+        traffic=traffic_message(completed.traffic),
+        duration_seconds=completed.duration_seconds,
+    )
+
+
+def round_from(message: pb.Round) -> Round:
+    """From the wire."""
+    return Round(
+        number=message.round,
+        device_ids=tuple(message.device_ids),
+        weights=digest_from(message.weights),
+        training_loss=message.training_loss,
+        evaluation=evaluation_from(message.evaluation) if message.HasField("evaluation") else None,
+        refreshed=message.refreshed,
+        pool=Pool(
+            message.pool.snapshot_id, message.pool.samples, leakage_from(message.pool.leakage)
+        )
+        if message.HasField("pool")
+        else None,
+        traffic=traffic_from(message.traffic),
+        duration_seconds=message.duration_seconds,
+    )
+
+
+def run_message(run: Run) -> pb.Run:
+    """To the wire."""
+    progress = run.progress
+    return pb.Run(
+        run_id=run.run_id,
+        spec=spec_message(run.spec),
+        state=pb.RunState.Value(f"RUN_STATE_{run.state.name}"),
+        state_reason=run.state_reason,
+        created_at=timestamp_message(run.created_at),
+        progress=pb.Progress(
+            round=progress.round_number,
+            phase=pb.Phase.Value(f"PHASE_{progress.phase.name}"),
+            done=progress.done,
+            expected=progress.expected,
+        )
+        if progress
+        else None,
+        completed_rounds=run.completed_rounds,
+        last_round=round_message(run.last_round) if run.last_round else None,
+    )
+
+
+def run_from(message: pb.Run) -> Run:
+    """From the wire."""
+    progress = message.progress
+    return Run(
+        run_id=message.run_id,
+        spec=spec_from(message.spec),
+        state=RunState[pb.RunState.Name(message.state).removeprefix("RUN_STATE_")],
+        state_reason=message.state_reason,
+        created_at=timestamp_from(message.created_at),
+        progress=Progress(
+            progress.round,
+            Phase[pb.Phase.Name(progress.phase).removeprefix("PHASE_")],
+            progress.done,
+            progress.expected,
+        )
+        if message.HasField("progress")
+        else None,
+        completed_rounds=message.completed_rounds,
+        last_round=round_from(message.last_round) if message.HasField("last_round") else None,
+    )
+
+
+def device_message(device: Device) -> pb.Device:
+    """To the wire."""
+    return pb.Device(
+        device_id=device.device_id,
+        state=pb.DeviceState.Value(f"DEVICE_STATE_{device.state.name}"),
+        **flat_fields(device.profile),
+        last_seen_at=timestamp_message(device.last_seen_at),
+        accepted_tasks=device.accepted_tasks,
+        failed_tasks=device.failed_tasks,
+        task_id=device.task_id or "",
+    )
+
+
+def device_from(message: pb.Device) -> Device:
+    """From the wire."""
+    return Device(
+        device_id=message.device_id,
+        state=DeviceState[pb.DeviceState.Name(message.state).removeprefix("DEVICE_STATE_")],
+        profile=flat_value(DeviceProfile, message),
+        last_seen_at=timestamp_from(message.last_seen_at),
+        accepted_tasks=message.accepted_tasks,
+        failed_tasks=message.failed_tasks,
+        task_id=message.task_id or None,
+    )

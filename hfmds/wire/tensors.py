@@ -1,0 +1,109 @@
+"""Weights and synthetic batches as safetensors bytes, and back.
+
+Decoding checks everything a sender controls before it reaches any arithmetic: the names, types and
+shapes must be exactly those expected. Encoding is deterministic: equal tensors give equal bytes,
+hence equal digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+from hfmds.errors import InvalidInput
+
+_BATCH_TYPES = {"images": "U8", "labels": "I64", "psnr_paired": "F32", "psnr_nearest": "F32"}
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """The model as one float32 tensor per name."""
+    return save({name: np.ascontiguousarray(weights[name], np.float32) for name in sorted(weights)})
+
+
+def encode_batch(batch: SyntheticBatch) -> bytes:
+    """The batch as the contract lays it out (synthesis_store.proto)."""
+    return save(
+        {
+            "images": np.ascontiguousarray(batch.images.pixels),
+            "labels": np.ascontiguousarray(batch.images.labels),
+            "psnr_paired": np.ascontiguousarray(batch.psnr_paired),
+            "psnr_nearest": np.ascontiguousarray(batch.psnr_nearest),
+        }
+    )
+
+
+class StoredWeights(Mapping[str, NDArray[np.float32]]):
+    """Weights in a file, memory-mapped: a tensor is read when it is asked for, then forgotten."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._tensors = _open(path, what)
+        self._names: tuple[str, ...] = tuple(sorted(self._tensors.keys()))
+        for name in self._names:
+            dtype = self._tensors.get_slice(name).get_dtype()
+            if dtype != "F32":
+                raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be F32")
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        if name not in self._names:
+            raise KeyError(name)
+        tensor: NDArray[np.float32] = self._tensors.get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape by name, from the header alone."""
+        return {name: tuple(self._tensors.get_slice(name).get_shape()) for name in self._names}
+
+    def require_like(self, model: StoredWeights, what: str) -> None:
+        """Refuse weights that are not an update of `model`: other names, shapes, or not finite."""
+        ours, theirs = self.shapes(), model.shapes()
+        if ours.keys() != theirs.keys():
+            odd = sorted(ours.keys() ^ theirs.keys())
+            raise InvalidInput(f"{what}: tensors {odd} are missing or not part of the model")
+        for name, shape in ours.items():
+            if shape != theirs[name]:
+                raise InvalidInput(
+                    f"{what}: tensor {name!r} has shape {list(shape)}, "
+                    f"the model's has {list(theirs[name])}"
+                )
+            if not np.isfinite(self[name]).all():
+                raise InvalidInput(f"{what}: tensor {name!r} has values that are not finite")
+
+
+def read_batch(path: Path, what: str) -> SyntheticBatch:
+    """A synthetic batch or shard from a file; `what` names it in errors."""
+    tensors = _open(path, what)
+    names = sorted(tensors.keys())
+    if names != sorted(_BATCH_TYPES):
+        raise InvalidInput(f"{what}: tensors are {names}, they must be {sorted(_BATCH_TYPES)}")
+    for name, expected in _BATCH_TYPES.items():
+        dtype = tensors.get_slice(name).get_dtype()
+        if dtype != expected:
+            raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be {expected}")
+    batch = SyntheticBatch(
+        LabelledImages(tensors.get_tensor("images"), tensors.get_tensor("labels")),
+        tensors.get_tensor("psnr_paired"),
+        tensors.get_tensor("psnr_nearest"),
+    )
+    if not (np.isfinite(batch.psnr_paired).all() and np.isfinite(batch.psnr_nearest).all()):
+        raise InvalidInput(f"{what}: a PSNR value is not finite")
+    return batch
+
+
+def _open(path: Path, what: str) -> Any:
+    try:
+        return safe_open(path, framework="np")
+    except SafetensorError as error:
+        raise InvalidInput(f"{what}: not a safetensors file ({error})") from error

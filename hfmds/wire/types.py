@@ -1,0 +1,271 @@
+"""What the services say to each other, as plain values: the contract without protobuf.
+
+Field meanings, units and limits are written once, in `protos/hfmds/v1`; a value here has the same
+names. Conversion to and from messages lives in the modules beside this one.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from hfmds.algorithm.types import Evaluation, LeakageSummary, ModelSpec, Pool, Recipe, Traffic
+from hfmds.digest import Digest
+from hfmds.errors import InvalidInput
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def require_id(value: str, what: str) -> str:
+    """An id as the contract allows it: safe in file names, URLs and metric labels."""
+    if not _ID.fullmatch(value):
+        raise InvalidInput(
+            f"{what} {value[:140]!r} is not an id: use 1 to 128 of A-Z a-z 0-9 . _ - "
+            "beginning with a letter or digit"
+        )
+    return value
+
+
+# --- device and coordinator ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What a device tells of itself."""
+
+    samples: int
+    software_version: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainWork:
+    """Train on own data and, if there is one, the pool."""
+
+    snapshot_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesiseWork:
+    """Make a synthetic batch and put it into the pool."""
+
+    pool_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A task, leased to the device that receives it."""
+
+    task_id: str
+    run_id: str
+    round_number: int
+    lease_seconds: float
+    recipe: Recipe
+    seed: int
+    weights: Digest
+    work: TrainWork | SynthesiseWork
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """No work now."""
+
+    after_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """No work ever again for this device."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """What a device hands in after training; the bytes were uploaded before."""
+
+    update: Digest
+    samples: int
+    loss: float
+    traffic: Traffic
+    training_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisReport:
+    """What a device hands in after synthesis; the batch is at the store."""
+
+    batch: Digest
+    samples: int
+    leakage: LeakageSummary
+    synthetic_accuracy: float
+    traffic: Traffic
+    synthesis_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UploadState:
+    """How much of an announced piece of content the receiver holds."""
+
+    offset: int
+    complete: bool
+
+
+# --- operator and coordinator -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPolicy:
+    """How rounds are governed."""
+
+    minimum_devices: int = 1
+    deadline_seconds: float = 600.0
+    lease_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, floor in (("minimum_devices", 1), ("deadline_seconds", 0), ("lease_seconds", 0)):
+            value = getattr(self, name)
+            if not floor <= value <= 1e9 or value == 0:
+                raise InvalidInput(f"policy.{name} is {value}; it must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What a run is to do."""
+
+    recipe: Recipe
+    policy: RoundPolicy
+
+    def __post_init__(self) -> None:
+        size = self.recipe.cohort_size
+        if size and size < self.policy.minimum_devices:
+            raise InvalidInput(
+                f"recipe.cohort_size is {size}, below policy.minimum_devices "
+                f"{self.policy.minimum_devices}: such a round could never close"
+            )
+
+
+class RunState(enum.Enum):
+    """Where a run is in its life."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (RunState.RUNNING, RunState.PAUSED)
+
+
+class Phase(enum.Enum):
+    """What a running run is doing."""
+
+    WAITING_FOR_DEVICES = "waiting for devices"
+    SYNTHESISING = "synthesising"
+    TRAINING = "training"
+    AGGREGATING = "aggregating"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the current phase is."""
+
+    round_number: int
+    phase: Phase
+    done: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A completed round."""
+
+    number: int
+    device_ids: tuple[str, ...]
+    weights: Digest
+    training_loss: float
+    evaluation: Evaluation | None
+    refreshed: bool
+    pool: Pool | None
+    traffic: Traffic
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, without the list of its rounds."""
+
+    run_id: str
+    spec: RunSpec
+    state: RunState
+    state_reason: str
+    created_at: datetime
+    progress: Progress | None
+    completed_rounds: int
+    last_round: Round | None
+
+
+class DeviceState(enum.Enum):
+    """What a device is doing, as far as the coordinator knows."""
+
+    AVAILABLE = "available"
+    WORKING = "working"
+    AWAY = "away"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device the coordinator has seen."""
+
+    device_id: str
+    state: DeviceState
+    profile: DeviceProfile
+    last_seen_at: datetime
+    accepted_tasks: int
+    failed_tasks: int
+    task_id: str | None
+
+
+# --- the synthesis store ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """What a pool takes."""
+
+    run_id: str
+    round_number: int
+    weights: Digest
+    model: ModelSpec
+    max_samples_per_device: int
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one device contributed to a snapshot."""
+
+    digest: Digest
+    samples: int
+    contributor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A sealed pool. `shards` is empty in lists."""
+
+    snapshot_id: str
+    pool_id: str
+    spec: PoolSpec
+    samples: int
+    class_histogram: tuple[int, ...]
+    duplicates: int
+    leakage: LeakageSummary
+    sealed_at: datetime
+    size_bytes: int
+    shards: tuple[Shard, ...] = ()
