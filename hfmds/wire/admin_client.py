@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
+
+from google.protobuf.message import Message
 
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
@@ -79,5 +82,5 @@ class AdminClient:
             async for part in self._stub.DownloadModel(request):
                 yield part.data
 
-    async def _call(self, method, request):  # type: ignore[no-untyped-def]
+    async def _call(self, method: Any, request: Message) -> Any:
         return await call(self._peer, method, request, timeout_seconds=_CALL_SECONDS)

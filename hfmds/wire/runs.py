@@ -108,12 +108,12 @@ def run_message(run: Run) -> pb.Run:
     return pb.Run(
         run_id=run.run_id,
         spec=spec_message(run.spec),
-        state=pb.RunState.Value(f"RUN_STATE_{run.state.name}"),
+        state=f"RUN_STATE_{run.state.name}",
         state_reason=run.state_reason,
         created_at=timestamp_message(run.created_at),
         progress=pb.Progress(
             round=progress.round_number,
-            phase=pb.Phase.Value(f"PHASE_{progress.phase.name}"),
+            phase=f"PHASE_{progress.phase.name}",
             done=progress.done,
             expected=progress.expected,
         )
@@ -150,7 +150,7 @@ def device_message(device: Device) -> pb.Device:
     """To the wire."""
     return pb.Device(
         device_id=device.device_id,
-        state=pb.DeviceState.Value(f"DEVICE_STATE_{device.state.name}"),
+        state=f"DEVICE_STATE_{device.state.name}",
         **flat_fields(device.profile),
         last_seen_at=timestamp_message(device.last_seen_at),
         accepted_tasks=device.accepted_tasks,

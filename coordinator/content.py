@@ -1,0 +1,32 @@
+"""Where a run's bytes are: model versions and uploaded updates, by digest.
+
+Each run has a place of its own. Runs with the same seed produce the same bytes, and one run must be
+able to drop its updates without asking whether another still needs them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hfmds.storage.blobs import open_blobs
+from hfmds.storage.staging import Staging
+from hfmds.wire.chunks import Content
+
+
+class RunContents:
+    """Opens the content of each run."""
+
+    def __init__(self, blobs_url: str, staging_folder: Path, max_blob_bytes: int) -> None:
+        self._blobs_url = blobs_url
+        self._staging_folder = staging_folder
+        self._max_blob_bytes = max_blob_bytes
+        self._opened: dict[str, Content] = {}
+
+    def of(self, run_id: str) -> Content:
+        """The content of one run."""
+        content = self._opened.get(run_id)
+        if content is None:
+            blobs = open_blobs(f"{self._blobs_url.rstrip('/')}/{run_id}")
+            staging = Staging(self._staging_folder / run_id, self._max_blob_bytes)
+            content = self._opened.setdefault(run_id, Content(blobs, staging))
+        return content

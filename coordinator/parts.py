@@ -1,0 +1,44 @@
+"""What a run's driver works with, passed around as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.content import RunContents
+from coordinator.dispatch import Dispatch
+from coordinator.held_out import HeldOut
+from coordinator.metrics import Metrics
+from coordinator.registry import Registry
+from coordinator.run_records import RunRecords
+from coordinator.task_records import TaskRecords
+from hfmds.digest import Digest
+from hfmds.wire.types import PoolSpec, Snapshot
+
+
+class PoolStore(Protocol):
+    """What the coordinator needs of the synthesis store."""
+
+    async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
+        """Open a pool for one refresh."""
+
+    async def seal_pool(self, pool_id: str, batches: Sequence[Digest]) -> Snapshot:
+        """Seal the named batches into the pool's snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The coordinator's parts, made once in `__main__`."""
+
+    runs: RunRecords
+    tasks: TaskRecords
+    registry: Registry
+    contents: RunContents
+    dispatch: Dispatch
+    store: PoolStore
+    held_out: HeldOut
+    metrics: Metrics
+    clock: Callable[[], float]
+    loop: asyncio.AbstractEventLoop  # where the store's calls are made

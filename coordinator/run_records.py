@@ -1,0 +1,161 @@
+"""Runs and their completed rounds in the database. Every method is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from coordinator.tables import RoundRow, RunRow
+from hfmds.errors import Conflict, NotFound, WrongState
+from hfmds.storage.database import reading, transaction
+from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
+from hfmds.wire.types import Progress, Round, Run, RunSpec, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as the database knows it; what it is doing right now is known to its driver."""
+
+    run_id: str
+    spec: RunSpec
+    state: RunState
+    state_reason: str
+    created_at: float
+    completed_rounds: int
+    last_round: Round | None
+
+    def seen_with(self, progress: Progress | None) -> Run:
+        """The run as operators see it."""
+        return Run(
+            run_id=self.run_id,
+            spec=self.spec,
+            state=self.state,
+            state_reason=self.state_reason,
+            created_at=datetime.fromtimestamp(self.created_at, UTC),
+            progress=None if self.state.ended else progress,
+            completed_rounds=self.completed_rounds,
+            last_round=self.last_round,
+        )
+
+
+class RunRecords:
+    """What the coordinator remembers of its runs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def create(self, run_id: str, spec: RunSpec, now: float) -> tuple[RunRecord, bool]:
+        """Add a run, or find the one that was added with the same id; true if it is new."""
+        with transaction(self._engine) as session:
+            row = session.get(RunRow, run_id)
+            if row is not None:
+                if decode_run_spec(row.spec) != spec:
+                    raise Conflict(
+                        f"run {run_id!r} exists with another specification; choose another id"
+                    )
+                return _record(session, row), False
+            row = RunRow(
+                run_id=run_id,
+                spec=encode_run_spec(spec),
+                state=RunState.RUNNING.name,
+                state_reason="",
+                created_at=now,
+            )
+            session.add(row)
+            return _record(session, row), True
+
+    def get(self, run_id: str) -> RunRecord:
+        """One run."""
+        with reading(self._engine) as session:
+            return _record(session, _row(session, run_id))
+
+    def state(self, run_id: str) -> RunState:
+        """Where one run is."""
+        with reading(self._engine) as session:
+            return RunState[_row(session, run_id).state]
+
+    def list(self) -> list[RunRecord]:
+        """All runs, newest first."""
+        with reading(self._engine) as session:
+            newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id)
+            return [_record(session, row) for row in session.scalars(newest_first)]
+
+    def rounds(self, run_id: str, after: int = 0) -> tuple[Round, ...]:
+        """The completed rounds after a number, in order."""
+        with reading(self._engine) as session:
+            _row(session, run_id)
+            records = session.scalars(
+                select(RoundRow.record)
+                .where(RoundRow.run_id == run_id, RoundRow.number > after)
+                .order_by(RoundRow.number)
+            )
+            return tuple(decode_round(record) for record in records)
+
+    def round(self, run_id: str, number: int) -> Round:
+        """One completed round; 0 is the last."""
+        with reading(self._engine) as session:
+            _row(session, run_id)
+            wanted = number or _last_number(session, run_id)
+            row = session.get(RoundRow, (run_id, wanted))
+            if row is None:
+                raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
+            return decode_round(row.record)
+
+    def change_state(
+        self, run_id: str, to: RunState, allowed_from: Collection[RunState], reason: str = ""
+    ) -> RunRecord:
+        """Move a run to another state; being there already is fine."""
+        with transaction(self._engine) as session:
+            row = _row(session, run_id)
+            state = RunState[row.state]
+            if state is not to:
+                if state not in allowed_from:
+                    raise WrongState(
+                        f"run {run_id!r} is {state.value}; it can no longer become {to.value}"
+                    )
+                row.state, row.state_reason = to.name, reason
+            return _record(session, row)
+
+    def complete_round(self, run_id: str, completed: Round) -> RunRecord:
+        """Add a completed round; the last one completes the run."""
+        with transaction(self._engine) as session:
+            row = _row(session, run_id)
+            if session.get(RoundRow, (run_id, completed.number)) is None:
+                session.add(
+                    RoundRow(run_id=run_id, number=completed.number, record=encode_round(completed))
+                )
+            last = completed.number == decode_run_spec(row.spec).recipe.rounds
+            if last and not RunState[row.state].ended:
+                row.state, row.state_reason = RunState.COMPLETED.name, ""
+            session.flush()
+            return _record(session, row)
+
+
+def _row(session: Session, run_id: str) -> RunRow:
+    row = session.get(RunRow, run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows those there are")
+    return row
+
+
+def _last_number(session: Session, run_id: str) -> int:
+    newest = select(func.max(RoundRow.number)).where(RoundRow.run_id == run_id)
+    return session.scalar(newest) or 0
+
+
+def _record(session: Session, row: RunRow) -> RunRecord:
+    completed = _last_number(session, row.run_id)
+    last = session.get(RoundRow, (row.run_id, completed))
+    return RunRecord(
+        run_id=row.run_id,
+        spec=decode_run_spec(row.spec),
+        state=RunState[row.state],
+        state_reason=row.state_reason,
+        created_at=row.created_at,
+        completed_rounds=completed,
+        last_round=decode_round(last.record) if last else None,
+    )

@@ -1,0 +1,171 @@
+"""The coordinator's two gRPC services: convert, call, convert."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from coordinator.dispatch import Dispatch
+from coordinator.runs import Runs
+from hfmds.errors import InvalidInput
+from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
+from hfmds.wire.assignments import (
+    MAX_REASON_CHARACTERS,
+    outcome_message,
+    profile_from,
+    synthesis_report_from,
+    update_report_from,
+)
+from hfmds.wire.messages import digest_from, require_finite, require_part
+from hfmds.wire.runs import device_message, round_message, run_message, spec_from
+from hfmds.wire.types import require_id
+
+
+class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """CoordinatorService: what devices call."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    async def CheckIn(
+        self, request: coordinator_pb2.CheckInRequest, context: Any
+    ) -> coordinator_pb2.CheckInResponse:
+        require_part(request, "profile")
+        require_finite(request, "wait_seconds")
+        outcome = await self._dispatch.check_in(
+            require_id(request.device_id, "device_id"),
+            profile_from(request.profile),
+            request.wait_seconds,
+            request.run_id,
+        )
+        return outcome_message(outcome)
+
+    async def RenewLease(
+        self, request: coordinator_pb2.RenewLeaseRequest, context: Any
+    ) -> coordinator_pb2.RenewLeaseResponse:
+        seconds = await self._dispatch.renew_lease(request.device_id, request.task_id)
+        return coordinator_pb2.RenewLeaseResponse(lease_seconds=seconds)
+
+    async def DownloadBlob(
+        self, request: coordinator_pb2.DownloadBlobRequest, context: Any
+    ) -> AsyncIterator[coordinator_pb2.DownloadBlobResponse]:
+        require_part(request, "digest")
+        digest = digest_from(request.digest)
+        async for chunk in self._dispatch.download(
+            request.device_id, request.task_id, digest, request.offset
+        ):
+            yield coordinator_pb2.DownloadBlobResponse(data=chunk)
+
+    async def QueryUpload(
+        self, request: coordinator_pb2.QueryUploadRequest, context: Any
+    ) -> coordinator_pb2.QueryUploadResponse:
+        require_part(request, "update")
+        state = await self._dispatch.query_upload(
+            request.device_id, request.task_id, digest_from(request.update)
+        )
+        return coordinator_pb2.QueryUploadResponse(offset=state.offset, complete=state.complete)
+
+    async def UploadUpdate(
+        self, requests: AsyncIterator[coordinator_pb2.UploadUpdateRequest], context: Any
+    ) -> coordinator_pb2.UploadUpdateResponse:
+        first = await anext(requests, None)
+        if first is None or not first.HasField("header"):
+            raise InvalidInput("the first message of UploadUpdate must be its header")
+        header = first.header
+        require_part(header, "update")
+        await self._dispatch.receive_update(
+            header.device_id,
+            header.task_id,
+            digest_from(header.update),
+            header.offset,
+            (request.data async for request in requests),
+        )
+        return coordinator_pb2.UploadUpdateResponse()
+
+    async def SubmitUpdate(
+        self, request: coordinator_pb2.SubmitUpdateRequest, context: Any
+    ) -> coordinator_pb2.SubmitUpdateResponse:
+        already = await self._dispatch.submit_update(
+            request.device_id, request.task_id, update_report_from(request)
+        )
+        return coordinator_pb2.SubmitUpdateResponse(already_accepted=already)
+
+    async def SubmitSynthesis(
+        self, request: coordinator_pb2.SubmitSynthesisRequest, context: Any
+    ) -> coordinator_pb2.SubmitSynthesisResponse:
+        already = await self._dispatch.submit_synthesis(
+            request.device_id, request.task_id, synthesis_report_from(request)
+        )
+        return coordinator_pb2.SubmitSynthesisResponse(already_accepted=already)
+
+    async def ReportFailure(
+        self, request: coordinator_pb2.ReportFailureRequest, context: Any
+    ) -> coordinator_pb2.ReportFailureResponse:
+        reason = request.reason[:MAX_REASON_CHARACTERS]
+        await self._dispatch.report_failure(request.device_id, request.task_id, reason)
+        return coordinator_pb2.ReportFailureResponse()
+
+
+class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+    """AdminService: what operators call."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    async def CreateRun(
+        self, request: admin_pb2.CreateRunRequest, context: Any
+    ) -> admin_pb2.CreateRunResponse:
+        require_part(request, "spec")
+        run = await asyncio.to_thread(self._runs.create, request.run_id, spec_from(request.spec))
+        return admin_pb2.CreateRunResponse(run=run_message(run))
+
+    async def ListRuns(
+        self, request: admin_pb2.ListRunsRequest, context: Any
+    ) -> admin_pb2.ListRunsResponse:
+        runs = await asyncio.to_thread(self._runs.list)
+        return admin_pb2.ListRunsResponse(runs=map(run_message, runs))
+
+    async def GetRun(
+        self, request: admin_pb2.GetRunRequest, context: Any
+    ) -> admin_pb2.GetRunResponse:
+        run, rounds = await asyncio.to_thread(self._runs.get, request.run_id)
+        return admin_pb2.GetRunResponse(run=run_message(run), rounds=map(round_message, rounds))
+
+    async def WatchRun(
+        self, request: admin_pb2.WatchRunRequest, context: Any
+    ) -> AsyncIterator[admin_pb2.WatchRunResponse]:
+        async for run, rounds in self._runs.watch(request.run_id, request.after_round):
+            yield admin_pb2.WatchRunResponse(
+                run=run_message(run), new_rounds=map(round_message, rounds)
+            )
+
+    async def PauseRun(
+        self, request: admin_pb2.PauseRunRequest, context: Any
+    ) -> admin_pb2.PauseRunResponse:
+        run = await asyncio.to_thread(self._runs.pause, request.run_id)
+        return admin_pb2.PauseRunResponse(run=run_message(run))
+
+    async def ResumeRun(
+        self, request: admin_pb2.ResumeRunRequest, context: Any
+    ) -> admin_pb2.ResumeRunResponse:
+        run = await asyncio.to_thread(self._runs.resume, request.run_id)
+        return admin_pb2.ResumeRunResponse(run=run_message(run))
+
+    async def CancelRun(
+        self, request: admin_pb2.CancelRunRequest, context: Any
+    ) -> admin_pb2.CancelRunResponse:
+        run = await asyncio.to_thread(self._runs.cancel, request.run_id)
+        return admin_pb2.CancelRunResponse(run=run_message(run))
+
+    async def ListDevices(
+        self, request: admin_pb2.ListDevicesRequest, context: Any
+    ) -> admin_pb2.ListDevicesResponse:
+        devices = await asyncio.to_thread(self._runs.devices)
+        return admin_pb2.ListDevicesResponse(devices=map(device_message, devices))
+
+    async def DownloadModel(
+        self, request: admin_pb2.DownloadModelRequest, context: Any
+    ) -> AsyncIterator[admin_pb2.DownloadModelResponse]:
+        async for chunk in self._runs.model(request.run_id, request.round):
+            yield admin_pb2.DownloadModelResponse(data=chunk)

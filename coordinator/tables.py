@@ -1,0 +1,96 @@
+"""The coordinator's tables: all that must survive a `kill -9`, except content, which is in blobs.
+
+Times are seconds since the epoch by the coordinator's clock. Specifications, reports and completed
+rounds are kept as the bytes of their contract messages (`hfmds.wire.records`).
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, ForeignKey, Index, LargeBinary, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+_ID = String(128)
+_SHA256 = String(64)
+
+
+class Base(DeclarativeBase):
+    """Root of the schema."""
+
+
+class RunRow(Base):
+    """A run: what it is to do and where it is in its life."""
+
+    __tablename__ = "runs"
+
+    run_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    spec: Mapped[bytes] = mapped_column(LargeBinary)
+    state: Mapped[str] = mapped_column(String(16), index=True)  # RunState by name
+    state_reason: Mapped[str] = mapped_column(default="")
+    created_at: Mapped[float]
+
+
+class RoundRow(Base):
+    """A completed round; the newest is the run's checkpoint."""
+
+    __tablename__ = "rounds"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    record: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class PhaseRow(Base):
+    """One thing a round asks of its devices: to synthesise, or to train."""
+
+    __tablename__ = "phases"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    weights_sha256: Mapped[str] = mapped_column(_SHA256)
+    weights_bytes: Mapped[int]
+    reference: Mapped[str] = mapped_column(_ID)  # pool id, or snapshot id ("" without a pool)
+    opened_at: Mapped[float]
+    deadline_at: Mapped[float]
+    lease_seconds: Mapped[float]
+    closed: Mapped[bool] = mapped_column(default=False)
+
+
+class TaskRow(Base):
+    """One device's part of a phase, from assignment to its end."""
+
+    __tablename__ = "tasks"
+
+    task_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))
+    round_number: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    device_id: Mapped[str] = mapped_column(_ID)
+    state: Mapped[str] = mapped_column(String(16))  # TaskState by name
+    assigned_at: Mapped[float]
+    lease_expires_at: Mapped[float] = mapped_column(default=0.0)
+    result_sha256: Mapped[str] = mapped_column(_SHA256, default="")
+    report: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
+    failure: Mapped[str] = mapped_column(default="")
+
+    __table_args__ = (
+        Index("tasks_by_phase", "run_id", "round_number", "kind"),
+        Index("tasks_by_device", "device_id", "state"),
+    )
+
+
+class DeviceRow(Base):
+    """A device that has checked in, as it described itself last."""
+
+    __tablename__ = "devices"
+
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    samples: Mapped[int]
+    software_version: Mapped[str]
+    engine: Mapped[str]
+    last_seen_at: Mapped[float]
+
+
+def create_tables(engine: Engine) -> None:
+    """Make what is missing of the schema."""
+    Base.metadata.create_all(engine)

@@ -1,0 +1,256 @@
+"""What devices may and may not do, through the coordinator's classes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfmds.algorithm.types import Traffic
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import (
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    LimitExceeded,
+    NotAllowed,
+    NotFound,
+    TooLate,
+    WrongState,
+)
+from hfmds.wire.tensors import encode_weights
+from hfmds.wire.types import (
+    Assignment,
+    DeviceState,
+    Finished,
+    RetryLater,
+    RunState,
+    UpdateReport,
+)
+from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, nudge, workbench
+
+
+def with_task(tmp_path: Path, scenario: Callable[[Workbench, Assignment], Awaitable[None]]) -> None:
+    """Run a scenario in which device "a" holds the only task of a run."""
+
+    async def run() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+            await scenario(bench, await bench.check_in("a"))
+
+    asyncio.run(run())
+
+
+async def one(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+def test_an_unknown_task_is_not_found(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        with pytest.raises(NotFound, match="no-such-task"):
+            await bench.dispatch.renew_lease("a", "no-such-task")
+        report = UpdateReport(digest_of(b"x"), 1, 0.0, Traffic(), 0.0)
+        with pytest.raises(NotFound, match="no-such-task"):
+            await bench.dispatch.submit_update("a", "no-such-task", report)
+
+    with_task(tmp_path, scenario)
+
+
+def test_another_devices_task_is_not_allowed(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        with pytest.raises(NotAllowed, match="'b'"):
+            await bench.dispatch.renew_lease("b", assignment.task_id)
+        with pytest.raises(NotAllowed):
+            await bench.upload("b", assignment, b"anything")
+        with pytest.raises(NotAllowed):
+            await anext(bench.dispatch.download("b", assignment.task_id, assignment.weights, 0))
+
+    with_task(tmp_path, scenario)
+
+
+def test_a_second_submission_of_the_same_update_is_answered_as_the_first(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
+        digest = await bench.upload("a", assignment, update)
+        assert await bench.submit("a", assignment, digest) is False
+        assert await bench.submit("a", assignment, digest) is True
+        run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+        # Also after the round is over and its updates are gone.
+        assert await bench.submit("a", assignment, digest) is True
+        assert run.last_round is not None
+        assert run.last_round.device_ids == ("a",)
+
+    with_task(tmp_path, scenario)
+
+
+def test_another_update_for_an_accepted_task_is_a_conflict(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        await bench.do("a", assignment, echo)
+        with pytest.raises(Conflict, match="not counted"):
+            await bench.submit("a", assignment, digest_of(b"another"))
+
+    with_task(tmp_path, scenario)
+
+
+def test_an_update_that_was_not_uploaded_is_refused(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        with pytest.raises(WrongState, match="not uploaded"):
+            await bench.submit("a", assignment, digest_of(b"never sent"))
+
+    with_task(tmp_path, scenario)
+
+
+def test_altered_bytes_are_refused_and_the_upload_starts_again(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
+        digest = digest_of(update)
+        altered = update[:-1] + bytes([update[-1] ^ 1])
+        task_id = assignment.task_id
+        with pytest.raises(CorruptData):
+            await bench.dispatch.receive_update("a", task_id, digest, 0, one(altered))
+        assert (await bench.dispatch.query_upload("a", task_id, digest)).offset == 0
+        await bench.dispatch.receive_update("a", task_id, digest, 0, one(update))
+        assert await bench.submit("a", assignment, digest) is False
+
+    with_task(tmp_path, scenario)
+
+
+def test_a_truncated_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
+        digest, task_id = digest_of(update), assignment.task_id
+        with pytest.raises(WrongState, match="1000"):
+            await bench.dispatch.receive_update("a", task_id, digest, 0, one(update[:1000]))
+        state = await bench.dispatch.query_upload("a", task_id, digest)
+        assert (state.offset, state.complete) == (1000, False)
+        await bench.dispatch.receive_update("a", task_id, digest, 1000, one(update[1000:]))
+        assert (await bench.dispatch.query_upload("a", task_id, digest)).complete
+        assert await bench.submit("a", assignment, digest) is False
+
+    with_task(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda w: {name: w[name] for name in list(w)[1:]}, "missing"),
+        (lambda w: {**w, "extra": np.zeros(3, np.float32)}, "extra"),
+        (lambda w: {name: w[name].reshape(-1, 1) for name in w}, "shape"),
+        (lambda w: {name: w[name] * np.float32("nan") for name in w}, "not finite"),
+    ],
+)
+def test_a_malformed_update_is_refused_with_the_tensor_named(
+    tmp_path: Path, spoil: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], message: str
+) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        spoiled = encode_weights(spoil(dict(bench.weights(assignment))))
+        digest = await bench.upload("a", assignment, spoiled)
+        with pytest.raises(InvalidInput, match=message):
+            await bench.submit("a", assignment, digest)
+        # Nothing is lost: a good update is still taken.
+        assert await bench.do("a", assignment, echo) is False
+
+    with_task(tmp_path, scenario)
+
+
+def test_an_update_far_larger_than_its_model_is_refused_before_any_byte(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        huge = Digest("0" * 64, 1 << 30)
+        with pytest.raises(LimitExceeded, match="1073741824"):
+            await bench.dispatch.query_upload("a", assignment.task_id, huge)
+
+    with_task(tmp_path, scenario)
+
+
+def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        with pytest.raises(NotAllowed, match="does not refer"):
+            await anext(bench.dispatch.download("a", assignment.task_id, digest_of(b"x"), 0))
+        with pytest.raises(InvalidInput, match="offset"):
+            await anext(
+                bench.dispatch.download("a", assignment.task_id, assignment.weights, 1 << 40)
+            )
+
+    with_task(tmp_path, scenario)
+
+
+def test_a_device_that_was_killed_gets_its_task_again(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        again = await bench.check_in("a")
+        assert again == assignment
+
+    with_task(tmp_path, scenario)
+
+
+def test_renewing_keeps_the_lease_and_fails_once_the_run_is_cancelled(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        assert await bench.dispatch.renew_lease("a", assignment.task_id) == 60.0
+        bench.runs.cancel("run")
+        with pytest.raises(TooLate):
+            await bench.dispatch.renew_lease("a", assignment.task_id)
+
+    with_task(tmp_path, scenario)
+
+
+def test_a_check_in_that_waits_gets_work_as_soon_as_a_run_is_created(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            waiting = asyncio.create_task(bench.check_in("a", wait_seconds=30))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            await bench.create(make_spec())
+            assignment = await asyncio.wait_for(waiting, 5)
+            assert assignment.run_id == "run"
+
+    asyncio.run(scenario())
+
+
+def test_without_work_a_device_is_told_when_to_ask_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            at_once = await bench.dispatch.check_in("a", PROFILE, 0.0, "")
+            assert at_once == RetryLater(0.5, "no work for this device")
+            waiting = asyncio.create_task(bench.dispatch.check_in("a", PROFILE, 30.0, ""))
+            await asyncio.sleep(0.2)
+            bench.dispatch.close()
+            stopping = await asyncio.wait_for(waiting, 5)
+            assert stopping == RetryLater(0.5, "the coordinator is stopping")
+
+    asyncio.run(scenario())
+
+
+def test_a_device_that_works_for_one_run_is_finished_when_the_run_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            with pytest.raises(NotFound, match="'other'"):
+                await bench.dispatch.check_in("a", PROFILE, 0.0, "other")
+            await bench.create(make_spec())
+            outcome = await bench.dispatch.check_in("a", PROFILE, 5.0, "run")
+            assert isinstance(outcome, Assignment)
+            waiting = asyncio.create_task(bench.dispatch.check_in("b", PROFILE, 30.0, "run"))
+            await bench.do("a", outcome, echo)
+            assert isinstance(await asyncio.wait_for(waiting, 10), Finished)
+
+    asyncio.run(scenario())
+
+
+def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            waiting = asyncio.create_task(bench.check_in("a", wait_seconds=30))
+            await asyncio.sleep(0.2)
+            assert [device.state for device in bench.runs.devices()] == [DeviceState.AVAILABLE]
+            waiting.cancel()
+            await asyncio.sleep(0.1)
+            assert [device.state for device in bench.runs.devices()] == [DeviceState.AWAY]
+            await bench.create(make_spec())
+            await bench.check_in("a")
+            (device,) = bench.runs.devices()
+            assert device.state is DeviceState.WORKING
+            assert device.task_id is not None
+            assert device.profile == PROFILE
+
+    asyncio.run(scenario())

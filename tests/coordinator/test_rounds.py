@@ -1,0 +1,244 @@
+"""Rounds from opening to the recorded result, through the coordinator's classes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfmds.algorithm.models import initial_weights
+from hfmds.algorithm.seeds import derive_seed, task_seed
+from hfmds.errors import TooLate
+from hfmds.wire.tensors import encode_weights
+from hfmds.wire.types import Assignment, Phase, RunState, SynthesiseWork, TrainWork
+from tests.coordinator.workbench import (
+    LEAKAGE,
+    MODEL,
+    PROFILE,
+    PoolStoreInMemory,
+    echo,
+    make_spec,
+    model_after,
+    nudge,
+    workbench,
+)
+
+
+def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2, devices=2))
+            await asyncio.gather(bench.play("a", 2, nudge(1.0)), bench.play("b", 2, nudge(3.0)))
+            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+            start = initial_weights(MODEL, derive_seed(0, "weights"))
+            assert run.completed_rounds == 2
+            expected = {}
+            for name, values in start.items():
+                for _ in range(2):  # two rounds, each in float32 on the devices
+                    up, down = values + np.float32(1.0), values + np.float32(3.0)
+                    values = ((up.astype(np.float64) + down) / 2).astype(np.float32)
+                expected[name] = values
+            assert await model_after(bench, 2) == encode_weights(expected)
+            _, rounds = bench.runs.get("run")
+            assert rounds[0].device_ids == ("a", "b")
+            assert rounds[0].training_loss == 1.5
+            assert (rounds[0].traffic.received_bytes, rounds[0].traffic.sent_bytes) == (14, 6)
+            assert rounds[0].evaluation is None
+
+    asyncio.run(scenario())
+
+
+def test_an_assignment_carries_the_tasks_own_seed_and_the_first_model(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(seed=5))
+            assignment = await bench.check_in("a")
+            assert assignment.seed == task_seed(5, "train", 1, "a")
+            start = initial_weights(MODEL, derive_seed(5, "weights"))
+            assert encode_weights(bench.weights(assignment)) == encode_weights(start)
+            assert assignment.work == TrainWork(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_the_snapshot(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        async with workbench(tmp_path, store=store) as bench:
+            await bench.create(make_spec(rounds=2, devices=2, refresh_every=2))
+            # Round 1: train. Round 2: synthesise, then train.
+            tasks, _ = await asyncio.gather(bench.play("a", 3, echo), bench.play("b", 3, echo))
+            assert [task.work for task in tasks] == [
+                TrainWork(None),
+                SynthesiseWork("run-2"),
+                TrainWork("snapshot-of-run-2"),
+            ]
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            _, (first, second) = bench.runs.get("run")
+            assert first.pool is None
+            assert not first.refreshed
+            assert second.refreshed
+            assert second.pool is not None
+            assert second.pool.samples == 4
+            assert second.pool.leakage == LEAKAGE
+            # Two training and two synthesis results at (7, 3) and (1, 2) bytes.
+            assert (second.traffic.received_bytes, second.traffic.sent_bytes) == (16, 10)
+            assert len(store.sealed["run-2"]) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_run_waits_while_the_store_is_away_and_then_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        store.away = True
+        async with workbench(tmp_path, store=store) as bench:
+            await bench.create(make_spec(refresh_every=1))
+            playing = asyncio.create_task(bench.play("a", 2, echo))
+            await asyncio.sleep(0.3)
+            assert bench.runs.get("run")[0].state is RunState.RUNNING
+            store.away = False
+            await playing
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+
+    asyncio.run(scenario())
+
+
+def test_a_round_opens_only_when_enough_devices_are_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(devices=2))
+            first = asyncio.create_task(bench.check_in("a"))
+            run = await bench.until(lambda run: run.progress is not None and run.progress.done == 1)
+            assert run.progress is not None
+            assert run.progress.phase is Phase.WAITING_FOR_DEVICES
+            assert run.progress.expected == 2
+            await bench.check_in("b")
+            assert (await first).round_number == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_round_closes_at_its_deadline_with_quorum_and_a_late_result_is_aborted(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            spec = make_spec(rounds=1, devices=1, deadline_seconds=1.0)
+            slow = asyncio.create_task(bench.check_in("slow"))
+            await asyncio.sleep(0.1)
+            quick = asyncio.create_task(bench.check_in("quick"))
+            await asyncio.sleep(0.1)
+            await bench.create(spec)
+            await bench.do("quick", await quick, echo)
+            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert run.last_round is not None
+            assert run.last_round.device_ids == ("quick",)
+            with pytest.raises(TooLate, match="check in again"):
+                await bench.do("slow", await slow, echo)
+
+    asyncio.run(scenario())
+
+
+def test_a_round_does_not_wait_for_a_device_whose_lease_ran_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            gone = asyncio.create_task(bench.check_in("gone"))
+            there = asyncio.create_task(bench.check_in("there"))
+            await asyncio.sleep(0.1)
+            await bench.create(make_spec(lease_seconds=0.5, deadline_seconds=600))
+            await gone
+            await bench.do("there", await there, echo)
+            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert run.last_round is not None
+            assert run.last_round.device_ids == ("there",)
+
+    asyncio.run(scenario())
+
+
+def test_a_round_short_of_its_minimum_at_the_deadline_is_extended_to_new_devices(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            waiting = [asyncio.create_task(bench.check_in(name)) for name in ("a", "b")]
+            await asyncio.sleep(0.1)
+            await bench.create(make_spec(devices=2, deadline_seconds=0.5))
+            a, _b = await asyncio.gather(*waiting)  # b takes its task and is never seen again
+            await bench.do("a", a, echo)
+            await bench.play("c", 1, echo)
+            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert run.last_round is not None
+            assert run.last_round.device_ids == ("a", "c")
+
+    asyncio.run(scenario())
+
+
+def test_a_round_that_devices_cannot_do_pauses_the_run_with_their_reason(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+            assignment = await bench.check_in("a")
+            await bench.dispatch.report_failure("a", assignment.task_id, "images are too small")
+            run = await bench.until(lambda run: run.state is RunState.PAUSED)
+            assert "images are too small" in run.state_reason
+            assert "a" in run.state_reason
+            # Resuming is the second chance.
+            bench.runs.resume("run")
+            await bench.play("a", 1, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+
+    asyncio.run(scenario())
+
+
+def test_a_cohort_of_the_asked_size_is_drawn_anew_each_round(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            names = [f"device-{n}" for n in range(6)]
+            done = asyncio.Event()
+
+            async def device(name: str) -> None:
+                while not done.is_set():
+                    outcome = await bench.dispatch.check_in(name, PROFILE, 0.5, "")
+                    if isinstance(outcome, Assignment):
+                        await bench.do(name, outcome, echo)
+
+            playing = [asyncio.create_task(device(name)) for name in names]
+            await asyncio.sleep(0.2)
+            await bench.create(make_spec(rounds=4, devices=2, cohort_size=2))
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            done.set()
+            await asyncio.gather(*playing)
+            cohorts = [item.device_ids for item in bench.runs.get("run")[1]]
+            assert all(len(cohort) == 2 for cohort in cohorts)
+            assert len(set(cohorts)) > 1
+
+    asyncio.run(scenario())
+
+
+def test_updates_are_dropped_after_the_round_and_every_model_is_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2, devices=2))
+            await asyncio.gather(bench.play("a", 2, nudge(1.0)), bench.play("b", 2, nudge(3.0)))
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
+            assert len(stored) == 3  # w^0, w^1, w^2
+            assert await model_after(bench, 1) != await model_after(bench, 2)
+
+    asyncio.run(scenario())
+
+
+def test_an_update_that_equals_the_model_does_not_take_the_model_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=3))
+            await bench.play("a", 3, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert await model_after(bench, 1) == await model_after(bench, 3)
+
+    asyncio.run(scenario())

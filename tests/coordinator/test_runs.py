@@ -1,0 +1,186 @@
+"""The life of runs, through the coordinator's classes: what operators do, and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hfmds.errors import Conflict, InvalidInput, NotFound, WrongState
+from hfmds.wire.types import RetryLater, RunState
+from tests.coordinator.workbench import (
+    PROFILE,
+    PoolStoreInMemory,
+    Workbench,
+    echo,
+    make_spec,
+    model_after,
+    nudge,
+    workbench,
+)
+
+
+def test_creating_a_run_twice_is_one_run_and_another_specification_a_conflict(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            first = await bench.create(make_spec())
+            again = await bench.create(make_spec())
+            assert again.created_at == first.created_at
+            with pytest.raises(Conflict, match="'run'"):
+                await bench.create(make_spec(seed=1))
+            chosen = await bench.create(make_spec(), run_id="")
+            assert chosen.run_id.startswith("fedavg-")
+            assert {run.run_id for run in bench.runs.list()} == {"run", chosen.run_id}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("run_id", ["../run", "a b", "", "x" * 101])
+def test_a_run_id_that_is_no_id_is_refused(tmp_path: Path, run_id: str) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            if run_id:
+                with pytest.raises(InvalidInput, match="run_id"):
+                    await bench.create(make_spec(), run_id)
+            with pytest.raises(NotFound):
+                bench.runs.get(run_id)
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            spec = make_spec()
+            model = replace(spec.recipe.model, architecture="no-such-net")
+            with pytest.raises(InvalidInput, match="no-such-net"):
+                await bench.create(replace(spec, recipe=replace(spec.recipe, model=model)))
+            assert bench.runs.list() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_held_out_set_that_does_not_fit_the_model_is_told_at_creation(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path, held_out="digits:20#test") as bench:
+            with pytest.raises(InvalidInput, match="HFMDS_HELD_OUT"):
+                await bench.create(make_spec())  # 16x16 images of 3 classes
+
+    asyncio.run(scenario())
+
+
+def test_a_model_is_evaluated_on_the_held_out_set(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path, held_out="digits:16#test") as bench:
+            spec = make_spec()
+            model = replace(spec.recipe.model, classes=10)
+            await bench.create(replace(spec, recipe=replace(spec.recipe, model=model)))
+            await bench.play("a", 1, echo)
+            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert run.last_round is not None
+            assert run.last_round.evaluation is not None
+            assert run.last_round.evaluation.samples > 100
+            assert 0 <= run.last_round.evaluation.accuracy < 0.5  # untrained
+
+    asyncio.run(scenario())
+
+
+def test_a_paused_run_hands_out_nothing_but_takes_what_is_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2))
+            assignment = await bench.check_in("a")
+            assert bench.runs.pause("run").state is RunState.PAUSED
+            assert bench.runs.pause("run").state is RunState.PAUSED
+            assert await bench.do("a", assignment, echo) is False
+            outcome = await bench.dispatch.check_in("a", PROFILE, 0.3, "")
+            assert isinstance(outcome, RetryLater)
+            assert bench.runs.resume("run").state is RunState.RUNNING
+            assert (await bench.check_in("a")).round_number == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_run_stays_cancelled_and_keeps_its_rounds(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=3))
+            await bench.play("a", 1, echo)
+            await bench.until(lambda run: run.completed_rounds == 1)
+            bench.runs.cancel("run")
+            assert bench.runs.cancel("run").state is RunState.CANCELLED
+            with pytest.raises(WrongState, match="cancelled"):
+                bench.runs.resume("run")
+            assert len(await model_after(bench, 0)) > 1000
+            with pytest.raises(NotFound, match="round 2"):
+                await model_after(bench, 2)
+
+    asyncio.run(scenario())
+
+
+def test_watching_shows_every_round_once_and_ends_with_the_run(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=3))
+            seen: list[int] = []
+
+            async def watch() -> RunState:
+                async for run, rounds in bench.runs.watch("run", 1):  # noqa: B007
+                    seen.extend(item.number for item in rounds)
+                return run.state
+
+            watching = asyncio.create_task(watch())
+            await bench.play("a", 3, echo)
+            assert await asyncio.wait_for(watching, 10) is RunState.COMPLETED
+            assert seen == [2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_two_runs_share_a_fleet(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2, devices=2), "one")
+            await bench.create(make_spec(rounds=2, devices=2), "two")
+            await asyncio.gather(bench.play("a", 4, echo), bench.play("b", 4, echo))
+            for run_id in ("one", "two"):
+                run = await bench.until(lambda run: run.state is RunState.COMPLETED, run_id)
+                assert run.completed_rounds == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_coordinator_goes_on_in_the_same_round_to_the_same_model(
+    tmp_path: Path,
+) -> None:
+    spec = make_spec(rounds=3, devices=2, refresh_every=2)
+
+    async def undisturbed() -> bytes:
+        async with workbench(tmp_path / "undisturbed") as bench:
+            await bench.create(spec)
+            await asyncio.gather(bench.play("a", 4, nudge(1.0)), bench.play("b", 4, nudge(3.0)))
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            return await model_after(bench, 3)
+
+    async def restarted() -> bytes:
+        store = PoolStoreInMemory()
+
+        async def part(bench: Workbench, a: int, b: int) -> None:
+            await asyncio.gather(bench.play("a", a, nudge(1.0)), bench.play("b", b, nudge(3.0)))
+
+        folder = tmp_path / "restarted"
+        async with workbench(folder, store=store) as bench:
+            await bench.create(spec)
+            await part(bench, 2, 1)  # a has synthesised for round 2, b has not
+        async with workbench(folder, store=store) as bench:
+            await part(bench, 1, 1)  # a has trained in round 2, b only synthesised
+        async with workbench(folder, store=store) as bench:
+            await part(bench, 1, 2)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            return await model_after(bench, 3)
+
+    assert asyncio.run(undisturbed()) == asyncio.run(restarted())

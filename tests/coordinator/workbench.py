@@ -1,0 +1,244 @@
+"""A coordinator without sockets: real storage, a store in memory, devices played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from coordinator.content import RunContents
+from coordinator.dispatch import Dispatch
+from coordinator.held_out import HeldOut
+from coordinator.metrics import Metrics
+from coordinator.parts import Parts
+from coordinator.registry import Registry
+from coordinator.run_records import RunRecords
+from coordinator.runs import Runs
+from coordinator.tables import create_tables
+from coordinator.task_records import TaskRecords
+from hfmds.algorithm.types import (
+    LeakageSummary,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    SynthesisRecipe,
+    Traffic,
+    TrainingRecipe,
+    Weights,
+)
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import Unavailable
+from hfmds.storage.database import open_database
+from hfmds.wire.tensors import StoredWeights, encode_weights
+from hfmds.wire.types import (
+    Assignment,
+    DeviceProfile,
+    PoolSpec,
+    RoundPolicy,
+    Run,
+    RunSpec,
+    Snapshot,
+    SynthesiseWork,
+    SynthesisReport,
+    UpdateReport,
+)
+
+PROFILE = DeviceProfile(samples=5, software_version="test", engine="none")
+LEAKAGE = LeakageSummary(9.0, 10.0, 11.0, 12.0, 13.0, 14.0)
+MODEL = ModelSpec(channels=1, height=16, width=16, classes=3)
+Work = Callable[[Weights, Assignment], Weights]
+
+
+def make_spec(
+    *,
+    rounds: int = 1,
+    devices: int = 1,
+    seed: int = 0,
+    deadline_seconds: float = 60.0,
+    lease_seconds: float = 60.0,
+    refresh_every: int = 0,
+    cohort_size: int = 0,
+) -> RunSpec:
+    synthesis = (
+        SynthesisRecipe(
+            every_rounds=refresh_every, first_round=refresh_every, samples_per_device=2, steps=1
+        )
+        if refresh_every
+        else None
+    )
+    recipe = Recipe(
+        model=MODEL,
+        normalisation=Normalisation((0.5,), (0.5,)),
+        rounds=rounds,
+        seed=seed,
+        training=TrainingRecipe(),
+        synthesis=synthesis,
+        cohort_size=cohort_size,
+    )
+    return RunSpec(recipe, RoundPolicy(devices, deadline_seconds, lease_seconds))
+
+
+class PoolStoreInMemory:
+    """Opens and seals pools; may be away."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.opened: dict[str, PoolSpec] = {}
+        self.sealed: dict[str, tuple[Digest, ...]] = {}
+
+    async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
+        self._require_here()
+        assert self.opened.setdefault(pool_id, spec) == spec
+
+    async def seal_pool(self, pool_id: str, batches: Sequence[Digest]) -> Snapshot:
+        self._require_here()
+        assert pool_id in self.opened
+        assert self.sealed.setdefault(pool_id, tuple(batches)) == tuple(batches)
+        return Snapshot(
+            snapshot_id=f"snapshot-of-{pool_id}",
+            pool_id=pool_id,
+            spec=self.opened[pool_id],
+            samples=2 * len(batches),
+            class_histogram=(2, 0, 0),
+            duplicates=0,
+            leakage=LEAKAGE,
+            sealed_at=datetime.now(UTC),
+            size_bytes=1,
+        )
+
+    def _require_here(self) -> None:
+        if self.away:
+            raise Unavailable("the synthesis store is away")
+
+
+@dataclass
+class Workbench:
+    """The coordinator's parts, and hands to play devices with."""
+
+    parts: Parts
+    runs: Runs
+    store: PoolStoreInMemory
+
+    @property
+    def dispatch(self) -> Dispatch:
+        return self.parts.dispatch
+
+    async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
+        return await asyncio.to_thread(self.runs.create, run_id, spec)
+
+    async def check_in(self, device_id: str, wait_seconds: float = 5.0) -> Assignment:
+        outcome = await self.dispatch.check_in(device_id, PROFILE, wait_seconds, "")
+        assert isinstance(outcome, Assignment), outcome
+        return outcome
+
+    def weights(self, assignment: Assignment) -> StoredWeights:
+        blobs = self.parts.contents.of(assignment.run_id).blobs
+        return StoredWeights(blobs.local_path(assignment.weights), "weights")
+
+    async def upload(self, device_id: str, assignment: Assignment, data: bytes) -> Digest:
+        digest = digest_of(data)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield data
+
+        await self.dispatch.receive_update(device_id, assignment.task_id, digest, 0, chunks())
+        return digest
+
+    async def submit(self, device_id: str, assignment: Assignment, update: Digest) -> bool:
+        report = UpdateReport(
+            update, samples=5, loss=1.5, traffic=Traffic(7, 3), training_seconds=1
+        )
+        return await self.dispatch.submit_update(device_id, assignment.task_id, report)
+
+    async def do(self, device_id: str, assignment: Assignment, work: Work) -> bool:
+        """Answer an assignment as a device would."""
+        if isinstance(assignment.work, SynthesiseWork):
+            batch = digest_of(f"{assignment.work.pool_id} {device_id}".encode())
+            report = SynthesisReport(batch, 2, LEAKAGE, 1.0, Traffic(1, 2), 0.5)
+            return await self.dispatch.submit_synthesis(device_id, assignment.task_id, report)
+        update = encode_weights(work(self.weights(assignment), assignment))
+        return await self.submit(
+            device_id, assignment, await self.upload(device_id, assignment, update)
+        )
+
+    async def play(self, device_id: str, tasks: int, work: Work) -> list[Assignment]:
+        """Be a device for so many tasks."""
+        done = []
+        for _ in range(tasks):
+            assignment = await self.check_in(device_id)
+            await self.do(device_id, assignment, work)
+            done.append(assignment)
+        return done
+
+    async def until(self, condition: Callable[[Run], bool], run_id: str = "run") -> Run:
+        """Watch the run until it is as wanted."""
+        async with asyncio.timeout(20):
+            async for run, _ in self.runs.watch(run_id, 0):
+                if condition(run):
+                    return run
+        raise AssertionError(f"the run ended as {run}")
+
+
+@asynccontextmanager
+async def workbench(
+    folder: Path,
+    *,
+    store: PoolStoreInMemory | None = None,
+    held_out: str | None = None,
+    away_seconds: float = 30.0,
+    clock: Callable[[], float] = time.time,
+) -> AsyncIterator[Workbench]:
+    """A coordinator on this folder; opening another one later is a restart."""
+    engine = open_database(f"sqlite:///{folder}/coordinator.db")
+    create_tables(engine)
+    runs, tasks = RunRecords(engine), TaskRecords(engine)
+    registry = Registry(engine, tasks, clock, away_seconds)
+    contents = RunContents((folder / "blobs").as_uri(), folder / "staging", 1 << 24)
+    metrics = Metrics(CollectorRegistry())
+    store = store or PoolStoreInMemory()
+    parts = Parts(
+        runs=runs,
+        tasks=tasks,
+        registry=registry,
+        contents=contents,
+        dispatch=Dispatch(runs, tasks, registry, contents, metrics, clock, 0.5),
+        store=store,
+        held_out=HeldOut(held_out),
+        metrics=metrics,
+        clock=clock,
+        loop=asyncio.get_running_loop(),
+    )
+    bench = Workbench(parts, Runs(parts), store)
+    await asyncio.to_thread(bench.runs.open)
+    try:
+        yield bench
+    finally:
+        bench.dispatch.close()
+        await asyncio.to_thread(bench.runs.close, 10.0)
+        engine.dispose()
+
+
+def echo(weights: Weights, assignment: Assignment) -> Weights:
+    """The work of a device that learns nothing."""
+    return dict(weights)
+
+
+def nudge(amount: float) -> Work:
+    """The work of a device that adds the same amount to every weight."""
+
+    def work(weights: Weights, assignment: Assignment) -> Mapping[str, np.ndarray]:
+        return {name: weights[name] + np.float32(amount) for name in weights}
+
+    return work
+
+
+async def model_after(bench: Workbench, round_number: int, run_id: str = "run") -> bytes:
+    chunks = [chunk async for chunk in bench.runs.model(run_id, round_number)]
+    return b"".join(chunks)
