@@ -85,19 +85,18 @@ class Registry:
         accepted = self._tasks.counts_by_device(TaskState.ACCEPTED)
         failed = self._tasks.counts_by_device(TaskState.FAILED)
         with reading(self._engine) as session:
-            rows = list(session.scalars(select(DeviceRow).order_by(DeviceRow.device_id)))
-        return [
-            Device(
-                device_id=row.device_id,
-                state=_state(row.device_id in here, row.device_id in leases),
-                profile=DeviceProfile(row.samples, row.software_version, row.engine),
-                last_seen_at=datetime.fromtimestamp(self._last_seen(row), UTC),
-                accepted_tasks=accepted.get(row.device_id, 0),
-                failed_tasks=failed.get(row.device_id, 0),
-                task_id=leases.get(row.device_id),
-            )
-            for row in rows
-        ]
+            return [
+                Device(
+                    device_id=row.device_id,
+                    state=_state(row.device_id in here, row.device_id in leases),
+                    profile=DeviceProfile(row.samples, row.software_version, row.engine),
+                    last_seen_at=datetime.fromtimestamp(self._last_seen(row), UTC),
+                    accepted_tasks=accepted.get(row.device_id, 0),
+                    failed_tasks=failed.get(row.device_id, 0),
+                    task_id=leases.get(row.device_id),
+                )
+                for row in session.scalars(select(DeviceRow).order_by(DeviceRow.device_id))
+            ]
 
     def _last_seen(self, row: DeviceRow) -> float:
         with self._lock:
