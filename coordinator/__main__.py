@@ -1,4 +1,4 @@
-"""Starts the coordinator: `python -m coordinator`. Wires its parts and does nothing else."""
+"""The coordinator as a process: wires its parts, serves until it is told to stop."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import asyncio
 import sys
 import time
 
-import torch
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
-from coordinator.parts import Parts
+from coordinator.parts import Parts, PoolStore
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
@@ -27,67 +26,74 @@ from hfmds.service.process import published_addresses, run
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
-from hfmds.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
-from hfmds.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
 from hfmds.wire.store_client import StoreClient
 
 
 async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
-    """Serve until told to stop."""
-    torch.set_num_threads(settings.threads)
+    """Serve until `stop` is set; ready once storage is open and the runs are going on."""
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     metrics = Metrics(registry)
     server = GrpcServer(
         settings.listen,
         RpcMetrics("coordinator", registry),
         max_concurrent_rpcs=settings.max_concurrent_rpcs,
     )
-    engine = await asyncio.to_thread(open_database, settings.resolved_database_url)
-    await asyncio.to_thread(create_tables, engine)
-    contents = RunContents(
-        settings.resolved_blobs_url, settings.data_dir / "staging", settings.max_blob_bytes
-    )
-    run_records, tasks = RunRecords(engine), TaskRecords(engine)
-    devices = Registry(engine, tasks, time.time, settings.device_away_seconds)
-    dispatch = Dispatch(
-        run_records, tasks, devices, contents, metrics, time.time, settings.retry_seconds
-    )
     store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE"))
-    parts = Parts(
-        runs=run_records,
+    with MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http:
+        loop = asyncio.get_running_loop()
+        parts = await asyncio.to_thread(open_parts, settings, metrics, store, loop)
+        runs = Runs(parts)
+        metrics.count(devices=parts.registry.list, runs=runs.list)
+        CoordinatorServicer(parts.dispatch).add_to(server)
+        AdminServicer(runs).add_to(server)
+        await server.start()
+        try:
+            await asyncio.to_thread(runs.open)
+            await server.set_ready(True)
+            with published_addresses(
+                settings.address_file, grpc=server.address, metrics=metrics_http.address
+            ):
+                await stop.wait()
+        finally:
+            parts.dispatch.close()
+            await server.stop(settings.shutdown_grace_seconds)
+            await asyncio.to_thread(runs.close, settings.shutdown_grace_seconds)
+            await store.close()
+
+
+def open_parts(
+    settings: CoordinatorSettings,
+    metrics: Metrics,
+    store: PoolStore,
+    loop: asyncio.AbstractEventLoop,
+) -> Parts:
+    """The coordinator's parts, kept where the settings say."""
+    engine = open_database(settings.resolved_database_url)
+    create_tables(engine)
+    contents = RunContents(
+        settings.resolved_blobs_url, settings.data_dir / "uploads", settings.max_blob_bytes
+    )
+    runs, tasks = RunRecords(engine), TaskRecords(engine)
+    registry = Registry(engine, tasks, time.time, settings.device_away_seconds)
+    return Parts(
+        runs=runs,
         tasks=tasks,
-        registry=devices,
+        registry=registry,
         contents=contents,
-        dispatch=dispatch,
+        dispatch=Dispatch(
+            runs, tasks, registry, contents, metrics, time.time, settings.retry_seconds
+        ),
         store=store,
-        held_out=HeldOut(settings.held_out),
+        held_out=HeldOut(settings.held_out, settings.threads),
         metrics=metrics,
         clock=time.time,
-        loop=asyncio.get_running_loop(),
+        loop=loop,
     )
-    runs = Runs(parts)
-    metrics.count(devices=devices.list, runs=runs.list)
-    server.add(
-        add_CoordinatorServiceServicer_to_server,
-        CoordinatorServicer(dispatch),
-        "hfmds.v1.CoordinatorService",
-    )
-    server.add(add_AdminServiceServicer_to_server, AdminServicer(runs), "hfmds.v1.AdminService")
-    await server.start()
-    with MetricsServer(settings.metrics_listen, registry, server.unready_reason) as http:
-        await asyncio.to_thread(runs.open)
-        await server.set_ready(True)
-        with published_addresses(settings.address_file, grpc=server.address, metrics=http.address):
-            await stop.wait()
-        dispatch.close()
-        await server.stop(settings.shutdown_grace_seconds)
-        await asyncio.to_thread(runs.close, settings.shutdown_grace_seconds)
-    await store.close()
-    engine.dispose()
 
 
 def main() -> None:
-    """The `hfmds-coordinator` command."""
+    """The console script."""
     sys.exit(run("coordinator", CoordinatorSettings, serve))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import torch
+
 from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.types import Evaluation, LabelledImages, Recipe, Weights
 from hfmds.data.sources import load_images
@@ -12,7 +14,8 @@ from hfmds.data.sources import load_images
 class HeldOut:
     """Evaluates models; without a source it knows nothing and says so."""
 
-    def __init__(self, source: str | None) -> None:
+    def __init__(self, source: str | None, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
         self._source = source
         self._load = lru_cache(maxsize=4)(load_images)  # by source and class names
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+
+import grpc
 
 from coordinator.dispatch import Dispatch
 from coordinator.runs import Runs
-from hfmds.errors import InvalidInput
+from hfmds.service.server import GrpcServer
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 from hfmds.wire.assignments import (
     MAX_REASON_CHARACTERS,
@@ -17,6 +18,7 @@ from hfmds.wire.assignments import (
     synthesis_report_from,
     update_report_from,
 )
+from hfmds.wire.chunks import split_upload
 from hfmds.wire.messages import digest_from, require_finite, require_part
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
 from hfmds.wire.types import require_id
@@ -28,8 +30,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
 
+    def add_to(self, server: GrpcServer) -> None:
+        register = coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server
+        server.add(register, self, "hfmds.v1.CoordinatorService")
+
     async def CheckIn(
-        self, request: coordinator_pb2.CheckInRequest, context: Any
+        self, request: coordinator_pb2.CheckInRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.CheckInResponse:
         require_part(request, "profile")
         require_finite(request, "wait_seconds")
@@ -42,13 +48,13 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return outcome_message(outcome)
 
     async def RenewLease(
-        self, request: coordinator_pb2.RenewLeaseRequest, context: Any
+        self, request: coordinator_pb2.RenewLeaseRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.RenewLeaseResponse:
         seconds = await self._dispatch.renew_lease(request.device_id, request.task_id)
         return coordinator_pb2.RenewLeaseResponse(lease_seconds=seconds)
 
     async def DownloadBlob(
-        self, request: coordinator_pb2.DownloadBlobRequest, context: Any
+        self, request: coordinator_pb2.DownloadBlobRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[coordinator_pb2.DownloadBlobResponse]:
         require_part(request, "digest")
         digest = digest_from(request.digest)
@@ -58,7 +64,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             yield coordinator_pb2.DownloadBlobResponse(data=chunk)
 
     async def QueryUpload(
-        self, request: coordinator_pb2.QueryUploadRequest, context: Any
+        self, request: coordinator_pb2.QueryUploadRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.QueryUploadResponse:
         require_part(request, "update")
         state = await self._dispatch.query_upload(
@@ -67,24 +73,23 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return coordinator_pb2.QueryUploadResponse(offset=state.offset, complete=state.complete)
 
     async def UploadUpdate(
-        self, requests: AsyncIterator[coordinator_pb2.UploadUpdateRequest], context: Any
+        self,
+        requests: AsyncIterator[coordinator_pb2.UploadUpdateRequest],
+        context: grpc.aio.ServicerContext,
     ) -> coordinator_pb2.UploadUpdateResponse:
-        first = await anext(requests, None)
-        if first is None or not first.HasField("header"):
-            raise InvalidInput("the first message of UploadUpdate must be its header")
-        header = first.header
+        header, chunks = await split_upload(requests)
         require_part(header, "update")
         await self._dispatch.receive_update(
             header.device_id,
             header.task_id,
             digest_from(header.update),
             header.offset,
-            (request.data async for request in requests),
+            chunks,
         )
         return coordinator_pb2.UploadUpdateResponse()
 
     async def SubmitUpdate(
-        self, request: coordinator_pb2.SubmitUpdateRequest, context: Any
+        self, request: coordinator_pb2.SubmitUpdateRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.SubmitUpdateResponse:
         already = await self._dispatch.submit_update(
             request.device_id, request.task_id, update_report_from(request)
@@ -92,7 +97,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return coordinator_pb2.SubmitUpdateResponse(already_accepted=already)
 
     async def SubmitSynthesis(
-        self, request: coordinator_pb2.SubmitSynthesisRequest, context: Any
+        self, request: coordinator_pb2.SubmitSynthesisRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.SubmitSynthesisResponse:
         already = await self._dispatch.submit_synthesis(
             request.device_id, request.task_id, synthesis_report_from(request)
@@ -100,7 +105,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         return coordinator_pb2.SubmitSynthesisResponse(already_accepted=already)
 
     async def ReportFailure(
-        self, request: coordinator_pb2.ReportFailureRequest, context: Any
+        self, request: coordinator_pb2.ReportFailureRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.ReportFailureResponse:
         reason = request.reason[:MAX_REASON_CHARACTERS]
         await self._dispatch.report_failure(request.device_id, request.task_id, reason)
@@ -113,27 +118,31 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
+    def add_to(self, server: GrpcServer) -> None:
+        register = admin_pb2_grpc.add_AdminServiceServicer_to_server
+        server.add(register, self, "hfmds.v1.AdminService")
+
     async def CreateRun(
-        self, request: admin_pb2.CreateRunRequest, context: Any
+        self, request: admin_pb2.CreateRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.CreateRunResponse:
         require_part(request, "spec")
         run = await asyncio.to_thread(self._runs.create, request.run_id, spec_from(request.spec))
         return admin_pb2.CreateRunResponse(run=run_message(run))
 
     async def ListRuns(
-        self, request: admin_pb2.ListRunsRequest, context: Any
+        self, request: admin_pb2.ListRunsRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListRunsResponse:
         runs = await asyncio.to_thread(self._runs.list)
         return admin_pb2.ListRunsResponse(runs=map(run_message, runs))
 
     async def GetRun(
-        self, request: admin_pb2.GetRunRequest, context: Any
+        self, request: admin_pb2.GetRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.GetRunResponse:
         run, rounds = await asyncio.to_thread(self._runs.get, request.run_id)
         return admin_pb2.GetRunResponse(run=run_message(run), rounds=map(round_message, rounds))
 
     async def WatchRun(
-        self, request: admin_pb2.WatchRunRequest, context: Any
+        self, request: admin_pb2.WatchRunRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[admin_pb2.WatchRunResponse]:
         async for run, rounds in self._runs.watch(request.run_id, request.after_round):
             yield admin_pb2.WatchRunResponse(
@@ -141,31 +150,31 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             )
 
     async def PauseRun(
-        self, request: admin_pb2.PauseRunRequest, context: Any
+        self, request: admin_pb2.PauseRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.PauseRunResponse:
         run = await asyncio.to_thread(self._runs.pause, request.run_id)
         return admin_pb2.PauseRunResponse(run=run_message(run))
 
     async def ResumeRun(
-        self, request: admin_pb2.ResumeRunRequest, context: Any
+        self, request: admin_pb2.ResumeRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ResumeRunResponse:
         run = await asyncio.to_thread(self._runs.resume, request.run_id)
         return admin_pb2.ResumeRunResponse(run=run_message(run))
 
     async def CancelRun(
-        self, request: admin_pb2.CancelRunRequest, context: Any
+        self, request: admin_pb2.CancelRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.CancelRunResponse:
         run = await asyncio.to_thread(self._runs.cancel, request.run_id)
         return admin_pb2.CancelRunResponse(run=run_message(run))
 
     async def ListDevices(
-        self, request: admin_pb2.ListDevicesRequest, context: Any
+        self, request: admin_pb2.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListDevicesResponse:
         devices = await asyncio.to_thread(self._runs.devices)
         return admin_pb2.ListDevicesResponse(devices=map(device_message, devices))
 
     async def DownloadModel(
-        self, request: admin_pb2.DownloadModelRequest, context: Any
+        self, request: admin_pb2.DownloadModelRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[admin_pb2.DownloadModelResponse]:
         async for chunk in self._runs.model(request.run_id, request.round):
             yield admin_pb2.DownloadModelResponse(data=chunk)

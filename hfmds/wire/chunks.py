@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs
 from hfmds.storage.staging import Staging
 from hfmds.wire.types import UploadState
+
+MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
+"""What a receiver takes in one message; senders use CHUNK_BYTES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,26 @@ class Content:
 
 
 # --- at the server ------------------------------------------------------------------------------
+
+
+async def split_upload(requests: AsyncIterator[Any]) -> tuple[Any, AsyncIterator[bytes]]:
+    """The header an upload begins with, and the chunks behind it."""
+    first = await anext(aiter(requests), None)
+    if first is None or first.WhichOneof("part") != "header":
+        raise InvalidInput("an upload must begin with its header")
+    return first.header, _chunks(requests)
+
+
+async def _chunks(requests: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    async for request in requests:
+        name = request.DESCRIPTOR.name
+        if not request.data:
+            raise InvalidInput(f"{name}.data is missing; after the header come chunks")
+        if len(request.data) > MAX_CHUNK_BYTES:
+            raise InvalidInput(
+                f"{name}.data has {len(request.data)} bytes; at most {MAX_CHUNK_BYTES}"
+            )
+        yield request.data
 
 
 async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
@@ -44,8 +68,6 @@ async def receive(
     if content.blobs.contains(digest):
         return
     async for chunk in chunks:
-        if not chunk:
-            raise InvalidInput(f"an empty chunk at offset {offset} of content {digest}")
         offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
     await asyncio.to_thread(content.staging.commit, owner, digest, content.blobs)
 

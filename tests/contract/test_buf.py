@@ -1,0 +1,65 @@
+"""The contracts are well-formed, documented, and only ever grow."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROTOS = REPOSITORY / "protos"
+BUF = Path(sys.executable).with_name("buf")
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def committed(revision: str) -> bool:
+    """Whether a revision is here and has contracts."""
+    return run("git", "cat-file", "-e", f"{revision}:protos/buf.yaml").returncode == 0
+
+
+def baseline() -> str | None:
+    """What must not be broken: main, or on main itself the commit before."""
+    head = run("git", "rev-parse", "HEAD").stdout.strip()
+    for revision in ("origin/main", "main", "HEAD"):
+        if committed(revision):
+            commit = run("git", "rev-parse", revision).stdout.strip()
+            return f"{commit}~1" if commit == head and committed("HEAD~1") else commit
+    return None
+
+
+def test_contracts_pass_lint() -> None:
+    result = run(BUF, "lint", PROTOS)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_contracts_do_not_break_those_on_main() -> None:
+    revision = baseline()
+    if revision is None:
+        pytest.skip("not a git checkout with contracts in its history: nothing to compare with")
+    commit = run("git", "rev-parse", revision).stdout.strip()
+    result = run(BUF, "breaking", PROTOS, "--against", f".git#ref={commit},subdir=protos")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_check_notices_a_removed_field(tmp_path: Path) -> None:
+    changed = tmp_path / "protos"
+    shutil.copytree(PROTOS, changed)
+    contract = changed / "hfmds/v1/common.proto"
+    kept = [line for line in contract.read_text().splitlines() if "size_bytes = 2" not in line]
+    contract.write_text("\n".join(kept))
+    result = run(BUF, "breaking", changed, "--against", PROTOS)
+    assert result.returncode != 0
+    assert "size_bytes" in result.stdout

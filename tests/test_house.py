@@ -1,0 +1,162 @@
+"""Who may import whom, as the rules of the house say (CONTRIBUTING.md), read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGES = ("hfmds", "coordinator", "edge_client", "synthesis_store")
+SERVICES = ("coordinator", "edge_client", "synthesis_store")
+
+# What a room may import besides the standard library and itself. Modules by prefix.
+ROOMS: dict[str, set[str]] = {
+    "hfmds.errors": set(),
+    "hfmds.digest": {"hfmds.errors"},
+    "hfmds.algorithm": {"hfmds.errors", "numpy", "torch"},
+    "hfmds.data": {"hfmds.errors", "hfmds.algorithm.types", "numpy", "PIL", "sklearn"},
+    "hfmds.service": {
+        "hfmds.errors",
+        "grpc",
+        "grpc_health",
+        "grpc_reflection",
+        "prometheus_client",
+        "pydantic",
+        "pydantic_core",
+        "pydantic_settings",
+    },
+    "hfmds.storage": {"hfmds.errors", "hfmds.digest", "sqlalchemy"},
+    "hfmds.wire": {
+        "hfmds.errors",
+        "hfmds.digest",
+        "hfmds.v1",
+        "hfmds.algorithm.types",
+        "hfmds.service",
+        "hfmds.storage",
+        "google.protobuf",
+        "numpy",
+        "safetensors",
+    },
+    "hfmds.cli": {
+        "hfmds.errors",
+        "hfmds.digest",
+        "hfmds.algorithm.types",
+        "hfmds.data",
+        "hfmds.service",
+        "hfmds.storage",
+        "hfmds.wire",
+        "PIL",
+        "matplotlib",
+        "numpy",
+        "rich",
+        "typer",
+    },
+    "coordinator": {"hfmds", "grpc", "prometheus_client", "pydantic", "sqlalchemy", "torch"},
+    "edge_client": {"hfmds", "grpc", "numpy", "prometheus_client", "pydantic", "torch"},
+    "synthesis_store": {"hfmds", "grpc", "numpy", "prometheus_client", "pydantic", "sqlalchemy"},
+}
+
+# The only files of their room that may know torch; the others stay light.
+TORCH_FILES = {
+    "hfmds/algorithm/evaluation.py",
+    "hfmds/algorithm/local_fleet.py",
+    "hfmds/algorithm/models.py",
+    "hfmds/algorithm/synthesis.py",
+    "hfmds/algorithm/training.py",
+    "coordinator/held_out.py",
+    "edge_client/torch_engine.py",
+}
+
+
+def sources() -> list[Path]:
+    return [
+        path
+        for package in PACKAGES
+        for path in sorted((REPOSITORY / package).rglob("*.py"))
+        if path.parent != REPOSITORY / "hfmds" / "v1"
+    ]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            # `from hfmds.v1 import x_pb2` imports hfmds.v1.x_pb2.
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def within(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(f"{prefix}.")
+
+
+def room_of(module: str) -> str:
+    return next(room for room in ROOMS if within(module, room))
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
+    module = module_name(path)
+    if module == "hfmds":
+        assert path.read_text() == "", "hfmds/__init__.py stays empty"
+        return
+    room = room_of(module)
+    allowed = ROOMS[room] | {room, "__future__"}
+    for imported in imports(path):
+        standard = imported.partition(".")[0] in sys.stdlib_module_names
+        assert standard or any(within(imported, one) for one in allowed), (
+            f"{module} imports {imported}, which {room} may not"
+        )
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_services_never_import_each_other(service: str) -> None:
+    others = [other for other in SERVICES if other != service]
+    for path in sources():
+        if path.relative_to(REPOSITORY).parts[0] == service:
+            met = [name for name in imports(path) if any(within(name, other) for other in others)]
+            assert not met, f"{path} imports {met}"
+
+
+def test_only_wire_and_servicers_know_protobuf_stubs() -> None:
+    for path in sources():
+        relative = path.relative_to(REPOSITORY)
+        if relative.parts[:2] != ("hfmds", "wire") and path.name != "servicer.py":
+            met = [name for name in imports(path) if within(name, "hfmds.v1")]
+            assert not met, f"{relative} imports {met}"
+
+
+def test_only_settings_read_the_environment() -> None:
+    for path in sources():
+        relative = str(path.relative_to(REPOSITORY))
+        reads = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+        ]
+        # process.py looks for misspelt names; a child process of the demo inherits the rest.
+        allowed = (
+            "settings.py",
+            "service/process.py",
+            "service/telemetry.py",
+            "cli/demo_services.py",
+        )
+        assert not reads or relative.endswith(allowed), f"{relative} reads the environment"
+
+
+def test_torch_is_known_to_few() -> None:
+    for path in sources():
+        relative = str(path.relative_to(REPOSITORY))
+        if any(within(name, "torch") for name in imports(path)):
+            assert relative in TORCH_FILES, f"{relative} imports torch"
