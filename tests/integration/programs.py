@@ -1,0 +1,127 @@
+"""The three programs as processes on loopback, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_SECONDS = 90.0
+
+
+class Program:
+    """One process; its log is in `log`, its addresses are known once it is ready."""
+
+    def __init__(self, name: str, module: str, folder: Path, settings: dict[str, str]) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._address_file = folder / f"{name}.json"
+        self._address_file.unlink(missing_ok=True)  # a killed predecessor left it
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
+        given = {
+            "ADDRESS_FILE": str(self._address_file),
+            "LOG_FORMAT": "json",
+            "METRICS_LISTEN": "127.0.0.1:0",
+            **settings,
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                env={
+                    **inherited,
+                    "OMP_NUM_THREADS": "1",
+                    **{f"HFMDS_{key}": value for key, value in given.items()},
+                },
+                stdout=log,
+                stderr=log,
+            )
+
+    def address(self, kind: str) -> str:
+        """Where it answers: "grpc" or "metrics"."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._address_file.exists():
+            assert self.process.poll() is None, f"{self.name} ended:\n{self.log.read_text()}"
+            assert time.monotonic() < deadline, f"{self.name} did not get ready"
+            time.sleep(0.02)
+        address: str = json.loads(self._address_file.read_text())[kind]
+        return address
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Send the signal and wait; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signum)
+        return self.process.wait(30)
+
+    def records(self) -> list[dict[str, object]]:
+        """The structured log."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
+
+
+class Programs:
+    """A folder of programs that ends with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._started: list[Program] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for program in self._started:
+            if program.process.poll() is None:
+                program.process.kill()
+        for program in self._started:
+            program.process.wait(30)
+
+    def start(self, name: str, module: str, **settings: str) -> Program:
+        """Start a program with these HFMDS_ settings."""
+        program = Program(
+            name, module, self.folder, {key.upper(): value for key, value in settings.items()}
+        )
+        self._started.append(program)
+        return program
+
+    def store(self, listen: str = "127.0.0.1:0") -> Program:
+        """Start the synthesis store; a second call on its address is a restart."""
+        return self.start(
+            "store", "synthesis_store", listen=listen, data_dir=str(self.folder / "store-data")
+        )
+
+    def coordinator(
+        self, store: str, held_out: Path | None = None, listen: str = "127.0.0.1:0"
+    ) -> Program:
+        """Start the coordinator; a second call on its address is a restart."""
+        evaluation = {"held_out": str(held_out)} if held_out else {}
+        return self.start(
+            "coordinator",
+            "coordinator",
+            listen=listen,
+            data_dir=str(self.folder / "coordinator-data"),
+            store=store,
+            **evaluation,
+        )
+
+    def device(self, device_id: str, data: Path, coordinator: str, store: str) -> Program:
+        """Start a device; a second call with the same id is a restart."""
+        return self.start(
+            device_id,
+            "edge_client",
+            device_id=device_id,
+            data=str(data),
+            coordinator=coordinator,
+            store=store,
+            state_dir=str(self.folder / f"{device_id}-state"),
+            retry_max_seconds="1",
+        )
