@@ -1,0 +1,45 @@
+# Every target makes the virtual environment first if it is missing or out of date.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-fast lint format proto clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and write hfmds-report/
+	$(BIN)/hfmds demo
+
+test: lint  ## everything that must pass: style, types, contracts, all tests
+	$(BIN)/python -m pytest
+
+test-fast: lint  ## the same without the tests that start programs
+	$(BIN)/python -m pytest -m "not integration"
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/buf lint protos
+
+format: $(READY)  ## bring the sources into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: $(READY)  ## generate hfmds/v1 from protos/
+	$(BIN)/python protos/generate.py
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed; $(PYTHON) is older: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	@echo "Installing into $(VENV): about 5 GB (mostly torch), a few minutes the first time."
+	@$(PYTHON) -m venv $(VENV) || { \
+		echo "The venv module is missing; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --progress-bar on --editable '.[torch,cli,dev]'
+	@touch $(READY)
