@@ -62,7 +62,14 @@ class Normalisation:
             len(self.mean) == len(self.std),
             f"normalisation has {len(self.mean)} means but {len(self.std)} deviations",
         )
-        _require(all(s > 0 for s in self.std), f"normalisation.std {self.std} must be positive")
+        _require(
+            all(math.isfinite(m) for m in self.mean),
+            f"normalisation.mean {self.mean} must be numbers",
+        )
+        _require(
+            all(s > 0 and math.isfinite(s) for s in self.std),
+            f"normalisation.std {self.std} must be positive numbers",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from hfmds.wire.types import (
     SynthesisReport,
     TrainWork,
     UpdateReport,
+    require_id,
 )
 
 MAX_REASON_CHARACTERS = 1000
@@ -71,14 +72,15 @@ def assignment_from(message: pb.Assignment) -> Assignment:
     work: TrainWork | SynthesiseWork
     match message.WhichOneof("work"):
         case "train":
-            work = TrainWork(message.train.snapshot_id or None)
+            snapshot_id = message.train.snapshot_id
+            work = TrainWork(require_id(snapshot_id, "snapshot_id") if snapshot_id else None)
         case "synthesise":
-            work = SynthesiseWork(message.synthesise.pool_id)
+            work = SynthesiseWork(require_id(message.synthesise.pool_id, "pool_id"))
         case _:
             raise InvalidInput("Assignment.work is missing or of a kind this version does not know")
     return Assignment(
-        task_id=message.task_id,
-        run_id=message.run_id,
+        task_id=require_id(message.task_id, "task_id"),
+        run_id=require_id(message.run_id, "run_id"),
         round_number=message.round,
         lease_seconds=message.lease_seconds,
         recipe=recipe_from(message.recipe),

@@ -7,7 +7,8 @@ breaks leaves the partial bytes; the next attempt goes on there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,15 @@ class Content:
 
     blobs: Blobs
     staging: Staging
+
+
+async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
+    """The chunks of a blob from `offset` on, read off the event loop."""
+    if not 0 <= offset <= digest.size_bytes:
+        raise InvalidInput(f"offset {offset} is outside content {digest}")
+    chunks = await asyncio.to_thread(blobs.read, digest, offset, CHUNK_BYTES)
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk
 
 
 # --- at the server ------------------------------------------------------------------------------
@@ -52,15 +62,6 @@ async def _chunks(requests: AsyncIterator[Any]) -> AsyncIterator[bytes]:
         yield request.data
 
 
-async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-    """The chunks of a blob from `offset` on, read off the event loop."""
-    if not 0 <= offset <= digest.size_bytes:
-        raise InvalidInput(f"offset {offset} is outside content {digest}")
-    chunks = await asyncio.to_thread(blobs.read, digest, offset, CHUNK_BYTES)
-    while chunk := await asyncio.to_thread(next, chunks, b""):
-        yield chunk
-
-
 async def receive(
     content: Content, owner: str, digest: Digest, offset: int, chunks: AsyncIterator[bytes]
 ) -> None:
@@ -83,28 +84,35 @@ def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:
 
 
 async def fetch(
-    content: Content, digest: Digest, open_stream: Callable[[int], AsyncIterator[bytes]]
+    content: Content, digest: Digest, open_stream: Callable[[int], AsyncGenerator[bytes, None]]
 ) -> int:
-    """Bring a blob here unless it is here; returns the bytes that crossed the network."""
+    """Bring a blob here unless it is here; returns the bytes that crossed the network.
+
+    Those of an attempt that broke before are counted with the one that completes it.
+    """
     if content.blobs.contains(digest):
         return 0
     owner = "fetch"
-    start = offset = content.staging.offset(owner, digest)
-    async for chunk in open_stream(offset):
-        offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
+    offset = content.staging.offset(owner, digest)
+    async with aclosing(open_stream(offset)) as chunks:
+        async for chunk in chunks:
+            offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
     await asyncio.to_thread(content.staging.commit, owner, digest, content.blobs)
-    return offset - start
+    return digest.size_bytes
 
 
 async def send(
     blobs: Blobs,
     digest: Digest,
     query: Callable[[], Awaitable[UploadState]],
-    upload: Callable[[int, Iterator[bytes]], Awaitable[None]],
+    upload: Callable[[int, AsyncIterator[bytes]], Awaitable[None]],
 ) -> int:
-    """Send a blob from where the receiver stands; returns the bytes that crossed the network."""
+    """Send a blob from where the receiver stands; returns the bytes that crossed the network.
+
+    Those of an attempt that broke before are counted with the one that completes it.
+    """
     state = await query()
     if state.complete:
         return 0
-    await upload(state.offset, blobs.read(digest, state.offset, CHUNK_BYTES))
-    return digest.size_bytes - state.offset
+    await upload(state.offset, outgoing(blobs, digest, state.offset))
+    return digest.size_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from hfmds.digest import Digest
 from hfmds.service.channel import call, open_channel, translating
@@ -70,7 +70,7 @@ class CoordinatorClient:
     async def download(self, task_id: str, digest: Digest, content: Content) -> int:
         """Bring content of a task here; returns the bytes that crossed the network."""
 
-        async def chunks(offset: int) -> AsyncIterator[bytes]:
+        async def chunks(offset: int) -> AsyncGenerator[bytes, None]:
             request = pb.DownloadBlobRequest(
                 device_id=self._device_id,
                 task_id=task_id,
@@ -95,8 +95,8 @@ class CoordinatorClient:
             )
             return UploadState(response.offset, response.complete)
 
-        async def upload(offset: int, chunks: Iterator[bytes]) -> None:
-            def requests() -> Iterator[pb.UploadUpdateRequest]:
+        async def upload(offset: int, chunks: AsyncIterator[bytes]) -> None:
+            async def requests() -> AsyncIterator[pb.UploadUpdateRequest]:
                 header = pb.UploadUpdateHeader(
                     device_id=self._device_id,
                     task_id=task_id,
@@ -104,7 +104,7 @@ class CoordinatorClient:
                     offset=offset,
                 )
                 yield pb.UploadUpdateRequest(header=header)
-                for chunk in chunks:
+                async for chunk in chunks:
                     yield pb.UploadUpdateRequest(data=chunk)
 
             await call(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TypeVar
 
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from hfmds.algorithm.types import Pool
+from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2 as pb
 from hfmds.wire.messages import (
     digest_from,
@@ -35,6 +38,18 @@ from hfmds.wire.types import (
     RunSpec,
     RunState,
 )
+
+Named = TypeVar("Named", RunState, Phase, DeviceState)
+
+
+def _named(kind: type[Named], wire_kind: EnumTypeWrapper, number: int) -> Named:
+    """RUN_STATE_PAUSED is RunState.PAUSED; a number that a newer peer may send is refused."""
+    by_number = {value: name for name, value in wire_kind.items()}
+    name = by_number.get(number, "")
+    for member in kind:
+        if name.endswith(f"_{member.name}"):
+            return member
+    raise InvalidInput(f"{kind.__name__} {number} is not known to this version")
 
 
 def timestamp_message(moment: datetime) -> Timestamp:
@@ -130,12 +145,12 @@ def run_from(message: pb.Run) -> Run:
     return Run(
         run_id=message.run_id,
         spec=spec_from(message.spec),
-        state=RunState[pb.RunState.Name(message.state).removeprefix("RUN_STATE_")],
+        state=_named(RunState, pb.RunState, message.state),
         state_reason=message.state_reason,
         created_at=timestamp_from(message.created_at),
         progress=Progress(
             progress.round,
-            Phase[pb.Phase.Name(progress.phase).removeprefix("PHASE_")],
+            _named(Phase, pb.Phase, progress.phase),
             progress.done,
             progress.expected,
         )
@@ -163,7 +178,7 @@ def device_from(message: pb.Device) -> Device:
     """From the wire."""
     return Device(
         device_id=message.device_id,
-        state=DeviceState[pb.DeviceState.Name(message.state).removeprefix("DEVICE_STATE_")],
+        state=_named(DeviceState, pb.DeviceState, message.state),
         profile=flat_value(DeviceProfile, message),
         last_seen_at=timestamp_from(message.last_seen_at),
         accepted_tasks=message.accepted_tasks,

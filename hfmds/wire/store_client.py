@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from hfmds.digest import Digest
 from hfmds.service.channel import call, open_channel, translating
@@ -47,8 +47,8 @@ class StoreClient:
             )
             return UploadState(response.offset, response.complete)
 
-        async def upload(offset: int, chunks: Iterator[bytes]) -> None:
-            def requests() -> Iterator[pb.PutBatchRequest]:
+        async def upload(offset: int, chunks: AsyncIterator[bytes]) -> None:
+            async def requests() -> AsyncIterator[pb.PutBatchRequest]:
                 header = pb.PutBatchHeader(
                     pool_id=pool_id,
                     device_id=device_id,
@@ -56,7 +56,7 @@ class StoreClient:
                     offset=offset,
                 )
                 yield pb.PutBatchRequest(header=header)
-                for chunk in chunks:
+                async for chunk in chunks:
                     yield pb.PutBatchRequest(data=chunk)
 
             await call(
@@ -94,7 +94,7 @@ class StoreClient:
     async def download_shard(self, snapshot_id: str, digest: Digest, content: Content) -> int:
         """Bring a shard here; returns the bytes that crossed the network."""
 
-        async def chunks(offset: int) -> AsyncIterator[bytes]:
+        async def chunks(offset: int) -> AsyncGenerator[bytes, None]:
             request = pb.DownloadShardRequest(
                 snapshot_id=snapshot_id, digest=digest_message(digest), offset=offset
             )

@@ -24,7 +24,9 @@ _BATCH_TYPES = {"images": "U8", "labels": "I64", "psnr_paired": "F32", "psnr_nea
 
 def encode_weights(weights: Weights) -> bytes:
     """The model as one float32 tensor per name."""
-    return save({name: np.ascontiguousarray(weights[name], np.float32) for name in sorted(weights)})
+    return save(
+        {name: np.asarray(weights[name], np.float32, order="C") for name in sorted(weights)}
+    )
 
 
 def encode_batch(batch: SyntheticBatch) -> bytes:

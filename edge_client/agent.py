@@ -1,0 +1,160 @@
+"""The life of a device: ask for work, do it while the lease is kept, ask again.
+
+Runs until the coordinator says there is no more work, or until it is cancelled. A task left behind
+is found again at the next check-in, so stopping at any moment is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
+
+from edge_client.metrics import EdgeMetrics
+from edge_client.peers import Peers
+from edge_client.state import Report
+from edge_client.tasks import TaskRunner
+from hfmds.errors import Conflict, HfmdsError, NotFound, TooLate, Unavailable
+from hfmds.service.channel import Backoff
+from hfmds.service.telemetry import log_context
+from hfmds.wire.types import (
+    Assignment,
+    DeviceProfile,
+    Finished,
+    RetryLater,
+    TrainWork,
+    UpdateReport,
+)
+
+log = logging.getLogger(__name__)
+
+_LEAST_PAUSE_SECONDS = 0.1  # a server that says "at once" must not make this loop spin
+
+
+class Agent:
+    """One device at work."""
+
+    def __init__(
+        self,
+        profile: DeviceProfile,
+        peers: Peers,
+        runner: TaskRunner,
+        metrics: EdgeMetrics,
+        *,
+        run_id: str = "",
+        wait_seconds: float = 30.0,
+        backoff: Backoff = Backoff(),  # noqa: B008 (frozen)
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`backoff` paces a device whose tasks fail one after the other."""
+        self._profile = profile
+        self._coordinator = peers.coordinator
+        self._to_coordinator = peers.coordinator_patience.call
+        self._runner = runner
+        self._metrics = metrics
+        self._run_id = run_id
+        self._wait_seconds = wait_seconds
+        self._backoff = backoff
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Work until the coordinator has no more for this device."""
+        log.info("at work with %d images, on %s", self._profile.samples, self._profile.engine)
+        failures = 0
+        idle_reason = ""
+        while True:
+            match await self._to_coordinator(self._check_in):
+                case Assignment() as task:
+                    idle_reason = ""
+                    failures = 0 if await self._take(task) else failures + 1
+                    if failures:  # whatever is wrong here, the coordinator must not feel it
+                        await self._sleep(self._backoff.ceiling(failures))
+                case RetryLater(after_seconds, reason):
+                    if reason != idle_reason:
+                        log.info("waiting for work: %s", reason)
+                        idle_reason = reason
+                    await self._sleep(max(after_seconds, _LEAST_PAUSE_SECONDS))
+                case Finished(reason):
+                    log.info("no more work: %s", reason)
+                    return
+
+    async def _check_in(self) -> Assignment | RetryLater | Finished:
+        try:
+            return await self._coordinator.check_in(self._profile, self._wait_seconds, self._run_id)
+        except NotFound as error:
+            # Devices may be started before the run is created: worth waiting for.
+            raise Unavailable(f"{error}; HFMDS_RUN is {self._run_id!r}") from error
+
+    async def _take(self, task: Assignment) -> bool:
+        """Do a task, whatever may come of it; false if it failed."""
+        kind = "train" if isinstance(task.work, TrainWork) else "synthesise"
+        self._metrics.round.set(task.round_number)
+        with log_context(run=task.run_id, round=task.round_number, task=task.task_id):
+            try:
+                report = await self._while_leased(task, self._runner.produce(task))
+                # Without renewing: that of a task just accepted would say it is over.
+                await self._runner.submit(task, report)
+            except (TooLate, Conflict) as error:
+                log.warning("result not wanted any more, dropped: %s", error)
+                outcome = "late"
+            except HfmdsError as error:
+                log.error("task failed: %s", error)  # foreseen: no traceback
+                await self._report_failure(task, str(error))
+                outcome = "failed"
+            except Exception as error:
+                log.exception("task failed")
+                # The text of an error nobody foresaw might quote real data: it stays here.
+                reason = f"unexpected {type(error).__name__}; the device's log has more"
+                await self._report_failure(task, reason)
+                outcome = "failed"
+            else:
+                log.info("%s", _summary(task, report))
+                outcome = "accepted"
+        self._metrics.tasks.labels(kind, outcome).inc()
+        return outcome != "failed"
+
+    async def _while_leased(self, task: Assignment, work: Coroutine[Any, Any, Report]) -> Report:
+        """The result of `work`, unless the lease ends first: then its error, the work cancelled."""
+        working = asyncio.create_task(work)
+        renewing = asyncio.create_task(self._keep_renewing(task))
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else await renewing
+        finally:
+            working.cancel()
+            renewing.cancel()
+            await asyncio.gather(working, renewing, return_exceptions=True)
+
+    async def _keep_renewing(self, task: Assignment) -> NoReturn:
+        """Renew the lease every third of it, so that two calls may be lost; ends by an error."""
+        lease_seconds = task.lease_seconds
+        while True:
+            await self._sleep(max(lease_seconds / 3, _LEAST_PAUSE_SECONDS))
+            # While the coordinator is away the work goes on: it may be back in time.
+            lease_seconds = await self._to_coordinator(self._coordinator.renew_lease, task.task_id)
+
+    async def _report_failure(self, task: Assignment, reason: str) -> None:
+        try:
+            await self._to_coordinator(self._coordinator.report_failure, task.task_id, reason)
+        except HfmdsError as error:  # the task is over anyway
+            log.info("the failure was not taken: %s", error)
+
+
+def _summary(task: Assignment, report: Report) -> str:
+    """The line by which a person follows a device."""
+    moved = (
+        f"received {report.traffic.received_bytes / 1e6:.1f} MB, "
+        f"sent {report.traffic.sent_bytes / 1e6:.1f} MB"
+    )
+    if isinstance(report, UpdateReport):
+        return (
+            f"round {task.round_number}: update accepted; loss {report.loss:.3f}, "
+            f"trained {report.training_seconds:.1f} s, {moved}"
+        )
+    return (
+        f"round {task.round_number}: {report.samples} synthetic images accepted; "
+        f"recognised {report.synthetic_accuracy:.0%}, PSNR to the real ones "
+        f"{report.leakage.paired_mean:.1f} dB (max {report.leakage.paired_max:.1f}), "
+        f"synthesised {report.synthesis_seconds:.1f} s, {moved}"
+    )

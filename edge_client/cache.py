@@ -1,0 +1,91 @@
+"""Content this device has fetched or made, by digest: what is here is never fetched again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from hfmds.digest import Digest
+from hfmds.errors import CorruptData, NotFound
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.files import make_data_folder
+from hfmds.storage.staging import Staging
+from hfmds.wire.chunks import Content
+
+log = logging.getLogger(__name__)
+
+_ABANDONED_AFTER_SECONDS = 7 * 24 * 3600.0
+
+
+class ContentCache:
+    """Blobs in a folder, with an empty file per blob whose time says when it was last used.
+
+    Synchronous: on the event loop, call through `asyncio.to_thread`.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._uses = folder / "uses"
+        make_data_folder(self._uses, setting="HFMDS_STATE_DIR")
+        self.content = Content(
+            FolderBlobs(folder / "blobs"), Staging(folder / "partial", max_bytes)
+        )
+        self.content.staging.purge(_ABANDONED_AFTER_SECONDS, time.time())
+
+    def claim(self, digest: Digest) -> bool:
+        """Note that the content is wanted now; true if it is here and intact."""
+        self._touch(digest)
+        try:
+            self.content.blobs.verify(digest)  # cheap beside fetching it; flash cards do forget
+        except NotFound:
+            return False
+        except CorruptData as error:
+            log.warning("cached content is fetched anew: %s", error)
+            self.content.blobs.delete(digest)
+            return False
+        return True
+
+    def put(self, data: bytes) -> Digest:
+        """Keep content made here."""
+        digest = self.content.blobs.put_bytes(data)
+        self._touch(digest)
+        return digest
+
+    def path(self, digest: Digest) -> Path:
+        """The file with the content; NotFound."""
+        return self.content.blobs.local_path(digest)
+
+    def remove(self, digest: Digest) -> None:
+        """Forget content that will not be needed again."""
+        self.content.blobs.delete(digest)
+        self._marker(digest).unlink(missing_ok=True)
+
+    def evict(self, keep: Collection[Digest]) -> None:
+        """Bring the cache below its size, least recently used first, but for what is in use."""
+        markers = sorted(self._uses.iterdir(), key=lambda marker: marker.stat().st_mtime_ns)
+        contents = [_digest_in(marker.name) for marker in markers]
+        total_bytes = sum(digest.size_bytes for digest in contents)
+        for digest in contents:
+            if total_bytes <= self._max_bytes:
+                break
+            if digest not in keep:
+                self.remove(digest)
+                total_bytes -= digest.size_bytes
+
+    def _touch(self, digest: Digest) -> None:
+        # Before the content comes, so that nothing is here without a time.
+        marker = self._marker(digest)
+        marker.touch()
+        now = time.time_ns()  # finer than the kernel's own stamp: uses must not tie
+        os.utime(marker, ns=(now, now))
+
+    def _marker(self, digest: Digest) -> Path:
+        return self._uses / f"{digest.sha256}.{digest.size_bytes}"
+
+
+def _digest_in(marker_name: str) -> Digest:
+    sha256, _, size = marker_name.partition(".")
+    return Digest(sha256, int(size))

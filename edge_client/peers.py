@@ -1,0 +1,64 @@
+"""What a device needs of its two peers: the seams between the agent and the network.
+
+`hfmds.wire.coordinator_client` and `hfmds.wire.store_client` are the real ones; the contract of
+each call is in `protos/hfmds/v1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_client.patience import Patience
+from hfmds.digest import Digest
+from hfmds.storage.blobs import Blobs
+from hfmds.wire.chunks import Content
+from hfmds.wire.types import (
+    Assignment,
+    DeviceProfile,
+    Finished,
+    RetryLater,
+    Snapshot,
+    SynthesisReport,
+    UpdateReport,
+)
+
+
+class Coordinator(Protocol):
+    """The coordinator, as one device sees it."""
+
+    async def check_in(
+        self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
+    ) -> Assignment | RetryLater | Finished: ...
+
+    async def renew_lease(self, task_id: str) -> float: ...
+
+    async def download(self, task_id: str, digest: Digest, content: Content) -> int: ...
+
+    async def upload_update(self, task_id: str, update: Digest, blobs: Blobs) -> int: ...
+
+    async def submit_update(self, task_id: str, report: UpdateReport) -> bool: ...
+
+    async def submit_synthesis(self, task_id: str, report: SynthesisReport) -> bool: ...
+
+    async def report_failure(self, task_id: str, reason: str) -> None: ...
+
+
+class Store(Protocol):
+    """The synthesis store, as a device sees it."""
+
+    async def get_snapshot(self, snapshot_id: str) -> Snapshot: ...
+
+    async def download_shard(self, snapshot_id: str, digest: Digest, content: Content) -> int: ...
+
+    async def put_batch(self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The two services, and this device's patience with each."""
+
+    coordinator: Coordinator
+    coordinator_patience: Patience
+    store: Store
+    store_patience: Patience

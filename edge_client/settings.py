@@ -1,0 +1,86 @@
+"""What the edge client can be told: `HFMDS_` variables and flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from hfmds.errors import InvalidInput
+from hfmds.service.peer import Peer
+from hfmds.service.settings import ListenAddress, PeerAddress, ServiceSettings
+from hfmds.wire.types import require_id
+
+MIB = 1024 * 1024
+
+
+def _id_or_empty(value: str) -> str:
+    try:
+        return require_id(value, "it") if value else value
+    except InvalidInput:
+        raise ValueError(
+            "1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit, or empty"
+        ) from None  # the form pydantic collects
+
+
+class EdgeSettings(ServiceSettings):
+    """Settings of one device."""
+
+    coordinator: PeerAddress = Field("127.0.0.1:7401", description="host:port of the coordinator")
+    store: PeerAddress = Field("127.0.0.1:7411", description="host:port of the synthesis store")
+    metrics_listen: ListenAddress = Field(
+        "127.0.0.1:7421",
+        description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
+    )
+    device_id: Annotated[str, AfterValidator(_id_or_empty)] = Field(
+        "",
+        description="this device's name in the fleet; empty: made once, kept in the state folder",
+    )
+    data: str = Field(
+        description="device's own images: a folder with one folder per class, an .npz file, "
+        "or digits[:SIZE][#train|#test]"
+    )
+    class_names: str = Field(
+        "",
+        description="names of the data's classes in label order, separated by commas; "
+        "empty: the folders' names, or numbers",
+    )
+    state_dir: Path = Field(
+        Path("hfmds-data/device"),
+        description="folder of what this device keeps: its id, prototypes and cached content",
+    )
+    run: Annotated[str, AfterValidator(_id_or_empty)] = Field(
+        "", description="the only run to work for, and then to stop; empty: any, for ever"
+    )
+    engine: Literal["torch"] = Field("torch", description="what computes")
+    compute_device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu", description="where the engine computes; auto: on a GPU if there is one"
+    )
+    threads: int = Field(1, ge=1, le=1024, description="processor threads the engine may use")
+    wait_seconds: float = Field(
+        30.0, ge=0, le=60, description="how long one call waits for work before it is made anew"
+    )
+    retry_max_seconds: float = Field(
+        30.0, gt=0, description="longest pause between two calls to a service that is away"
+    )
+    cache_max_bytes: int = Field(
+        512 * MIB,
+        ge=MIB,
+        description="size above which the least recently used content leaves the cache",
+    )
+
+    @property
+    def own_class_names(self) -> tuple[str, ...]:
+        """`class_names`, taken apart."""
+        return tuple(name.strip() for name in self.class_names.split(",") if name.strip())
+
+    @property
+    def coordinator_peer(self) -> Peer:
+        """The coordinator, as errors name it."""
+        return Peer("coordinator", self.coordinator, "HFMDS_COORDINATOR")
+
+    @property
+    def store_peer(self) -> Peer:
+        """The synthesis store, as errors name it."""
+        return Peer("synthesis store", self.store, "HFMDS_STORE")

@@ -1,0 +1,153 @@
+"""What a device keeps between its starts: who it is, its prototypes, a result not yet handed in.
+
+Everything is written whole or not at all, so that a device killed at any instant goes on from here.
+Nothing in this folder ever leaves the device; deleting it makes the device a new one.
+
+    device-id                       the id, made at the first start
+    result.json                     the last finished task's report; its bytes are in the cache
+    runs/<run>/prototypes-<round>   zbar_c of that refresh as safetensors, one vector per class
+    lock                            held while a process uses the folder
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hfmds.algorithm.prototypes import Prototypes
+from hfmds.algorithm.types import LeakageSummary, Traffic
+from hfmds.digest import Digest
+from hfmds.errors import ConfigurationError
+from hfmds.storage.files import make_data_folder, make_folder_durably, sync_folder
+from hfmds.wire.tensors import StoredWeights, encode_weights
+from hfmds.wire.types import SynthesisReport, UpdateReport, require_id
+
+log = logging.getLogger(__name__)
+
+Report: TypeAlias = UpdateReport | SynthesisReport
+
+_KEEP_REFRESHES = 3
+_KEEP_RUNS = 8
+
+
+class DeviceState:
+    """The state folder of one device, locked against a second process."""
+
+    def __init__(self, folder: Path, device_id: str = "") -> None:
+        """Open or make the folder, for the device of this id; empty: whichever it belongs to."""
+        self._folder = folder
+        make_data_folder(folder, setting="HFMDS_STATE_DIR")
+        self._lock = (folder / "lock").open("w")
+        try:
+            self._take_lock()
+            self.device_id = self._identify(device_id)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    # --- prototypes -----------------------------------------------------------------------------
+
+    def previous_prototypes(self, run_id: str, round_number: int) -> Prototypes:
+        """Those of the last refresh before this round: a repeated refresh starts from the same."""
+        earlier = [t for t in self._refreshes(run_id) if t < round_number]
+        if not earlier:
+            return {}
+        path = self._prototypes_path(run_id, max(earlier))
+        stored = StoredWeights(path, f"prototypes in {path}")
+        return {int(name): stored[name] for name in stored}
+
+    def save_prototypes(self, run_id: str, round_number: int, prototypes: Prototypes) -> None:
+        """Keep the prototypes of a refresh, and forget old ones."""
+        path = self._prototypes_path(run_id, round_number)
+        make_folder_durably(path.parent)
+        _write_whole(path, encode_weights({str(c): zbar for c, zbar in prototypes.items()}))
+        for old in sorted(self._refreshes(run_id))[:-_KEEP_REFRESHES]:
+            self._prototypes_path(run_id, old).unlink(missing_ok=True)
+        self._forget_old_runs()
+
+    def _refreshes(self, run_id: str) -> list[int]:
+        files = self._run_folder(run_id).glob("prototypes-*")
+        return [int(file.name.removeprefix("prototypes-")) for file in files]
+
+    def _prototypes_path(self, run_id: str, round_number: int) -> Path:
+        return self._run_folder(run_id) / f"prototypes-{round_number}"
+
+    def _run_folder(self, run_id: str) -> Path:
+        return self._folder / "runs" / require_id(run_id, "run")  # it becomes a path: no "../"
+
+    def _forget_old_runs(self) -> None:
+        runs = sorted((self._folder / "runs").iterdir(), key=lambda run: run.stat().st_mtime_ns)
+        for run in runs[:-_KEEP_RUNS]:
+            shutil.rmtree(run)
+
+    # --- a finished task ------------------------------------------------------------------------
+
+    def result(self, task_id: str) -> Report | None:
+        """The report of this task, if it was finished before; its bytes may be gone."""
+        try:
+            stored = json.loads((self._folder / "result.json").read_bytes())
+            return _report_from(stored["report"]) if stored["task_id"] == task_id else None
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):  # of another version: the work is done again
+            log.warning("%s is not readable, ignored", self._folder / "result.json")
+            return None
+
+    def save_result(self, task_id: str, report: Report) -> None:
+        """Keep a finished task's report until the next task's: there is one task at a time."""
+        content = {"task_id": task_id, "report": dataclasses.asdict(report)}
+        _write_whole(self._folder / "result.json", json.dumps(content).encode())
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"the state folder {self._folder} is in use by another edge client; "
+                "stop it, or set HFMDS_STATE_DIR to a folder of this device's own"
+            ) from None
+
+    def _identify(self, wanted: str) -> str:
+        path = self._folder / "device-id"
+        kept = path.read_text().strip() if path.exists() else ""
+        if kept and wanted and kept != wanted:
+            raise ConfigurationError(
+                f"the state folder {self._folder} belongs to device {kept!r}, not to "
+                f"HFMDS_DEVICE_ID {wanted!r}; set HFMDS_STATE_DIR to a folder of this device's own"
+            )
+        device_id = kept or wanted or f"device-{uuid.uuid4().hex[:12]}"
+        if not kept:
+            _write_whole(path, f"{device_id}\n".encode())
+        return device_id
+
+
+def _report_from(fields: dict[str, Any]) -> Report:
+    fields["traffic"] = Traffic(**fields["traffic"])
+    if "update" in fields:
+        return UpdateReport(**{**fields, "update": Digest(**fields["update"])})
+    fields["leakage"] = LeakageSummary(**fields["leakage"])
+    return SynthesisReport(**{**fields, "batch": Digest(**fields["batch"])})
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Durably, and in one step: a reader sees the old file or the new one."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)

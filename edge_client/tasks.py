@@ -1,0 +1,247 @@
+"""One task from beginning to end: fetch, compute, send, hand in.
+
+A result is on disk before it is sent, so a device that is killed or cut off hands in what it has
+and computes nothing twice. Knows no leases and no waiting for work: that is the agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from edge_client.cache import ContentCache
+from edge_client.computation import compute
+from edge_client.engine import Engine
+from edge_client.local_images import LocalImages
+from edge_client.metrics import EdgeMetrics
+from edge_client.peers import Peers
+from edge_client.state import DeviceState, Report
+from hfmds.algorithm.engine import Progress, Synthesis
+from hfmds.algorithm.privacy import summarise_leakage
+from hfmds.algorithm.types import LabelledImages, Traffic
+from hfmds.digest import Digest
+from hfmds.errors import CorruptData, InvalidInput, WrongState
+from hfmds.wire.tensors import StoredWeights, encode_batch, encode_weights, read_batch
+from hfmds.wire.types import (
+    Assignment,
+    Snapshot,
+    SynthesiseWork,
+    SynthesisReport,
+    TrainWork,
+    UpdateReport,
+)
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+_TRANSFER_ATTEMPTS = 3
+
+
+class TaskRunner:
+    """Carries out tasks, one at a time."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        engine: Engine,
+        images: LocalImages,
+        state: DeviceState,
+        cache: ContentCache,
+        metrics: EdgeMetrics,
+    ) -> None:
+        self._coordinator, self._store = peers.coordinator, peers.store
+        self._to_coordinator = peers.coordinator_patience.call
+        self._to_store = peers.store_patience.call
+        self._engine = engine
+        self._images = images
+        self._state = state
+        self._cache = cache
+        self._metrics = metrics
+        self._snapshot: Snapshot | None = None  # the last one; snapshots never change
+
+    async def produce(self, task: Assignment) -> Report:
+        """Do the work and send its bytes; on return only the report is left to hand in.
+
+        TooLate: nobody wants the result any more. Any other error: the task cannot be done.
+        """
+        report = await asyncio.to_thread(self._finished_before, task)
+        match task.work:
+            case TrainWork(snapshot_id):
+                report = report or await self._train(task, snapshot_id)
+            case SynthesiseWork():
+                report = report or await self._synthesise(task)
+        sent = await _restarting(lambda: self._send(task, report))
+        self._metrics.sent_bytes.inc(sent)
+        traffic = report.traffic + Traffic(sent_bytes=sent)
+        return dataclasses.replace(report, traffic=traffic)
+
+    async def submit(self, task: Assignment, report: Report) -> None:
+        """Hand in the report; on return the coordinator has accepted it. Errors as in `produce`."""
+        if isinstance(report, UpdateReport):
+            submit = self._coordinator.submit_update
+            await self._to_coordinator(submit, task.task_id, report)
+            # Nobody will ask for it again; a batch stays, it may come back as a shard.
+            await asyncio.to_thread(self._cache.remove, report.update)
+        else:
+            submit_synthesis = self._coordinator.submit_synthesis
+            await self._to_coordinator(submit_synthesis, task.task_id, report)
+
+    def _finished_before(self, task: Assignment) -> Report | None:
+        """The report of a task that was finished before this process was last killed."""
+        report = self._state.result(task.task_id)
+        if report is None or not self._cache.claim(_bytes_of(report)):
+            return None
+        log.info("the result of this task is here from before; handing it in")
+        return report
+
+    # --- training -------------------------------------------------------------------------------
+
+    async def _train(self, task: Assignment, snapshot_id: str | None) -> UpdateReport:
+        shard = self._images.labelled_for(task.recipe)  # before any byte is moved for nothing
+        received = await self._fetch_weights(task)
+        shards: tuple[Digest, ...] = ()
+        if snapshot_id:
+            shards, shard_bytes = await self._fetch_snapshot(snapshot_id)
+            received += shard_bytes
+        await asyncio.to_thread(self._cache.evict, {task.weights, *shards})
+
+        def work(progress: Progress) -> UpdateReport:
+            pool = self._pool(shards) if shards else None
+            log.info(
+                "training on %d own and %d synthetic images", len(shard), len(pool) if pool else 0
+            )
+            weights = self._weights(task)
+            started = time.monotonic()
+            trained = self._engine.train(task.recipe, weights, shard, pool, task.seed, progress)
+            seconds = time.monotonic() - started
+            update = self._cache.put(encode_weights(trained.weights))
+            traffic = Traffic(received_bytes=received)
+            report = UpdateReport(update, trained.samples, trained.loss, traffic, seconds)
+            self._state.save_result(task.task_id, report)
+            return report
+
+        report = await compute("training", work)
+        self._metrics.compute.labels("train").observe(report.training_seconds)
+        self._metrics.training_loss.set(report.loss)
+        return report
+
+    def _pool(self, shards: Sequence[Digest]) -> LabelledImages:
+        """The snapshot's images in the order of its manifest, as a simulated fleet merges them."""
+        batches = [read_batch(self._cache.path(d), f"shard {d}").images for d in shards]
+        return LabelledImages(
+            np.concatenate([batch.pixels for batch in batches]),
+            np.concatenate([batch.labels for batch in batches]),
+        )
+
+    # --- synthesis ------------------------------------------------------------------------------
+
+    async def _synthesise(self, task: Assignment) -> SynthesisReport:
+        shard = self._images.labelled_for(task.recipe)
+        received = await self._fetch_weights(task)
+        await asyncio.to_thread(self._cache.evict, {task.weights})
+
+        def work(progress: Progress) -> SynthesisReport:
+            previous = self._state.previous_prototypes(task.run_id, task.round_number)
+            log.info("synthesising from %d own images", len(shard))
+            weights = self._weights(task)
+            started = time.monotonic()
+            made = self._engine.synthesise(
+                task.recipe, weights, shard, previous, task.seed, progress
+            )
+            seconds = time.monotonic() - started
+            _require_sound(made)
+            batch = self._cache.put(encode_batch(made.batch))
+            report = SynthesisReport(
+                batch,
+                samples=len(made.batch),
+                leakage=summarise_leakage(made.batch.psnr_paired, made.batch.psnr_nearest),
+                synthetic_accuracy=made.health.accuracy,
+                traffic=Traffic(received_bytes=received),
+                synthesis_seconds=seconds,
+            )
+            # In this order: with the result on disk the prototypes would not be made again.
+            self._state.save_prototypes(task.run_id, task.round_number, made.prototypes)
+            self._state.save_result(task.task_id, report)
+            return report
+
+        report = await compute("synthesis", work)
+        self._metrics.compute.labels("synthesise").observe(report.synthesis_seconds)
+        self._metrics.synthetic_accuracy.set(report.synthetic_accuracy)
+        self._metrics.observe_leakage(report.leakage)
+        return report
+
+    # --- moving content -------------------------------------------------------------------------
+
+    def _weights(self, task: Assignment) -> StoredWeights:
+        return StoredWeights(self._cache.path(task.weights), f"weights {task.weights}")
+
+    async def _fetch_weights(self, task: Assignment) -> int:
+        download, content = self._coordinator.download, self._cache.content
+        return await self._fetch(
+            task.weights,
+            lambda: self._to_coordinator(download, task.task_id, task.weights, content),
+        )
+
+    async def _fetch_snapshot(self, snapshot_id: str) -> tuple[tuple[Digest, ...], int]:
+        """Bring a snapshot's shards here; their digests in order, and the bytes received."""
+        if self._snapshot is None or self._snapshot.snapshot_id != snapshot_id:
+            self._snapshot = await self._to_store(self._store.get_snapshot, snapshot_id)
+        shards = tuple(shard.digest for shard in self._snapshot.shards)
+        if not shards:
+            raise InvalidInput(f"snapshot {snapshot_id} has no shards")
+        received = [await self._fetch_shard(snapshot_id, digest) for digest in shards]
+        return shards, sum(received)
+
+    async def _fetch_shard(self, snapshot_id: str, digest: Digest) -> int:
+        download, content = self._store.download_shard, self._cache.content
+        return await self._fetch(
+            digest, lambda: self._to_store(download, snapshot_id, digest, content)
+        )
+
+    async def _fetch(self, digest: Digest, download: Callable[[], Awaitable[int]]) -> int:
+        """Bring content here unless it is here; the bytes that crossed the network."""
+        if await asyncio.to_thread(self._cache.claim, digest):
+            return 0
+        received = await _restarting(download)
+        self._metrics.received_bytes.inc(received)
+        return received
+
+    async def _send(self, task: Assignment, report: Report) -> int:
+        """Send the result's bytes to where the task wants them; how many crossed the network."""
+        blobs = self._cache.content.blobs
+        if isinstance(task.work, SynthesiseWork):
+            put, device_id = self._store.put_batch, self._state.device_id
+            return await self._to_store(put, task.work.pool_id, device_id, _bytes_of(report), blobs)
+        upload = self._coordinator.upload_update
+        return await self._to_coordinator(upload, task.task_id, _bytes_of(report), blobs)
+
+
+def _bytes_of(report: Report) -> Digest:
+    return report.update if isinstance(report, UpdateReport) else report.batch
+
+
+async def _restarting(transfer: Callable[[], Awaitable[R]]) -> R:
+    """A transfer; begun anew, a few times, when bytes arrived altered or the two sides disagree."""
+    for _ in range(_TRANSFER_ATTEMPTS - 1):
+        try:
+            return await transfer()
+        except (CorruptData, WrongState) as error:
+            log.warning("a transfer failed and begins anew: %s", error)
+    return await transfer()
+
+
+def _require_sound(made: Synthesis) -> None:
+    losses = made.health.matching_loss, made.health.classification_loss
+    if not all(map(math.isfinite, losses)):
+        raise InvalidInput(
+            f"synthesis diverged: its losses are {losses[0]} and {losses[1]}; lower "
+            "synthesis.learning_rate, or check the normalisation and the incoming weights"
+        )

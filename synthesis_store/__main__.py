@@ -1,0 +1,76 @@
+"""The synthesis store as a process: wires its parts, serves until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime, timedelta
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from hfmds.service.metrics_http import MetricsServer
+from hfmds.service.process import published_addresses, run
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+from hfmds.storage.blobs import open_blobs
+from hfmds.storage.database import open_database
+from hfmds.storage.staging import Staging
+from hfmds.wire.chunks import Content
+from synthesis_store.ledger import Ledger
+from synthesis_store.metrics import StoreMetrics
+from synthesis_store.pools import Pools
+from synthesis_store.servicer import StoreServicer
+from synthesis_store.settings import StoreSettings
+
+
+async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set; ready once the database and the content are open."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    server = GrpcServer(
+        settings.listen,
+        RpcMetrics("store", registry),
+        max_concurrent_rpcs=settings.max_concurrent_rpcs,
+    )
+    with MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http:
+        pools = await asyncio.to_thread(open_pools, settings, StoreMetrics(registry))
+        StoreServicer(pools).add_to(server)
+        await server.start()
+        try:
+            await server.set_ready(True)
+            with published_addresses(
+                settings.address_file, grpc=server.address, metrics=metrics_http.address
+            ):
+                await stop.wait()
+        finally:
+            await server.stop(settings.shutdown_grace_seconds)
+
+
+def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:
+    """The pools kept where the settings say."""
+    blobs = open_blobs(settings.resolved_blobs_url)
+    staging = Staging(settings.data_dir / "uploads", settings.max_blob_bytes)
+    engine = open_database(settings.resolved_database_url)
+    pools = Pools(
+        Ledger(engine, blobs, _now),
+        Content(blobs, staging),
+        metrics,
+        _now,
+        max_blob_bytes=settings.max_blob_bytes,
+        upload_ttl=timedelta(seconds=settings.upload_ttl_seconds),
+    )
+    pools.recover()
+    return pools
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run("synthesis_store", StoreSettings, serve))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+if __name__ == "__main__":
+    main()

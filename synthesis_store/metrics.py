@@ -1,0 +1,93 @@
+"""What the synthesis store counts. No label comes from a peer, so their number is bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from hfmds.errors import (
+    CorruptData,
+    HfmdsError,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    TooLate,
+    WrongState,
+)
+from hfmds.wire.types import Snapshot
+from synthesis_store.ledger import Inventory
+
+_REFUSAL_REASONS: dict[type[HfmdsError], str] = {
+    InvalidInput: "malformed",
+    CorruptData: "corrupt",
+    LimitExceeded: "limit",
+    TooLate: "sealed",
+    NotFound: "unknown_pool",
+    WrongState: "offset",
+}
+_OTHER_REASON = "other"
+
+
+class StoreMetrics:
+    """The store's own metrics; those of its calls are `hfmds.service.rpc_metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.accepted_samples = Counter(
+            "hfmds_store_accepted_samples_total",
+            "Samples in the batches taken into pools.",
+            registry=registry,
+        )
+        self.refused_batches = Counter(
+            "hfmds_store_refused_batches_total",
+            "Calls to put a batch that were refused, by reason.",
+            ("reason",),
+            registry=registry,
+        )
+        self.duplicate_samples = Counter(
+            "hfmds_store_duplicate_samples_total",
+            "Samples left out of snapshots because an equal one was there.",
+            registry=registry,
+        )
+        self.pools = Gauge(
+            "hfmds_store_pools",
+            "Pools by state; each sealed one is a snapshot.",
+            ("state",),
+            registry=registry,
+        )
+        self.content_bytes = Gauge(
+            "hfmds_store_content_bytes",
+            "Size of all batches and shards kept, when a pool was last opened or sealed.",
+            registry=registry,
+        )
+        self.newest_samples = Gauge(
+            "hfmds_store_newest_snapshot_samples",
+            "Samples in the newest snapshot.",
+            registry=registry,
+        )
+        self.newest_psnr = Gauge(
+            "hfmds_store_newest_snapshot_psnr_db",
+            "Measured leakage of the newest snapshot: PSNR to the paired or the nearest real "
+            "image, as mean, p99 or max.",
+            ("real_image", "statistic"),
+            registry=registry,
+        )
+        for reason in (*_REFUSAL_REASONS.values(), _OTHER_REASON):
+            self.refused_batches.labels(reason)  # shown as 0 before the first one
+
+    def count_refusal(self, error: HfmdsError) -> None:
+        """One batch was not taken."""
+        self.refused_batches.labels(_REFUSAL_REASONS.get(type(error), _OTHER_REASON)).inc()
+
+    def show_inventory(self, inventory: Inventory) -> None:
+        """The state of the whole store."""
+        self.pools.labels("open").set(inventory.open_pools)
+        self.pools.labels("sealed").set(inventory.sealed_pools)
+        self.content_bytes.set(inventory.content_bytes)
+
+    def show_newest(self, snapshot: Snapshot) -> None:
+        """The newest snapshot's size and leakage."""
+        self.newest_samples.set(snapshot.samples)
+        for name, decibels in dataclasses.asdict(snapshot.leakage).items():
+            real_image, statistic = name.split("_")  # "paired_mean"
+            self.newest_psnr.labels(real_image, statistic).set(decibels)

@@ -1,0 +1,94 @@
+"""SynthesisStoreService: convert, call, convert. What the calls mean is in the proto."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from hfmds.service.server import GrpcServer
+from hfmds.v1 import synthesis_store_pb2 as pb
+from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
+from hfmds.wire.chunks import split_upload
+from hfmds.wire.messages import digest_from, require_part
+from hfmds.wire.snapshots import pool_spec_from, snapshot_message
+from hfmds.wire.types import require_id
+from synthesis_store.ledger import BatchKey
+from synthesis_store.pools import Pools
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
+
+
+class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
+    """Answers for the pools."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    def add_to(self, server: GrpcServer) -> None:
+        """Serve this service there."""
+        server.add(pb_grpc.add_SynthesisStoreServiceServicer_to_server, self, SERVICE_NAME)
+
+    async def OpenPool(
+        self, request: pb.OpenPoolRequest, context: grpc.aio.ServicerContext
+    ) -> pb.OpenPoolResponse:
+        require_part(request, "spec")
+        pool_id = require_id(request.pool_id, "pool_id")
+        await asyncio.to_thread(self._pools.open, pool_id, pool_spec_from(request.spec))
+        return pb.OpenPoolResponse()
+
+    async def QueryBatch(
+        self, request: pb.QueryBatchRequest, context: grpc.aio.ServicerContext
+    ) -> pb.QueryBatchResponse:
+        state = await asyncio.to_thread(self._pools.query, _key_from(request))
+        return pb.QueryBatchResponse(offset=state.offset, complete=state.complete)
+
+    async def PutBatch(
+        self,
+        request_iterator: AsyncIterator[pb.PutBatchRequest],
+        context: grpc.aio.ServicerContext,
+    ) -> pb.PutBatchResponse:
+        header, chunks = await split_upload(request_iterator)
+        present = await self._pools.put(_key_from(header), header.offset, chunks)
+        return pb.PutBatchResponse(already_present=present)
+
+    async def SealPool(
+        self, request: pb.SealPoolRequest, context: grpc.aio.ServicerContext
+    ) -> pb.SealPoolResponse:
+        pool_id = require_id(request.pool_id, "pool_id")
+        batches = [digest_from(batch) for batch in request.batches]
+        snapshot = await asyncio.to_thread(self._pools.seal, pool_id, batches)
+        return pb.SealPoolResponse(snapshot=snapshot_message(snapshot))
+
+    async def GetSnapshot(
+        self, request: pb.GetSnapshotRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetSnapshotResponse:
+        snapshot_id = require_id(request.snapshot_id, "snapshot_id")
+        snapshot = await asyncio.to_thread(self._pools.snapshot, snapshot_id)
+        return pb.GetSnapshotResponse(snapshot=snapshot_message(snapshot))
+
+    async def ListSnapshots(
+        self, request: pb.ListSnapshotsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListSnapshotsResponse:
+        run_id = require_id(request.run_id, "run_id") if request.run_id else None
+        snapshots = await asyncio.to_thread(self._pools.snapshots, run_id)
+        return pb.ListSnapshotsResponse(snapshots=map(snapshot_message, snapshots))
+
+    async def DownloadShard(
+        self, request: pb.DownloadShardRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.DownloadShardResponse]:
+        require_part(request, "digest")
+        snapshot_id = require_id(request.snapshot_id, "snapshot_id")
+        digest = digest_from(request.digest)
+        async for chunk in self._pools.shard(snapshot_id, digest, request.offset):
+            yield pb.DownloadShardResponse(data=chunk)
+
+
+def _key_from(message: pb.QueryBatchRequest | pb.PutBatchHeader) -> BatchKey:
+    require_part(message, "batch")
+    return BatchKey(
+        pool_id=require_id(message.pool_id, "pool_id"),
+        device_id=require_id(message.device_id, "device_id"),
+        digest=digest_from(message.batch),
+    )

@@ -1,0 +1,28 @@
+"""Settings of the synthesis store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from hfmds.service.settings import ListenAddress, ServerSettings
+
+
+class StoreSettings(ServerSettings):
+    """What the synthesis store can be told."""
+
+    listen: ListenAddress = Field(
+        "127.0.0.1:7411", description="host:port to serve gRPC on; port 0 takes a free one"
+    )
+    metrics_listen: ListenAddress = Field(
+        "127.0.0.1:7412",
+        description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
+    )
+    data_dir: Path = Field(
+        Path("hfmds-data/store"),
+        description="folder of the embedded database, of stored content and of uploads under way",
+    )
+    upload_ttl_seconds: float = Field(
+        24 * 3600.0, gt=0, description="how long the bytes of a broken upload wait to be resumed"
+    )

@@ -1,0 +1,363 @@
+"""A coordinator, a store and an engine in memory, and a device wired to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from edge_client.agent import Agent
+from edge_client.cache import ContentCache
+from edge_client.local_images import LocalImages
+from edge_client.metrics import EdgeMetrics
+from edge_client.patience import Patience
+from edge_client.peers import Peers
+from edge_client.state import DeviceState
+from edge_client.tasks import TaskRunner
+from hfmds.algorithm.engine import Progress, Synthesis, SynthesisHealth, TrainedModel
+from hfmds.algorithm.prototypes import Prototypes
+from hfmds.algorithm.types import (
+    LabelledImages,
+    LeakageSummary,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    SynthesisRecipe,
+    SyntheticBatch,
+    Weights,
+)
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import NotFound, Unavailable
+from hfmds.service.channel import Backoff
+from hfmds.service.peer import Peer
+from hfmds.storage.blobs import Blobs
+from hfmds.wire.chunks import Content, fetch, send
+from hfmds.wire.tensors import encode_batch, encode_weights
+from hfmds.wire.types import (
+    Assignment,
+    DeviceProfile,
+    Finished,
+    PoolSpec,
+    RetryLater,
+    Shard,
+    Snapshot,
+    SynthesiseWork,
+    SynthesisReport,
+    TrainWork,
+    UpdateReport,
+    UploadState,
+)
+
+MODEL = ModelSpec("fake", channels=1, height=2, width=2, classes=3)
+RECIPE = Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=9, synthesis=SynthesisRecipe())
+WEIGHTS = {"w": np.arange(3, dtype=np.float32)}
+COORDINATOR = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
+STORE = Peer("synthesis store", "127.0.0.1:7411", "HFMDS_STORE")
+CHUNK = 16
+
+
+def images(*labels: int) -> LabelledImages:
+    """One 1x2x2 image per label, its pixels the label."""
+    values = np.array(labels, np.int64)
+    return LabelledImages(
+        np.tile(values.astype(np.uint8)[:, None, None, None], (1, 1, 2, 2)), values
+    )
+
+
+def batch(*labels: int) -> SyntheticBatch:
+    psnr = np.linspace(8, 12, len(labels), dtype=np.float32)
+    return SyntheticBatch(images(*labels), psnr, psnr + 1)
+
+
+def unavailable(peer: Peer) -> Unavailable:
+    return Unavailable(f"{peer} is unavailable; is {peer.setting} its address?")
+
+
+class Faults:
+    """Errors to raise at the next calls of a method, by its name; and a diary of all calls."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, list[Exception]] = {}
+        self.calls: list[str] = []
+
+    def meet(self, method: str) -> None:
+        self.calls.append(method)
+        if errors := self.errors.get(method):
+            raise errors.pop(0)
+
+
+class Shelf:
+    """Content as bytes, served in chunks; the next `garbled` downloads arrive altered."""
+
+    def __init__(self) -> None:
+        self.contents: dict[Digest, bytes] = {}
+        self.garbled = 0
+        self.broken_after: int | None = None  # the next download breaks after so many bytes
+
+    def put(self, data: bytes) -> Digest:
+        self.contents[digest_of(data)] = data
+        return digest_of(data)
+
+    async def download(self, digest: Digest, content: Content) -> int:
+        async def chunks(offset: int) -> AsyncGenerator[bytes, None]:
+            data = self.contents[digest]
+            if self.garbled:
+                self.garbled -= 1
+                data = data[:-1] + bytes([data[-1] ^ 1])
+            for start in range(offset, len(data), CHUNK):
+                if self.broken_after is not None and start >= self.broken_after:
+                    self.broken_after = None
+                    raise unavailable(COORDINATOR)
+                yield data[start : start + CHUNK]
+
+        return await fetch(content, digest, chunks)
+
+    async def upload(self, digest: Digest, blobs: Blobs) -> int:
+        async def query() -> UploadState:
+            complete = digest in self.contents
+            return UploadState(digest.size_bytes if complete else 0, complete)
+
+        async def take(offset: int, chunks: AsyncIterator[bytes]) -> None:
+            assert self.put(b"".join([chunk async for chunk in chunks])) == digest
+
+        return await send(blobs, digest, query, take)
+
+
+class FakeCoordinator(Faults):
+    """Hands out its `work` in order, then says Finished."""
+
+    def __init__(self, *work: Assignment | RetryLater | Finished) -> None:
+        super().__init__()
+        self.work = list(work)
+        self.shelf = Shelf()
+        self.weights = self.shelf.put(encode_weights(WEIGHTS))
+        self.profiles: list[DeviceProfile] = []
+        self.updates: dict[str, UpdateReport] = {}
+        self.syntheses: dict[str, SynthesisReport] = {}
+        self.failures: dict[str, str] = {}
+        self.renewals = 0
+
+    async def check_in(
+        self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
+    ) -> Assignment | RetryLater | Finished:
+        self.meet("check_in")
+        self.profiles.append(profile)
+        return self.work.pop(0) if self.work else Finished("the run is over")
+
+    async def renew_lease(self, task_id: str) -> float:
+        self.meet("renew_lease")
+        self.renewals += 1
+        return 30.0
+
+    async def download(self, task_id: str, digest: Digest, content: Content) -> int:
+        self.meet("download")
+        return await self.shelf.download(digest, content)
+
+    async def upload_update(self, task_id: str, update: Digest, blobs: Blobs) -> int:
+        self.meet("upload_update")
+        return await self.shelf.upload(update, blobs)
+
+    async def submit_update(self, task_id: str, report: UpdateReport) -> bool:
+        self.meet("submit_update")
+        assert report.update in self.shelf.contents
+        already = task_id in self.updates
+        self.updates[task_id] = report
+        return already
+
+    async def submit_synthesis(self, task_id: str, report: SynthesisReport) -> bool:
+        self.meet("submit_synthesis")
+        already = task_id in self.syntheses
+        self.syntheses[task_id] = report
+        return already
+
+    async def report_failure(self, task_id: str, reason: str) -> None:
+        self.meet("report_failure")
+        self.failures[task_id] = reason
+
+
+class FakeStore(Faults):
+    """Serves the snapshots it was given and keeps the batches it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf = Shelf()
+        self.snapshots: dict[str, Snapshot] = {}
+        self.pools: dict[tuple[str, str], Digest] = {}
+
+    def seal(self, snapshot_id: str, *batches: SyntheticBatch) -> None:
+        self.seal_shards(snapshot_id, *(self.shelf.put(encode_batch(b)) for b in batches))
+
+    def seal_shards(self, snapshot_id: str, *digests: Digest) -> None:
+        shards = tuple(Shard(digest, 1, "someone") for digest in digests)
+        self.snapshots[snapshot_id] = Snapshot(
+            snapshot_id,
+            pool_id="pool",
+            spec=PoolSpec("run", 1, digest_of(b""), MODEL, 100, "hfmds"),
+            samples=len(shards),
+            class_histogram=(0, 0, 0),
+            duplicates=0,
+            leakage=LeakageSummary(*[9.0] * 6),
+            sealed_at=datetime.now(UTC),
+            size_bytes=sum(shard.digest.size_bytes for shard in shards),
+            shards=shards,
+        )
+
+    async def get_snapshot(self, snapshot_id: str) -> Snapshot:
+        self.meet("get_snapshot")
+        if snapshot_id not in self.snapshots:
+            raise NotFound(f"there is no snapshot {snapshot_id!r}")
+        return self.snapshots[snapshot_id]
+
+    async def download_shard(self, snapshot_id: str, digest: Digest, content: Content) -> int:
+        self.meet("download_shard")
+        return await self.shelf.download(digest, content)
+
+    async def put_batch(self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs) -> int:
+        self.meet("put_batch")
+        sent = await self.shelf.upload(batch, blobs)
+        self.pools[pool_id, device_id] = batch
+        return sent
+
+
+class FakeEngine:
+    """Adds the seed to the weights; copies the first images. Keeps what it was given."""
+
+    name = "fake-cpu"
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.enough: Callable[[], bool] = lambda: True  # computes until this says so
+        self.pools: list[LabelledImages | None] = []
+        self.shards: list[LabelledImages] = []
+        self.previous: list[Prototypes] = []
+        self.abandoned = False
+        self.running = False
+        self.started = threading.Event()
+
+    def train(
+        self,
+        recipe: Recipe,
+        weights: Weights,
+        shard: LabelledImages,
+        pool: LabelledImages | None,
+        seed: int,
+        progress: Progress,
+    ) -> TrainedModel:
+        self.shards.append(shard)
+        self.pools.append(pool)
+        self._compute(progress)
+        return TrainedModel({name: w + seed for name, w in weights.items()}, len(shard), loss=0.5)
+
+    def synthesise(
+        self,
+        recipe: Recipe,
+        weights: Weights,
+        shard: LabelledImages,
+        previous: Prototypes,
+        seed: int,
+        progress: Progress,
+    ) -> Synthesis:
+        self.shards.append(shard)
+        self.previous.append(previous)
+        self._compute(progress)
+        prototypes = {c: z + 1 for c, z in previous.items()} or {0: np.zeros(2, np.float32)}
+        # The result shows what it was made from, so that equal results mean equal origins.
+        made = batch(*shard.labels.tolist())
+        made.images.pixels[:] += np.uint8(seed + prototypes[0][0])
+        return Synthesis(made, prototypes, SynthesisHealth(0.1, 0.2, 0.9, 1.0, 0.5, 1.0))
+
+    def _compute(self, progress: Progress) -> None:
+        if self.error:
+            raise self.error
+        self.running = True
+        self.started.set()
+        steps = 0
+        try:
+            while not (self.enough() and steps):
+                steps += 1
+                progress(steps, 1000)
+                time.sleep(0.001)
+        except BaseException:
+            self.abandoned = True
+            raise
+        finally:
+            self.running = False
+
+
+@dataclass
+class Device:
+    """A device on a folder; made anew on the same folder it is the same device, restarted."""
+
+    folder: Path
+    coordinator: FakeCoordinator = field(default_factory=FakeCoordinator)
+    store: FakeStore = field(default_factory=FakeStore)
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    local: LocalImages = field(default_factory=lambda: LocalImages("test data", images(0, 1, 2)))
+    cache_max_bytes: int = 10_000_000
+    run_id: str = ""
+    sleep: Callable[[float], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        self.slept: list[float] = []
+
+    def work(self, *work: Assignment | RetryLater | Finished) -> None:
+        """Run the device through this work, until the coordinator has no more."""
+        asyncio.run(self.life(*work))
+
+    async def life(self, *work: Assignment | RetryLater | Finished) -> None:
+        self.coordinator.work.extend(work)
+        state = DeviceState(self.folder, "dev-1")
+        try:
+            await self._agent(state).run()
+        finally:
+            state.close()
+
+    def _agent(self, state: DeviceState) -> Agent:
+        self.registry = CollectorRegistry()
+        metrics = EdgeMetrics(self.registry)
+        sleep = self.sleep or self._sleep
+        backoff = Backoff()
+        self.peers = Peers(
+            self.coordinator,
+            Patience(COORDINATOR, backoff, rng=random.Random(1), sleep=sleep),
+            self.store,
+            Patience(STORE, backoff, rng=random.Random(2), sleep=sleep),
+        )
+        cache = ContentCache(self.folder / "cache", self.cache_max_bytes)
+        runner = TaskRunner(self.peers, self.engine, self.local, state, cache, metrics)
+        profile = DeviceProfile(len(self.local), "1.0", self.engine.name)
+        return Agent(profile, self.peers, runner, metrics, run_id=self.run_id, sleep=sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0.001)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"hfmds_edge_{name}", labels)
+
+    def train_task(
+        self,
+        task_id: str = "t1",
+        round_number: int = 1,
+        snapshot_id: str | None = None,
+        **more: int,
+    ) -> Assignment:
+        return self._task(task_id, round_number, TrainWork(snapshot_id), **more)
+
+    def synthesise_task(self, task_id: str = "s1", round_number: int = 1) -> Assignment:
+        return self._task(task_id, round_number, SynthesiseWork("pool-1"))
+
+    def _task(
+        self, task_id: str, round_number: int, work: TrainWork | SynthesiseWork, seed: int = 7
+    ) -> Assignment:
+        return Assignment(
+            task_id, "run", round_number, 30.0, RECIPE, seed, self.coordinator.weights, work
+        )

@@ -1,0 +1,466 @@
+"""A device against peers in memory: what it does, and what it does when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.local_images import LocalImages
+from hfmds.algorithm.types import Traffic
+from hfmds.errors import (
+    Conflict,
+    CorruptData,
+    HfmdsError,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    TooLate,
+    Unavailable,
+    WrongState,
+)
+from hfmds.wire.tensors import encode_batch, encode_weights
+from hfmds.wire.types import Finished, RetryLater
+from tests.edge_client.fakes import (
+    COORDINATOR,
+    RECIPE,
+    STORE,
+    WEIGHTS,
+    Device,
+    FakeEngine,
+    batch,
+    images,
+    unavailable,
+)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return Device(tmp_path)
+
+
+# --- work that goes well --------------------------------------------------------------------------
+
+
+def test_training_hands_in_an_update(device: Device) -> None:
+    device.work(device.train_task())
+    report = device.coordinator.updates["t1"]
+    expected = encode_weights({"w": WEIGHTS["w"] + 7})
+    assert device.coordinator.shelf.contents[report.update] == expected
+    assert (report.samples, report.loss) == (3, 0.5)
+    assert device.engine.pools == [None]
+    assert device.metric("tasks_total", kind="train", outcome="accepted") == 1
+    assert device.metric("training_loss") == 0.5
+    assert device.metric("round") == 1
+
+
+def test_training_takes_the_snapshot_in_manifest_order(device: Device) -> None:
+    device.store.seal("snap", batch(2, 1), batch(0), batch(1, 1))
+    device.work(device.train_task(snapshot_id="snap"))
+    [pool] = device.engine.pools
+    assert pool is not None
+    assert pool.labels.tolist() == [2, 1, 0, 1, 1]
+    assert pool.pixels[:, 0, 0, 0].tolist() == [2, 1, 0, 1, 1]
+
+
+def test_synthesis_puts_a_batch_and_reports_its_leakage(device: Device) -> None:
+    device.work(device.synthesise_task())
+    report = device.coordinator.syntheses["s1"]
+    assert device.store.pools == {("pool-1", "dev-1"): report.batch}
+    assert report.samples == 3
+    assert report.synthetic_accuracy == 0.9
+    assert report.leakage.paired_mean == pytest.approx(10)
+    assert report.leakage.nearest_max == pytest.approx(13)
+    assert device.metric("psnr_paired_db", statistic="max") == pytest.approx(12)
+    assert device.metric("tasks_total", kind="synthesise", outcome="accepted") == 1
+
+
+def test_profile_says_what_the_device_has(device: Device) -> None:
+    device.work()
+    [profile] = device.coordinator.profiles
+    assert (profile.samples, profile.engine) == (3, "fake-cpu")
+
+
+def test_device_waits_as_long_as_it_is_told(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    device.work(RetryLater(12.0, "no round is open"), RetryLater(0.0, "no round is open"))
+    assert device.slept == [12.0, 0.1]
+    assert caplog.text.count("waiting for work: no round is open") == 1
+
+
+def test_finished_ends_the_device(device: Device) -> None:
+    device.work(Finished("the run is over"), device.train_task())
+    assert not device.coordinator.updates
+
+
+# --- traffic and the cache ------------------------------------------------------------------------
+
+
+def test_traffic_is_counted_per_task(device: Device) -> None:
+    device.store.seal("snap", batch(2, 1), batch(0))
+    device.work(device.train_task("t1", snapshot_id="snap"), device.train_task("t2", seed=8))
+    weights_bytes = device.coordinator.weights.size_bytes
+    shard_bytes = device.store.snapshots["snap"].size_bytes
+    first, second = (device.coordinator.updates[t] for t in ("t1", "t2"))
+    assert first.traffic == Traffic(weights_bytes + shard_bytes, first.update.size_bytes)
+    assert second.traffic == Traffic(0, second.update.size_bytes)
+    assert device.metric("received_bytes_total") == weights_bytes + shard_bytes
+    assert device.metric("sent_bytes_total") == 2 * first.update.size_bytes
+
+
+def test_cached_content_is_not_fetched_again(device: Device) -> None:
+    device.store.seal("snap", batch(2, 1))
+    device.work(*(device.train_task(f"t{i}", i, "snap") for i in (1, 2, 3)))
+    assert device.coordinator.calls.count("download") == 1
+    assert device.store.calls == ["get_snapshot", "download_shard"]
+
+
+def test_own_batch_is_not_fetched_back(device: Device) -> None:
+    device.work(device.synthesise_task())
+    device.store.seal_shards("snap", device.coordinator.syntheses["s1"].batch)
+    device.work(device.train_task(snapshot_id="snap"))
+    assert "download_shard" not in device.store.calls
+    assert device.coordinator.updates["t1"].traffic.received_bytes == 0
+
+
+def test_altered_cached_content_is_fetched_again(device: Device) -> None:
+    device.work(device.train_task("t1"))
+    blob = next((device.folder / "cache" / "blobs").rglob(device.coordinator.weights.sha256))
+    blob.write_bytes(b"\0" * device.coordinator.weights.size_bytes)
+    device.work(device.train_task("t2"))
+    assert device.coordinator.calls.count("download") == 2
+    assert device.coordinator.updates["t2"].update == device.coordinator.updates["t1"].update
+
+
+def test_corrupt_download_is_fetched_again(device: Device) -> None:
+    device.coordinator.shelf.garbled = 2
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+    assert device.coordinator.calls.count("download") == 3
+
+
+def test_download_that_stays_corrupt_is_reported(device: Device) -> None:
+    device.coordinator.shelf.garbled = 99
+    device.work(device.train_task())
+    assert device.coordinator.weights.sha256[:12] in device.coordinator.failures["t1"]
+    assert device.coordinator.calls.count("download") == 3
+
+
+def test_broken_download_goes_on_where_it_stopped(device: Device) -> None:
+    device.coordinator.shelf.broken_after = 32
+    device.work(device.train_task())
+    assert device.coordinator.updates["t1"].traffic.received_bytes > 0
+    assert device.coordinator.calls.count("download") == 2
+
+
+@pytest.mark.parametrize("error", [CorruptData("altered"), WrongState("offset 3 is next")])
+def test_upload_that_goes_wrong_begins_anew(device: Device, error: HfmdsError) -> None:
+    device.coordinator.errors["upload_update"] = [error]
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+
+
+# --- peers that are away --------------------------------------------------------------------------
+
+
+def test_coordinator_away_is_said_once_and_sat_out(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    device.coordinator.errors["check_in"] = [unavailable(COORDINATOR) for _ in range(20)]
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "127.0.0.1:7401" in warnings[0].getMessage()
+    assert "HFMDS_COORDINATOR" in warnings[0].getMessage()
+    assert warnings[0].exc_info is None
+    assert "coordinator at 127.0.0.1:7401 answers again" in caplog.text
+    waits = device.slept[:20]
+    assert max(waits) <= 30
+    assert max(waits) > 5
+    assert len(set(waits)) == 20  # jitter
+
+
+@pytest.mark.parametrize("method", ["download", "upload_update", "submit_update"])
+def test_finished_work_is_held_until_the_coordinator_is_back(device: Device, method: str) -> None:
+    device.coordinator.errors[method] = [unavailable(COORDINATOR) for _ in range(5)]
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+    assert len(device.engine.shards) == 1  # computed once
+
+
+@pytest.mark.parametrize("method", ["get_snapshot", "download_shard"])
+def test_training_waits_for_the_store(device: Device, method: str) -> None:
+    device.store.seal("snap", batch(2, 1))
+    device.store.errors[method] = [unavailable(STORE) for _ in range(5)]
+    device.work(device.train_task(snapshot_id="snap"))
+    assert "t1" in device.coordinator.updates
+
+
+def test_batch_is_held_until_the_store_is_back(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.store.errors["put_batch"] = [unavailable(STORE) for _ in range(5)]
+    device.work(device.synthesise_task())
+    assert "s1" in device.coordinator.syntheses
+    assert caplog.text.count("HFMDS_STORE") == 1
+
+
+def test_fault_inside_the_coordinator_is_sat_out(device: Device) -> None:
+    device.coordinator.errors["submit_update"] = [HfmdsError("internal error 1234")]
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+
+
+def test_run_that_does_not_exist_yet_is_waited_for(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.run_id = "mnist"
+    device.coordinator.errors["check_in"] = [NotFound("there is no run 'mnist'")] * 3
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+    assert caplog.text.count("HFMDS_RUN is 'mnist'") == 1
+
+
+@pytest.mark.parametrize("error", [NotAllowed("not your certificate"), InvalidInput("bad id")])
+def test_refusal_at_check_in_ends_the_device(device: Device, error: HfmdsError) -> None:
+    device.coordinator.errors["check_in"] = [error]
+    with pytest.raises(type(error)):
+        device.work()
+
+
+def test_readiness_follows_the_coordinator(device: Device) -> None:
+    seen: list[str | None] = []
+
+    async def watch(_: float) -> None:
+        seen.append(device.peers.coordinator_patience.trouble())
+
+    device.sleep = watch
+    device.coordinator.errors["check_in"] = [unavailable(COORDINATOR)]
+    device.work(RetryLater(1.0, "no round is open"))
+    assert seen[0] is not None
+    assert "unavailable" in seen[0]
+    assert seen[1:] == [None]
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def test_lease_is_renewed_every_third_while_computing(device: Device) -> None:
+    device.engine.enough = lambda: device.coordinator.renewals >= 3
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+    assert device.slept[0] == 10.0  # of 30
+
+
+def test_lease_is_renewed_while_the_store_is_away(device: Device) -> None:
+    device.store.errors["put_batch"] = [unavailable(STORE) for _ in range(10)]
+    device.work(device.synthesise_task())
+    assert device.coordinator.renewals >= 3
+
+
+def test_work_whose_round_closed_is_stopped(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.engine.enough = lambda: False  # for ever
+
+    async def scene() -> None:
+        life = asyncio.create_task(device.life(device.train_task()))
+        await asyncio.to_thread(device.engine.started.wait)
+        device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed")]
+        await life
+
+    asyncio.run(scene())
+    assert device.engine.abandoned
+    assert not device.coordinator.updates
+    assert not device.coordinator.failures
+    assert "round 1 is closed" in caplog.text
+    assert device.metric("tasks_total", kind="train", outcome="late") == 1
+
+
+@pytest.mark.parametrize("method", ["upload_update", "submit_update"])
+@pytest.mark.parametrize("error", [TooLate("round 1 is closed"), Conflict("another was accepted")])
+def test_late_result_is_dropped_and_the_device_goes_on(
+    device: Device, method: str, error: HfmdsError
+) -> None:
+    device.coordinator.errors[method] = [error]
+    device.work(device.train_task("t1"), device.train_task("t2", 2))
+    assert list(device.coordinator.updates) == ["t2"]
+    assert not device.coordinator.failures
+
+
+def test_sealed_pool_drops_the_batch(device: Device) -> None:
+    device.store.errors["put_batch"] = [TooLate("the pool is sealed")]
+    device.work(device.synthesise_task("s1"), device.synthesise_task("s2", 2))
+    assert list(device.coordinator.syntheses) == ["s2"]
+
+
+def test_outage_during_renewal_does_not_stop_the_work(device: Device) -> None:
+    device.coordinator.errors["renew_lease"] = [unavailable(COORDINATOR) for _ in range(5)]
+    device.engine.enough = lambda: device.coordinator.renewals >= 1
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+
+
+# --- tasks that cannot be done --------------------------------------------------------------------
+
+
+def test_failure_is_reported_and_the_device_goes_on(device: Device) -> None:
+    device.engine.error = InvalidInput("training diverged: the loss is nan at step 3 of 9")
+    device.work(device.train_task("t1"), device.train_task("t2", 2))
+    assert list(device.coordinator.failures) == ["t1", "t2"]
+    assert "loss is nan" in device.coordinator.failures["t1"]
+    assert device.metric("tasks_total", kind="train", outcome="failed") == 2
+
+
+def test_failures_in_a_row_are_paced(device: Device) -> None:
+    device.engine.error = InvalidInput("no")
+    device.work(*(device.train_task(f"t{i}", i) for i in range(1, 4)))
+    assert [s for s in device.slept if s != 10.0] == [0.5, 1.0, 2.0]
+
+
+def test_unforeseen_error_keeps_its_text_on_the_device(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.engine.error = ValueError("pixel 17 of Ada's portrait")
+    device.work(device.train_task())
+    assert device.coordinator.failures == {"t1": "unexpected ValueError; the device's log has more"}
+    assert "Ada" in caplog.text
+
+
+def test_images_that_do_not_fit_the_model_are_reported(device: Device) -> None:
+    wide = dataclasses.replace(images(0, 1), pixels=np.zeros((2, 1, 2, 5), np.uint8))
+    device.local = LocalImages("/data/wide", wide)
+    device.work(device.train_task(), device.synthesise_task())
+    assert "/data/wide" in device.coordinator.failures["t1"]
+    assert "[1, 2, 5]" in device.coordinator.failures["s1"]
+    assert "download" not in device.coordinator.calls  # no byte was moved for nothing
+
+
+def test_unknown_class_is_reported(device: Device) -> None:
+    device.local = LocalImages("/data/pets", images(0, 1), ("cat", "yak"), named_by_folders=True)
+    task = device.train_task()
+    recipe = dataclasses.replace(RECIPE, class_names=("ant", "bee", "cat"))
+    device.work(dataclasses.replace(task, recipe=recipe))
+    assert "'yak'" in device.coordinator.failures["t1"]
+    assert "/data/pets" in device.coordinator.failures["t1"]
+
+
+def test_diverged_synthesis_is_reported(device: Device) -> None:
+    class Diverging(FakeEngine):
+        def synthesise(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+            made = super().synthesise(*args, **kwargs)
+            health = dataclasses.replace(made.health, matching_loss=math.nan)
+            return dataclasses.replace(made, health=health)
+
+    device.engine = Diverging()
+    device.work(device.synthesise_task())
+    assert "diverged" in device.coordinator.failures["s1"]
+    assert not device.store.pools
+
+
+@pytest.mark.parametrize("answer", [TooLate("over"), NotFound("no such task")])
+def test_failure_that_nobody_wants_to_hear_is_no_trouble(
+    device: Device, answer: HfmdsError
+) -> None:
+    device.engine.error = InvalidInput("no")
+    device.coordinator.errors["report_failure"] = [answer]
+    device.work(device.train_task())
+
+
+def test_unknown_snapshot_is_reported(device: Device) -> None:
+    device.work(device.train_task(snapshot_id="gone"))
+    assert "'gone'" in device.coordinator.failures["t1"]
+
+
+# --- stopping, dying, coming back -----------------------------------------------------------------
+
+
+def _stop_while_computing(device: Device, task_id: str = "t1") -> None:
+    async def scene() -> None:
+        device.engine.enough = lambda: False
+        life = asyncio.create_task(device.life(device.train_task(task_id)))
+        await asyncio.to_thread(device.engine.started.wait)
+        life.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await life
+        assert not device.engine.running
+
+    asyncio.run(scene())
+
+
+def test_stopping_leaves_the_task_and_says_nothing(device: Device) -> None:
+    _stop_while_computing(device)
+    assert device.engine.abandoned
+    assert not device.coordinator.updates
+    assert not device.coordinator.failures
+
+
+def test_restarted_device_gives_the_same_update(device: Device) -> None:
+    _stop_while_computing(device)
+    again = Device(device.folder, device.coordinator, device.store)
+    again.work(device.train_task())
+    assert again.coordinator.calls.count("download") == 1  # the weights were here
+    other = Device(device.folder / "other")
+    other.work(other.train_task())
+    assert again.coordinator.updates["t1"].update == other.coordinator.updates["t1"].update
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing of the process's own runs after it."""
+
+
+@pytest.mark.parametrize("method", ["upload_update", "submit_update"])
+def test_device_killed_with_a_finished_result_hands_it_in(device: Device, method: str) -> None:
+    device.coordinator.errors[method] = [Killed()]  # type: ignore[list-item]
+    with pytest.raises(Killed):
+        device.work(device.train_task())
+    again = Device(device.folder, device.coordinator, device.store)
+    again.work(device.train_task())
+    assert "t1" in again.coordinator.updates
+    assert again.engine.shards == []  # nothing was computed twice
+
+
+def test_finished_result_of_another_task_is_not_mixed_up(device: Device) -> None:
+    device.coordinator.errors["submit_update"] = [TooLate("over")]
+    device.work(device.train_task("t1"))
+    device.work(device.train_task("t2", seed=100))
+    assert len(device.engine.shards) == 2
+
+
+def test_repeated_refresh_gives_the_same_batch(device: Device) -> None:
+    """The previous prototypes are those before the round, however often it is repeated."""
+    device.work(device.synthesise_task("s1", 5), device.synthesise_task("s2", 10))
+    device.work(device.synthesise_task("s3", 10))
+    first, second, repeated = (device.coordinator.syntheses[t].batch for t in ("s1", "s2", "s3"))
+    assert first != second
+    assert repeated == second
+
+
+def test_prototypes_of_runs_do_not_mix(device: Device) -> None:
+    other = dataclasses.replace(device.synthesise_task("s2", 2), run_id="another")
+    device.work(device.synthesise_task("s1", 1), other)
+    assert device.engine.previous == [{}, {}]
+
+
+def test_unavailable_is_no_failure(device: Device) -> None:
+    device.coordinator.errors["check_in"] = [Unavailable("x")]
+    device.work(device.train_task())
+    assert not device.coordinator.failures
+
+
+def test_small_cache_never_loses_what_the_task_uses(tmp_path: Path) -> None:
+    device = Device(tmp_path, cache_max_bytes=1000)
+    batches = [batch(*[i % 3] * 5) for i in range(3)]
+    assert all(len(encode_batch(b)) < 1000 for b in batches)
+    device.store.seal("snap", *batches)
+    device.work(device.train_task(snapshot_id="snap"))
+    assert "t1" in device.coordinator.updates

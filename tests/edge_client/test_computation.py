@@ -1,0 +1,71 @@
+"""Computing beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from edge_client.computation import compute
+from hfmds.algorithm.engine import Progress
+from hfmds.errors import InvalidInput
+from hfmds.service.telemetry import log_context
+
+
+def test_result_and_error_come_out() -> None:
+    def fail(progress: Progress) -> int:
+        raise InvalidInput("no")
+
+    assert asyncio.run(compute("adding", lambda progress: 1 + 1)) == 2
+    with pytest.raises(InvalidInput):
+        asyncio.run(compute("failing", fail))
+
+
+def test_event_loop_goes_on_meanwhile() -> None:
+    rung = threading.Event()
+
+    async def scene() -> bool:
+        asyncio.get_running_loop().call_later(0.01, rung.set)
+        return await compute("waiting", lambda progress: rung.wait(5))
+
+    assert asyncio.run(scene())
+
+
+def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def work(progress: Progress) -> None:
+        for step in range(1, 4):
+            progress(step, 4)
+
+    with log_context(round=1):
+        asyncio.run(compute("training", work, tell_every_seconds=0))
+    assert caplog.messages == [
+        "training: step 1 of 4 (25 %)",
+        "training: step 2 of 4 (50 %)",
+        "training: step 3 of 4 (75 %)",
+    ]
+
+
+def test_cancelling_waits_for_the_thread_to_end() -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def work(progress: Progress) -> None:
+        started.set()
+        try:
+            while True:
+                progress(1, 10)
+        finally:
+            ended.set()
+
+    async def scene() -> None:
+        computing = asyncio.create_task(compute("endless", work))
+        await asyncio.to_thread(started.wait)
+        computing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await computing
+        assert ended.is_set()
+
+    asyncio.run(scene())

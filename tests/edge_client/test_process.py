@@ -1,0 +1,112 @@
+"""`python -m edge_client` as an operator meets it: exit codes, messages, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfmds.algorithm.types import LabelledImages
+from hfmds.data.sources import save_npz
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody answers, and nobody else can begin to."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    path = tmp_path / "shard.npz"
+    save_npz(path, LabelledImages(np.zeros((2, 1, 2, 2), np.uint8), np.array([0, 1])))
+    return path
+
+
+def start(tmp_path: Path, **settings: str) -> subprocess.Popen[str]:
+    given = {
+        "state_dir": str(tmp_path / "state"),
+        "metrics_listen": "127.0.0.1:0",
+        "address_file": str(tmp_path / "address.json"),
+        **settings,
+    }
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
+    environment |= {f"HFMDS_{name.upper()}": value for name, value in given.items()}
+    return subprocess.Popen(
+        [sys.executable, "-m", "edge_client"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def exit_of(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, stderr = process.communicate(timeout=30)
+    return process.returncode, stderr
+
+
+def test_missing_data_setting_exits_2(tmp_path: Path) -> None:
+    code, stderr = exit_of(start(tmp_path))
+    assert code == 2
+    assert "HFMDS_DATA (--data) is not set" in stderr
+
+
+def test_empty_image_folder_exits_2_before_any_call(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    code, stderr = exit_of(start(tmp_path, data=str(tmp_path / "images")))
+    assert code == 2
+    assert f"data folder {tmp_path / 'images'} has no class folders" in stderr
+    assert "Traceback" not in stderr
+    assert "HFMDS_COORDINATOR" not in stderr
+
+
+def test_coordinator_away_is_one_line_and_sigterm_exits_0(
+    tmp_path: Path, shard: Path, nobody: str
+) -> None:
+    process = start(
+        tmp_path, data=str(shard), coordinator=nobody, store=nobody, retry_max_seconds="0.1"
+    )
+    try:
+        address_file = tmp_path / "address.json"
+        deadline = time.monotonic() + 30
+        while not address_file.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        metrics = f"http://{json.loads(address_file.read_text())['metrics']}"
+        while "is unavailable" not in (reason := _unready_reason(metrics)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert nobody in reason
+        time.sleep(0.5)  # for more attempts
+        process.send_signal(signal.SIGTERM)
+        stopped = time.monotonic()
+        code, stderr = exit_of(process)
+        assert time.monotonic() - stopped < 10  # 0.1 s, and torch leaving a busy machine
+    finally:
+        process.kill()
+    assert code == 0
+    assert "Traceback" not in stderr
+    assert stderr.count("is unavailable") == 1
+    assert f"coordinator at {nobody}" in stderr
+    assert "HFMDS_COORDINATOR" in stderr
+    assert not address_file.exists()
+
+
+def _unready_reason(metrics: str) -> str:
+    with pytest.raises(urllib.error.HTTPError) as answer:
+        urllib.request.urlopen(f"{metrics}/readyz", timeout=5)
+    assert answer.value.code == 503
+    return answer.value.read().decode()

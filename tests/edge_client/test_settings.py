@@ -1,0 +1,63 @@
+"""Settings: what a device does without being told, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edge_client.settings import EdgeSettings
+from hfmds.errors import ConfigurationError
+from hfmds.service.settings import load_settings, settings_table
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("HFMDS_"):
+            monkeypatch.delenv(name)
+
+
+def test_data_is_all_a_device_needs_to_be_told() -> None:
+    settings = load_settings(EdgeSettings, ["--data", "digits"])
+    assert settings.coordinator_peer.address == "127.0.0.1:7401"
+    assert settings.store_peer.address == "127.0.0.1:7411"
+    assert settings.metrics_listen == "127.0.0.1:7421"
+    assert settings.state_dir == Path("hfmds-data/device")
+    assert settings.own_class_names == ()
+
+
+def test_class_names_are_taken_apart() -> None:
+    settings = load_settings(EdgeSettings, ["--data=x", "--class-names=cat, dog ,emu"])
+    assert settings.own_class_names == ("cat", "dog", "emu")
+
+
+def test_environment_sets_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFMDS_DATA", "digits:20")
+    monkeypatch.setenv("HFMDS_STORE", "store.example:7411")
+    settings = load_settings(EdgeSettings)
+    assert settings.data == "digits:20"
+    assert settings.store_peer.setting == "HFMDS_STORE"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], r"HFMDS_DATA \(--data\) is not set"),
+        (["--data=x", "--engine=abacus"], r"HFMDS_ENGINE \(--engine\) is 'abacus'.*'torch'"),
+        (["--data=x", "--device-id=a/b"], r"HFMDS_DEVICE_ID .* is 'a/b'; it must be 1 to 128"),
+        (["--data=x", "--run=../x"], r"HFMDS_RUN .* is '../x'"),
+        (["--data=x", "--threads=0"], r"HFMDS_THREADS .* is '0'"),
+        (["--data=x", "--wait-seconds=600"], r"HFMDS_WAIT_SECONDS"),
+        (["--data=x", "--coordinator=here"], r"HFMDS_COORDINATOR .* is 'here'.*host:port"),
+    ],
+)
+def test_bad_setting_is_named(flags: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_settings(EdgeSettings, flags)
+
+
+def test_every_setting_is_described() -> None:
+    for row in settings_table(EdgeSettings):
+        assert not row.endswith("|  |"), row

@@ -1,0 +1,113 @@
+"""Pools, batches and stores that the tests of the synthesis store share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from hfmds.algorithm.types import LabelledImages, ModelSpec, SyntheticBatch
+from hfmds.digest import Digest, digest_of
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.database import open_database
+from hfmds.storage.staging import Staging
+from hfmds.wire.chunks import Content
+from hfmds.wire.tensors import encode_batch
+from hfmds.wire.types import PoolSpec
+from synthesis_store.ledger import BatchKey, Ledger
+from synthesis_store.metrics import StoreMetrics
+from synthesis_store.pools import Pools
+
+MODEL = ModelSpec(channels=1, height=4, width=3, classes=5)
+SPEC = PoolSpec(
+    run_id="run-1",
+    round_number=4,
+    weights=digest_of(b"w^4"),
+    model=MODEL,
+    max_samples_per_device=8,
+    method="hfmds",
+)
+START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+def make_batch(seed: int, samples: int = 3, model: ModelSpec = MODEL) -> SyntheticBatch:
+    random = np.random.default_rng(seed)
+    return SyntheticBatch(
+        LabelledImages(
+            random.integers(0, 256, (samples, *model.image_shape), np.uint8),
+            random.integers(0, model.classes, samples, np.int64),
+        ),
+        random.uniform(8, 12, samples).astype(np.float32),
+        random.uniform(12, 16, samples).astype(np.float32),
+    )
+
+
+def joined(*batches: SyntheticBatch) -> SyntheticBatch:
+    return SyntheticBatch(
+        LabelledImages(
+            np.concatenate([batch.images.pixels for batch in batches]),
+            np.concatenate([batch.images.labels for batch in batches]),
+        ),
+        np.concatenate([batch.psnr_paired for batch in batches]),
+        np.concatenate([batch.psnr_nearest for batch in batches]),
+    )
+
+
+def same(left: SyntheticBatch, right: SyntheticBatch) -> bool:
+    return encode_batch(left) == encode_batch(right)
+
+
+class Clock:
+    """A clock the test moves."""
+
+    def __init__(self) -> None:
+        self.moment = START
+
+    def __call__(self) -> datetime:
+        return self.moment
+
+
+class Store:
+    """The store's classes over a folder, as a process would open them, without its sockets."""
+
+    def __init__(self, folder: Path, max_blob_bytes: int = 1 << 20) -> None:
+        self.clock = Clock()
+        self.registry = CollectorRegistry()
+        self.blobs = FolderBlobs(folder / "blobs")
+        self.staging = Staging(folder / "uploads", max_blob_bytes)
+        self.engine = open_database(f"sqlite:///{folder / 'state.sqlite3'}")
+        self.ledger = Ledger(self.engine, self.blobs, self.clock)
+        self.pools = Pools(
+            self.ledger,
+            Content(self.blobs, self.staging),
+            StoreMetrics(self.registry),
+            self.clock,
+            max_blob_bytes=max_blob_bytes,
+            upload_ttl=timedelta(hours=1),
+        )
+        self.pools.recover()
+
+    def put(self, device_id: str, data: bytes | SyntheticBatch, pool_id: str = "pool-1") -> Digest:
+        """Put a batch from offset 0; returns its digest."""
+        content = data if isinstance(data, bytes) else encode_batch(data)
+        digest = digest_of(content)
+        asyncio.run(self.pools.put(BatchKey(pool_id, device_id, digest), 0, chunks_of(content)))
+        return digest
+
+    def held_bytes(self) -> int:
+        """Everything that lies around: content, and uploads that broke."""
+        return self.blobs.total_bytes() + sum(
+            path.stat().st_size for path in self.staging._folder.iterdir()
+        )
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"hfmds_store_{name}", labels)
+
+
+async def chunks_of(data: bytes, size: int = 100) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]

@@ -1,0 +1,555 @@
+"""The life of a pool through the store's classes; sockets are in test_servicer.py."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from hfmds.algorithm.pool import merge
+from hfmds.algorithm.privacy import summarise_leakage
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import (
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    TooLate,
+    Unavailable,
+    WrongState,
+)
+from hfmds.wire.tensors import encode_batch, read_batch
+from hfmds.wire.types import Snapshot, UploadState
+from synthesis_store.ledger import BatchKey
+from synthesis_store.pools import MAX_CLASSES
+from tests.synthesis_store.examples import (
+    SPEC,
+    START,
+    Store,
+    chunks_of,
+    joined,
+    make_batch,
+    same,
+)
+
+UNKNOWN = digest_of(b"unknown")
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+def test_opening_again_changes_nothing_even_after_sealing(store: Store) -> None:
+    store.pools.open("pool-1", SPEC)
+    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    store.pools.open("pool-1", SPEC)
+    assert store.pools.snapshot(snapshot.snapshot_id) == snapshot
+
+
+def test_opening_with_another_specification_is_a_conflict(store: Store) -> None:
+    with pytest.raises(Conflict, match="pool-1"):
+        store.pools.open("pool-1", replace(SPEC, round_number=5))
+
+
+def test_a_pool_with_absurdly_many_classes_is_refused(store: Store) -> None:
+    model = replace(SPEC.model, classes=MAX_CLASSES + 1)
+    with pytest.raises(InvalidInput, match=r"model\.classes"):
+        store.pools.open("pool-2", replace(SPEC, model=model))
+
+
+# --- filling ------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_was_put_is_complete(store: Store) -> None:
+    digest = store.put("a", make_batch(1))
+    state = store.pools.query(BatchKey("pool-1", "a", digest))
+    assert state == UploadState(digest.size_bytes, complete=True)
+    assert store.metric("accepted_samples_total") == 3
+
+
+def test_a_batch_put_twice_is_there_once_and_needs_no_bytes(store: Store) -> None:
+    digest = store.put("a", make_batch(1))
+    key = BatchKey("pool-1", "a", digest)
+    assert asyncio.run(store.pools.put(key, 0, chunks_of(b""))) is True
+    assert store.metric("accepted_samples_total") == 3
+    assert store.pools.seal("pool-1", [digest]).samples == 3
+
+
+def test_a_broken_upload_goes_on_where_it_stood(store: Store) -> None:
+    data = encode_batch(make_batch(1))
+    key = BatchKey("pool-1", "a", digest_of(data))
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield data[:150]
+        raise ConnectionError("the device hung up")
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(store.pools.put(key, 0, broken()))
+    assert store.pools.query(key) == UploadState(150, complete=False)
+    with pytest.raises(WrongState, match="150 is next"):
+        asyncio.run(store.pools.put(key, 0, chunks_of(data)))
+    assert asyncio.run(store.pools.put(key, 150, chunks_of(data[150:]))) is False
+    assert store.pools.query(key).complete
+
+
+def test_too_few_bytes_are_kept_for_the_rest(store: Store) -> None:
+    data = encode_batch(make_batch(1))
+    key = BatchKey("pool-1", "a", digest_of(data))
+    with pytest.raises(WrongState, match="from offset 100"):
+        asyncio.run(store.pools.put(key, 0, chunks_of(data[:100])))
+    assert store.pools.query(key) == UploadState(100, complete=False)
+
+
+def test_another_pool_takes_known_content_without_bytes_but_not_without_the_call(
+    store: Store,
+) -> None:
+    store.pools.open("pool-2", replace(SPEC, round_number=5))
+    digest = store.put("a", make_batch(1))
+    key = BatchKey("pool-2", "b", digest)
+    assert store.pools.query(key) == UploadState(digest.size_bytes, complete=False)
+    assert asyncio.run(store.pools.put(key, digest.size_bytes, chunks_of(b""))) is False
+    assert store.pools.query(key).complete
+
+
+def test_a_later_batch_of_a_device_takes_the_place_of_the_earlier(store: Store) -> None:
+    earlier = store.put("a", make_batch(1))
+    later = store.put("a", make_batch(2))
+    assert not store.blobs.contains(earlier)
+    with pytest.raises(WrongState, match="not in pool"):
+        store.pools.seal("pool-1", [earlier])
+    assert store.pools.seal("pool-1", [later]).samples == 3
+
+
+def test_replaced_content_stays_while_another_device_needs_it(store: Store) -> None:
+    shared = store.put("a", make_batch(1))
+    store.put("b", make_batch(1))
+    store.put("a", make_batch(2))
+    assert store.blobs.contains(shared)
+    assert store.pools.seal("pool-1", [shared]).samples == 3
+
+
+def test_unknown_pool_is_not_found(store: Store) -> None:
+    with pytest.raises(NotFound, match="pool-9"):
+        store.put("a", make_batch(1), pool_id="pool-9")
+    with pytest.raises(NotFound, match="pool-9"):
+        store.pools.query(BatchKey("pool-9", "a", UNKNOWN))
+    with pytest.raises(NotFound, match="pool-9"):
+        store.pools.seal("pool-9", [UNKNOWN])
+
+
+def test_a_sealed_pool_takes_no_batch_but_knows_those_it_took(store: Store) -> None:
+    sealed, left_out = store.put("a", make_batch(1)), store.put("b", make_batch(2))
+    store.pools.seal("pool-1", [sealed])
+    held = store.held_bytes()
+    with pytest.raises(TooLate, match="pool-1 is sealed"):
+        store.put("c", make_batch(3))
+    assert store.put("a", make_batch(1)) == sealed
+    assert store.put("b", make_batch(2)) == left_out
+    assert store.held_bytes() == held
+
+
+def test_a_pool_sealed_during_an_upload_leaves_nothing_of_it(store: Store) -> None:
+    sealed = store.put("a", make_batch(1))
+    data = encode_batch(make_batch(2))
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield data[:100]
+        await asyncio.to_thread(store.pools.seal, "pool-1", [sealed])
+        yield data[100:]
+
+    with pytest.raises(TooLate):
+        asyncio.run(store.pools.put(BatchKey("pool-1", "b", digest_of(data)), 0, slow()))
+    assert store.held_bytes() == sealed.size_bytes
+
+
+def hostile_batches() -> dict[str, bytes]:
+    good = make_batch(1)
+    tensors: dict[str, NDArray[Any]] = {
+        "images": good.images.pixels,
+        "labels": good.images.labels,
+        "psnr_paired": good.psnr_paired,
+        "psnr_nearest": good.psnr_nearest,
+    }
+    nan = np.array([8, np.nan, 9], np.float32)
+    return {
+        "not safetensors": b"\x80\x04pickle, perhaps",
+        "no bytes": b"",
+        "truncated": encode_batch(good)[:-1],
+        "an extra tensor": save({**tensors, "extra": nan}),
+        "a missing tensor": save({n: t for n, t in tensors.items() if n != "psnr_nearest"}),
+        "float images": save({**tensors, "images": good.images.pixels.astype(np.float32)}),
+        "wrong shape": save({**tensors, "images": good.images.pixels.reshape(3, 1, 3, 4)}),
+        "fewer labels than images": save({**tensors, "labels": good.images.labels[:2]}),
+        "label too large": save({**tensors, "labels": np.array([0, 5, 1])}),
+        "label below 0": save({**tensors, "labels": np.array([0, -1, 1])}),
+        "paired PSNR not a number": save({**tensors, "psnr_paired": nan}),
+        "nearest PSNR infinite": save({**tensors, "psnr_nearest": nan * np.inf}),
+        "no samples": encode_batch(make_batch(1, 0)),
+    }
+
+
+@pytest.mark.parametrize("what", hostile_batches())
+def test_a_malformed_batch_is_refused_and_leaves_nothing_behind(store: Store, what: str) -> None:
+    with pytest.raises(InvalidInput):
+        store.put("a", hostile_batches()[what])
+    assert store.held_bytes() == 0
+    assert store.metric("refused_batches_total", reason="malformed") == 1
+    store.put("a", make_batch(1))
+
+
+def test_too_many_samples_are_refused_and_leave_nothing_behind(store: Store) -> None:
+    with pytest.raises(LimitExceeded, match="9 samples"):
+        store.put("a", make_batch(1, 9))
+    assert store.held_bytes() == 0
+    assert store.metric("refused_batches_total", reason="limit") == 1
+
+
+def test_a_refused_batch_leaves_the_devices_accepted_one(store: Store) -> None:
+    accepted = store.put("a", make_batch(1))
+    with pytest.raises(LimitExceeded):
+        store.put("a", make_batch(2, 9))
+    assert store.pools.seal("pool-1", [accepted]).samples == 3
+
+
+def test_content_another_pool_accepted_survives_being_refused_by_a_stricter_one(
+    store: Store,
+) -> None:
+    store.pools.open("strict", replace(SPEC, max_samples_per_device=2))
+    digest = store.put("a", make_batch(1))
+    with pytest.raises(LimitExceeded):
+        store.put("a", make_batch(1), pool_id="strict")
+    assert store.blobs.contains(digest)
+
+
+@pytest.mark.parametrize("limit", ["pool", "setting"])
+def test_an_oversized_batch_is_refused_before_a_byte_is_taken(tmp_path: Path, limit: str) -> None:
+    store = Store(tmp_path, max_blob_bytes=100 if limit == "setting" else 1 << 20)
+    store.pools.open("pool-1", SPEC)
+    size = 101 if limit == "setting" else 1 << 19
+
+    async def untouched() -> AsyncIterator[bytes]:
+        pytest.fail("a byte was asked for")
+        yield b""
+
+    key = BatchKey("pool-1", "a", Digest(UNKNOWN.sha256, size))
+    with pytest.raises(LimitExceeded, match=f"{size} bytes are announced"):
+        asyncio.run(store.pools.put(key, 0, untouched()))
+
+
+def test_altered_bytes_are_discarded_and_can_be_sent_again(store: Store) -> None:
+    data = encode_batch(make_batch(1))
+    altered = data[:-1] + bytes([data[-1] ^ 1])
+    key = BatchKey("pool-1", "a", digest_of(data))
+    with pytest.raises(CorruptData):
+        asyncio.run(store.pools.put(key, 0, chunks_of(altered)))
+    assert store.held_bytes() == 0
+    assert store.metric("refused_batches_total", reason="corrupt") == 1
+    assert asyncio.run(store.pools.put(key, 0, chunks_of(data))) is False
+
+
+def test_more_bytes_than_announced_are_refused_and_leave_nothing_behind(store: Store) -> None:
+    data = encode_batch(make_batch(1))
+    key = BatchKey("pool-1", "a", digest_of(data))
+    with pytest.raises(InvalidInput, match="announced"):
+        asyncio.run(store.pools.put(key, 0, chunks_of(data + b"more")))
+    assert store.held_bytes() == 0
+
+
+def test_a_false_size_does_not_get_anothers_content_deleted(store: Store) -> None:
+    digest = store.put("a", make_batch(1))
+    false = BatchKey("pool-1", "b", Digest(digest.sha256, 5))
+    with pytest.raises(CorruptData):
+        asyncio.run(store.pools.put(false, 0, chunks_of(b"12345")))
+    store.blobs.verify(digest)
+
+
+def test_concurrent_puts_of_many_devices_all_count(store: Store) -> None:
+    batches = {f"device-{seed}": encode_batch(make_batch(seed)) for seed in range(8)}
+
+    async def put_all() -> None:
+        await asyncio.gather(
+            *(
+                store.pools.put(BatchKey("pool-1", device, digest_of(data)), 0, chunks_of(data))
+                for device, data in batches.items()
+            )
+        )
+
+    asyncio.run(put_all())
+    assert store.pools.seal("pool-1", map(digest_of, batches.values())).samples == 24
+
+
+def test_two_concurrent_puts_of_the_same_batch_leave_it_whole(store: Store) -> None:
+    data = encode_batch(make_batch(1))
+    key = BatchKey("pool-1", "a", digest_of(data))
+
+    async def both() -> list[bool | BaseException]:
+        puts = (store.pools.put(key, 0, chunks_of(data)) for _ in range(2))
+        return await asyncio.gather(*puts, return_exceptions=True)
+
+    outcomes = asyncio.run(both())
+    assert any(isinstance(outcome, bool) for outcome in outcomes)
+    # The slower one may be told that its offset is not where the store stands, never worse.
+    assert all(isinstance(outcome, bool | WrongState) for outcome in outcomes)
+    assert store.pools.seal("pool-1", [key.digest]).samples == 3
+
+
+# --- sealing ------------------------------------------------------------------------------------
+
+
+def read_shards(store: Store, snapshot: Snapshot) -> list[bytes]:
+    async def read(digest: Digest) -> bytes:
+        return b"".join(
+            [chunk async for chunk in store.pools.shard(snapshot.snapshot_id, digest, 0)]
+        )
+
+    return [asyncio.run(read(shard.digest)) for shard in snapshot.shards]
+
+
+def test_a_snapshot_describes_what_was_sealed(store: Store) -> None:
+    batches = {"b": make_batch(2), "a": make_batch(1), "c": make_batch(3)}
+    digests = {device: store.put(device, batch) for device, batch in batches.items()}
+    snapshot = store.pools.seal("pool-1", [digests["b"], digests["a"]])
+    expected = merge({"a": batches["a"], "b": batches["b"]})
+    assert (snapshot.pool_id, snapshot.spec, snapshot.sealed_at) == ("pool-1", SPEC, START)
+    assert (snapshot.samples, snapshot.duplicates) == (6, 0)
+    assert snapshot.class_histogram == tuple(np.bincount(expected.images.labels, minlength=5))
+    assert snapshot.leakage == summarise_leakage(expected.psnr_paired, expected.psnr_nearest)
+    assert [shard.digest for shard in snapshot.shards] == [digests["a"], digests["b"]]
+    assert [shard.samples for shard in snapshot.shards] == [3, 3]
+    assert snapshot.size_bytes == digests["a"].size_bytes + digests["b"].size_bytes
+    assert read_shards(store, snapshot) == [encode_batch(batches["a"]), encode_batch(batches["b"])]
+
+
+def test_contributors_are_pseudonyms_stable_within_the_store_only(tmp_path: Path) -> None:
+    names = []
+    for folder, pool_id in (("one", "pool-1"), ("one", "pool-2"), ("two", "pool-1")):
+        store = Store(tmp_path / folder)
+        store.pools.open(pool_id, SPEC)
+        digests = [store.put(device, make_batch(1 + i), pool_id) for i, device in enumerate("ab")]
+        names.append([s.contributor for s in store.pools.seal(pool_id, digests).shards])
+    assert names[0] == names[1]
+    assert len({*names[0], *names[2]}) == 4
+    assert not {"a", "b"} & {*names[0], *names[2]}
+
+
+def test_equal_samples_of_several_devices_are_kept_once(store: Store) -> None:
+    common = make_batch(0, 2)
+    batches = {
+        "a": make_batch(1, 2),
+        "b": common,
+        "c": joined(make_batch(2, 1), common, make_batch(3, 1)),
+        "d": common,
+    }
+    digests = [store.put(device, batch) for device, batch in batches.items()]
+    snapshot = store.pools.seal("pool-1", digests)
+    assert (snapshot.samples, snapshot.duplicates) == (6, 4)
+    assert [shard.samples for shard in snapshot.shards] == [2, 2, 2]
+    assert [shard.digest for shard in snapshot.shards[:2]] == digests[:2]
+    shards = [read_batch(store.blobs.local_path(s.digest), "shard") for s in snapshot.shards]
+    assert same(joined(*shards), merge(batches))
+    assert store.metric("duplicate_samples_total") == 4
+
+
+def test_the_order_in_which_devices_came_does_not_matter(tmp_path: Path) -> None:
+    ids = set()
+    for folder, order in (("one", "abc"), ("two", "cab")):
+        store = Store(tmp_path / folder)
+        store.pools.open("pool-1", SPEC)
+        digests = [store.put(device, make_batch(ord(device))) for device in order]
+        ids.add(store.pools.seal("pool-1", digests).snapshot_id)
+    assert len(ids) == 1
+
+
+def test_equal_content_in_another_pool_is_another_snapshot(store: Store) -> None:
+    store.pools.open("pool-2", SPEC)
+    first = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    second = store.pools.seal("pool-2", [store.put("a", make_batch(1), "pool-2")])
+    assert first.shards == second.shards
+    assert first.snapshot_id != second.snapshot_id
+
+
+def test_sealing_again_with_the_same_batches_answers_as_the_first_time(store: Store) -> None:
+    digests = [store.put("a", make_batch(1)), store.put("b", make_batch(2))]
+    snapshot = store.pools.seal("pool-1", digests)
+    assert store.pools.seal("pool-1", [*reversed(digests), digests[0]]) == snapshot
+    assert store.metric("pools", state="sealed") == 1
+
+
+def test_sealing_again_with_other_batches_is_a_conflict(store: Store) -> None:
+    digests = [store.put("a", make_batch(1)), store.put("b", make_batch(2))]
+    store.pools.seal("pool-1", digests)
+    for other in (digests[:1], [*digests, UNKNOWN], []):
+        with pytest.raises(Conflict, match="other batches"):
+            store.pools.seal("pool-1", other)
+
+
+def test_sealing_nothing_or_an_unknown_batch_is_refused_and_the_pool_stays_open(
+    store: Store,
+) -> None:
+    digest = store.put("a", make_batch(1))
+    with pytest.raises(WrongState, match="no batch is named"):
+        store.pools.seal("pool-1", [])
+    with pytest.raises(WrongState, match=str(UNKNOWN)):
+        store.pools.seal("pool-1", [digest, UNKNOWN])
+    store.put("b", make_batch(2))
+
+
+def test_what_is_not_in_the_snapshot_is_not_kept(store: Store) -> None:
+    sealed, left_out = store.put("a", make_batch(1)), store.put("b", make_batch(2))
+    trimmed = store.put("c", joined(make_batch(1, 2), make_batch(3, 2)))
+    snapshot = store.pools.seal("pool-1", [sealed, trimmed])
+    assert not store.blobs.contains(left_out)
+    assert not store.blobs.contains(trimmed) or trimmed in {s.digest for s in snapshot.shards}
+    assert store.held_bytes() == snapshot.size_bytes
+    assert store.metric("content_bytes") == snapshot.size_bytes
+
+
+def test_a_batch_replaced_while_it_is_sealed_makes_sealing_fail_not_the_pool(
+    store: Store,
+) -> None:
+    digest = store.put("a", make_batch(1))
+    keys = store.ledger.batches_to_seal("pool-1", {digest})
+    stale = store.pools._merge("pool-1", SPEC, keys)
+    later = store.put("a", make_batch(2))
+    with pytest.raises(WrongState, match="not in pool"):
+        store.ledger.record_snapshot(stale, keys)
+    assert store.pools.seal("pool-1", [later]).samples == 3
+
+
+def test_concurrent_seals_give_one_snapshot(store: Store) -> None:
+    common = make_batch(0, 2)
+    digests = [store.put("a", common), store.put("b", joined(common, make_batch(1)))]
+
+    async def seal() -> list[Snapshot]:
+        seals = (asyncio.to_thread(store.pools.seal, "pool-1", digests) for _ in range(4))
+        return await asyncio.gather(*seals)
+
+    snapshots = asyncio.run(seal())
+    assert len({snapshot.snapshot_id for snapshot in snapshots}) == 1
+    assert store.metric("duplicate_samples_total") == 2
+    assert read_shards(store, snapshots[0])
+
+
+# --- serving ------------------------------------------------------------------------------------
+
+
+def test_snapshots_are_listed_newest_first_and_without_shards(store: Store) -> None:
+    expected: list[Snapshot] = []
+    for number, run_id in ((1, "run-1"), (2, "run-2"), (3, "run-1")):
+        pool_id = f"pool-{number}"
+        store.pools.open(pool_id, replace(SPEC, run_id=run_id))
+        digest = store.put("a", make_batch(number), pool_id)
+        expected.insert(0, replace(store.pools.seal(pool_id, [digest]), shards=()))
+    assert store.pools.snapshots(None) == expected
+    assert store.pools.snapshots("run-1") == [expected[0], expected[2]]
+    assert store.pools.snapshots("run-3") == []
+
+
+def test_only_a_snapshots_own_shards_are_served(store: Store) -> None:
+    store.pools.open("pool-2", SPEC)
+    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    foreign = store.put("a", make_batch(2), "pool-2")
+
+    async def first_chunk(snapshot_id: str, digest: Digest, offset: int = 0) -> bytes:
+        return await anext(store.pools.shard(snapshot_id, digest, offset))
+
+    shard = snapshot.shards[0].digest
+    with pytest.raises(NotFound, match="no shard"):
+        asyncio.run(first_chunk(snapshot.snapshot_id, foreign))
+    with pytest.raises(NotFound, match="no shard"):
+        asyncio.run(first_chunk(snapshot.snapshot_id, Digest(shard.sha256, 5)))
+    with pytest.raises(NotFound, match="no snapshot"):
+        asyncio.run(first_chunk("unknown", shard))
+    with pytest.raises(NotFound, match="no snapshot"):
+        store.pools.snapshot("unknown")
+    for outside in (-1, shard.size_bytes + 1):
+        with pytest.raises(InvalidInput, match="outside"):
+            asyncio.run(first_chunk(snapshot.snapshot_id, shard, outside))
+
+
+# --- restarts -----------------------------------------------------------------------------------
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path, store: Store) -> None:
+    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    store.pools.open("pool-2", SPEC)
+    waiting = store.put("a", make_batch(2), "pool-2")
+
+    again = Store(tmp_path)
+    assert again.pools.snapshot(snapshot.snapshot_id) == snapshot
+    assert read_shards(again, snapshot) == read_shards(store, snapshot)
+    assert again.pools.query(BatchKey("pool-2", "a", waiting)).complete
+    assert again.metric("newest_snapshot_samples") == 3
+    assert again.metric("pools", state="open") == 1
+    later = again.pools.seal("pool-2", [waiting])
+    assert later.shards[0].contributor == snapshot.shards[0].contributor
+
+
+def test_killed_between_content_and_ledger_the_put_is_simply_repeated(
+    tmp_path: Path, store: Store
+) -> None:
+    data = encode_batch(make_batch(1))
+    key = BatchKey("pool-1", "a", digest_of(data))
+    store.ledger.expect_content(key.digest)
+    store.blobs.put_bytes(data)  # and here the process is killed
+
+    again = Store(tmp_path)
+    assert again.held_bytes() == 0
+    assert again.pools.query(key) == UploadState(0, complete=False)
+    assert again.put("a", data) == key.digest
+    assert again.pools.seal("pool-1", [key.digest]).samples == 3
+
+
+def test_killed_while_sealing_the_seal_is_simply_repeated(tmp_path: Path, store: Store) -> None:
+    digests = [store.put("a", make_batch(1, 2)), store.put("b", make_batch(1, 3))]
+    joint = store.put("c", joined(make_batch(1, 2), make_batch(3)))
+    keys = store.ledger.batches_to_seal("pool-1", {*digests, joint})
+    made = store.pools._merge("pool-1", SPEC, keys)  # and here the process is killed
+
+    again = Store(tmp_path)
+    assert again.held_bytes() == sum(digest.size_bytes for digest in (*digests, joint))
+    assert again.pools.seal("pool-1", [*digests, joint]) == made
+
+
+def test_content_swept_from_under_an_upload_is_asked_for_again(store: Store) -> None:
+    data = encode_batch(make_batch(1))
+    key = BatchKey("pool-1", "a", digest_of(data))
+    with pytest.raises(Unavailable, match="send it again"):
+        store.ledger.record_batch(key, 3)
+    assert store.put("a", data) == key.digest
+
+
+def test_stale_uploads_are_purged_at_the_start_and_at_sealing(tmp_path: Path, store: Store) -> None:
+    def leave_a_part(of: Store) -> Path:
+        of.staging.append("pool-1/x", UNKNOWN, 0, b"un")
+        (part,) = of.staging._folder.iterdir()
+        long_ago = START.timestamp() - 3601
+        os.utime(part, (long_ago, long_ago))
+        return part
+
+    part = leave_a_part(store)
+    again = Store(tmp_path)
+    assert not part.exists()
+    leave_a_part(again)
+    again.pools.seal("pool-1", [again.put("a", make_batch(1))])
+    assert not part.exists()
+
+
+def test_the_newest_snapshots_leakage_is_measured(store: Store) -> None:
+    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    shown = {
+        (real_image, statistic): store.metric(
+            "newest_snapshot_psnr_db", real_image=real_image, statistic=statistic
+        )
+        for real_image in ("paired", "nearest")
+        for statistic in ("mean", "p99", "max")
+    }
+    assert shown["paired", "mean"] == snapshot.leakage.paired_mean
+    assert shown["nearest", "p99"] == snapshot.leakage.nearest_p99
+    assert None not in shown.values()

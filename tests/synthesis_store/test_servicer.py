@@ -1,0 +1,283 @@
+"""The store over gRPC on loopback, mostly through the client that devices use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import (
+    Conflict,
+    CorruptData,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    TooLate,
+    WrongState,
+)
+from hfmds.service.channel import call, open_channel
+from hfmds.service.peer import Peer
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.staging import Staging
+from hfmds.v1 import synthesis_store_pb2 as pb
+from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
+from hfmds.wire.chunks import Content
+from hfmds.wire.messages import digest_message
+from hfmds.wire.snapshots import pool_spec_message
+from hfmds.wire.store_client import StoreClient
+from hfmds.wire.tensors import encode_batch
+from synthesis_store.ledger import BatchKey
+from synthesis_store.servicer import StoreServicer
+from tests.synthesis_store.examples import SPEC, Store, make_batch
+
+
+class Caller:
+    """A device: the typed client, the bare stub, and content of its own."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self._peer = Peer("synthesis store", address, "HFMDS_SYNTHESIS_STORE")
+        self._channel = open_channel(self._peer)
+        self.client = StoreClient(self._peer)
+        self.stub = SynthesisStoreServiceStub(self._channel)
+        self.content = Content(
+            FolderBlobs(folder / "device"), Staging(folder / "fetching", 1 << 20)
+        )
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self._channel.close()
+
+    async def put(self, device_id: str, data: bytes) -> Digest:
+        digest = self.content.blobs.put_bytes(data)
+        await self.client.put_batch("pool-1", device_id, digest, self.content.blobs)
+        return digest
+
+    async def raw(self, method: Any, request: Any) -> Any:
+        return await call(self._peer, method, request, timeout_seconds=10)
+
+    async def put_parts(self, *parts: pb.PutBatchRequest) -> Any:
+        def requests() -> Iterator[pb.PutBatchRequest]:
+            yield from parts
+
+        return await self.raw(self.stub.PutBatch, requests())
+
+
+def over_grpc(store: Store, folder: Path, test: Callable[[Caller], Awaitable[None]]) -> None:
+    """Run `test` against the store served on a free port."""
+
+    @asynccontextmanager
+    async def served() -> AsyncIterator[Caller]:
+        server = GrpcServer("127.0.0.1:0", RpcMetrics("store", CollectorRegistry()))
+        StoreServicer(store.pools).add_to(server)
+        await server.start()
+        caller = Caller(server.address, folder)
+        try:
+            yield caller
+        finally:
+            await caller.close()
+            await server.stop(0)
+
+    async def run() -> None:
+        async with served() as caller:
+            await test(caller)
+
+    asyncio.run(run())
+
+
+def header(data: bytes, **changes: Any) -> pb.PutBatchRequest:
+    fields = {
+        "pool_id": "pool-1",
+        "device_id": "a",
+        "batch": digest_message(digest_of(data)),
+        **changes,
+    }
+    return pb.PutBatchRequest(header=pb.PutBatchHeader(**fields))
+
+
+def chunk(data: bytes) -> pb.PutBatchRequest:
+    return pb.PutBatchRequest(data=data)
+
+
+def test_round_trip(store: Store, tmp_path: Path) -> None:
+    async def test(device: Caller) -> None:
+        await device.client.open_pool("pool-2", SPEC)
+        data = encode_batch(make_batch(1))
+        batch = device.content.blobs.put_bytes(data)
+        sent = await device.client.put_batch("pool-2", "a", batch, device.content.blobs)
+        assert sent == len(data)
+        assert await device.client.put_batch("pool-2", "a", batch, device.content.blobs) == 0
+        sealed = await device.client.seal_pool("pool-2", [batch])
+        assert await device.client.get_snapshot(sealed.snapshot_id) == sealed
+        (listed,) = await device.client.list_snapshots("run-1")
+        assert (listed.snapshot_id, listed.shards) == (sealed.snapshot_id, ())
+        (shard,) = sealed.shards
+        device.content.blobs.delete(shard.digest)
+        fetch = device.client.download_shard
+        assert await fetch(sealed.snapshot_id, shard.digest, device.content) == len(data)
+        assert await fetch(sealed.snapshot_id, shard.digest, device.content) == 0
+        device.content.blobs.verify(shard.digest)
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_a_truncated_upload_is_resumed(store: Store, tmp_path: Path) -> None:
+    async def test(device: Caller) -> None:
+        data = encode_batch(make_batch(1))
+        with pytest.raises(WrongState):
+            await device.put_parts(header(data), chunk(data[:100]))
+        batch = device.content.blobs.put_bytes(data)
+        sent = await device.client.put_batch("pool-1", "a", batch, device.content.blobs)
+        assert sent == len(data) - 100
+        assert (await device.client.seal_pool("pool-1", [batch])).samples == 3
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_what_came_before_a_device_hung_up_is_kept(store: Store, tmp_path: Path) -> None:
+    data = encode_batch(make_batch(1))
+    key = BatchKey("pool-1", "a", digest_of(data))
+
+    async def test(device: Caller) -> None:
+        async def stalls() -> AsyncIterator[pb.PutBatchRequest]:
+            yield header(data)
+            yield chunk(data[:100])
+            await asyncio.sleep(60)
+
+        upload = device.stub.PutBatch(stalls())
+        while store.pools.query(key).offset < 100:  # noqa: ASYNC110 (nothing signals it)
+            await asyncio.sleep(0.01)
+        upload.cancel()
+        await device.put_parts(header(data, offset=100), chunk(data[100:]))
+        assert store.pools.query(key).complete
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_a_truncated_download_is_resumed(store: Store, tmp_path: Path) -> None:
+    async def test(device: Caller) -> None:
+        data = encode_batch(make_batch(1))
+        shard = await device.put("a", data)
+        snapshot = await device.client.seal_pool("pool-1", [shard])
+        device.content.blobs.delete(shard)
+        device.content.staging.append("fetch", shard, 0, data[:100])
+        fetched = await device.client.download_shard(snapshot.snapshot_id, shard, device.content)
+        assert fetched == len(data) - 100
+        device.content.blobs.verify(shard)
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_each_refusal_has_its_status(store: Store, tmp_path: Path) -> None:
+    data, other = encode_batch(make_batch(1)), encode_batch(make_batch(2))
+
+    async def test(device: Caller) -> None:
+        with pytest.raises(CorruptData):
+            await device.put_parts(header(data), chunk(data[:-1] + b"\xff"))
+        with pytest.raises(LimitExceeded):
+            await device.put_parts(header(b"x" * 100_000), chunk(b"x" * 100_000))
+        with pytest.raises(InvalidInput, match="not a safetensors file"):
+            await device.put("a", b"not safetensors")
+        with pytest.raises(NotFound):
+            await device.put_parts(header(data, pool_id="pool-9"), chunk(data))
+        with pytest.raises(WrongState):
+            await device.client.seal_pool("pool-1", [digest_of(data)])
+        batch = await device.put("a", data)
+        snapshot = await device.client.seal_pool("pool-1", [batch])
+        with pytest.raises(TooLate):
+            await device.put("b", other)
+        with pytest.raises(Conflict):
+            await device.client.seal_pool("pool-1", [digest_of(other)])
+        with pytest.raises(NotFound):
+            await device.client.get_snapshot("unknown")
+        with pytest.raises(NotFound):
+            await device.client.download_shard(
+                snapshot.snapshot_id, digest_of(b"unknown"), device.content
+            )
+
+    over_grpc(store, tmp_path, test)
+    assert store.metric("refused_batches_total", reason="sealed") == 1
+    assert store.metric("refused_batches_total", reason="unknown_pool") == 1
+
+
+def test_an_oversized_batch_is_refused_though_no_chunk_was_sent(
+    store: Store, tmp_path: Path
+) -> None:
+    async def test(device: Caller) -> None:
+        async def only_the_header() -> AsyncIterator[pb.PutBatchRequest]:
+            yield header(b"x" * 100_000)
+            await asyncio.sleep(60)
+
+        with pytest.raises(LimitExceeded, match="100000 bytes are announced"):
+            await device.raw(device.stub.PutBatch, only_the_header())
+
+    over_grpc(store, tmp_path, test)
+
+
+@pytest.mark.parametrize("bad", ["", "../etc/passwd", "a/b", ".hidden", "a\x00b", "a" * 129])
+def test_ids_with_path_characters_are_refused(store: Store, tmp_path: Path, bad: str) -> None:
+    data = encode_batch(make_batch(1))
+    digest = digest_message(digest_of(data))
+
+    async def test(device: Caller) -> None:
+        spec = pool_spec_message(SPEC)
+        stub = device.stub
+        requests = [
+            (stub.OpenPool, pb.OpenPoolRequest(pool_id=bad, spec=spec)),
+            (stub.QueryBatch, pb.QueryBatchRequest(pool_id=bad, device_id="a", batch=digest)),
+            (stub.QueryBatch, pb.QueryBatchRequest(pool_id="a", device_id=bad, batch=digest)),
+            (stub.SealPool, pb.SealPoolRequest(pool_id=bad, batches=[digest])),
+            (stub.GetSnapshot, pb.GetSnapshotRequest(snapshot_id=bad)),
+        ]
+        for method, request in requests:
+            with pytest.raises(InvalidInput, match="is not an id"):
+                await device.raw(method, request)
+        for changes in ({"pool_id": bad}, {"device_id": bad}):
+            with pytest.raises(InvalidInput, match="is not an id"):
+                await device.put_parts(header(data, **changes), chunk(data))
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_messages_without_their_parts_are_refused_by_name(store: Store, tmp_path: Path) -> None:
+    data = encode_batch(make_batch(1))
+
+    async def test(device: Caller) -> None:
+        with pytest.raises(InvalidInput, match="must begin with its header"):
+            await device.put_parts()
+        with pytest.raises(InvalidInput, match="must begin with its header"):
+            await device.put_parts(chunk(data))
+        with pytest.raises(InvalidInput, match=r"PutBatchRequest\.data is missing"):
+            await device.put_parts(header(data), header(data))
+        with pytest.raises(InvalidInput, match=r"PutBatchRequest\.data is missing"):
+            await device.put_parts(header(data), chunk(b""))
+        with pytest.raises(InvalidInput, match="at most 2097152"):
+            await device.put_parts(header(data), chunk(bytes(2_097_153)))
+        with pytest.raises(InvalidInput, match=r"PutBatchHeader\.batch is missing"):
+            await device.put_parts(header(data, batch=None))
+        with pytest.raises(InvalidInput, match=r"OpenPoolRequest\.spec is missing"):
+            await device.raw(device.stub.OpenPool, pb.OpenPoolRequest(pool_id="p"))
+        with pytest.raises(InvalidInput, match="64 lower-case hex digits"):
+            await device.raw(
+                device.stub.SealPool,
+                pb.SealPoolRequest(pool_id="pool-1", batches=[pb.Shard().digest]),
+            )
+
+    over_grpc(store, tmp_path, test)
+    assert store.held_bytes() == 0
+
+
+def test_two_devices_put_at_the_same_time(store: Store, tmp_path: Path) -> None:
+    async def test(device: Caller) -> None:
+        puts = (device.put(name, encode_batch(make_batch(i))) for i, name in enumerate("ab"))
+        snapshot = await device.client.seal_pool("pool-1", await asyncio.gather(*puts))
+        assert snapshot.samples == 6
+
+    over_grpc(store, tmp_path, test)

@@ -1,0 +1,163 @@
+"""One value of every kind that crosses the wire, with no field at its default."""
+
+from datetime import UTC, datetime
+
+from hfmds.algorithm.types import (
+    Evaluation,
+    LeakageSummary,
+    ModelSpec,
+    Normalisation,
+    Pool,
+    Recipe,
+    SynthesisRecipe,
+    Traffic,
+    TrainingRecipe,
+)
+from hfmds.digest import digest_of
+from hfmds.wire.types import (
+    Assignment,
+    Device,
+    DeviceProfile,
+    DeviceState,
+    Finished,
+    Phase,
+    PoolSpec,
+    Progress,
+    RetryLater,
+    Round,
+    RoundPolicy,
+    Run,
+    RunSpec,
+    RunState,
+    Shard,
+    Snapshot,
+    SynthesiseWork,
+    SynthesisReport,
+    TrainWork,
+    UpdateReport,
+)
+
+MOMENT = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
+
+WEIGHTS = digest_of(b"weights")
+MODEL = ModelSpec(architecture="other-cnn", channels=2, height=5, width=7, classes=3)
+RECIPE = Recipe(
+    model=MODEL,
+    normalisation=Normalisation(mean=(0.25, 0.5), std=(0.125, 0.375)),
+    rounds=11,
+    seed=2**62 + 1,
+    training=TrainingRecipe(
+        batch_size=3,
+        local_epochs=5,
+        learning_rate=0.03,
+        momentum=0.7,
+        weight_decay=1e-3,
+        alpha=0.45,
+    ),
+    synthesis=SynthesisRecipe(
+        every_rounds=2,
+        first_round=4,
+        samples_per_device=6,
+        steps=8,
+        learning_rate=0.07,
+        mu=0.35,
+        prototype_momentum=0.65,
+        matching_weight=1.5,
+    ),
+    cohort_size=9,
+    class_names=("cat", "dog", "owl"),
+)
+LEAKAGE = LeakageSummary(9.5, 11.5, 12.5, 13.5, 14.5, 15.5)
+TRAFFIC = Traffic(received_bytes=2**40, sent_bytes=7)
+EVALUATION = Evaluation(accuracy=0.75, loss=0.625, samples=1000)
+
+PROFILE = DeviceProfile(samples=60, software_version="0.1.0", engine="torch")
+TRAIN = Assignment(
+    task_id="task-1",
+    run_id="run-1",
+    round_number=3,
+    lease_seconds=42.5,
+    recipe=RECIPE,
+    seed=2**61 + 3,
+    weights=WEIGHTS,
+    work=TrainWork(snapshot_id="snapshot-1"),
+)
+SYNTHESISE = Assignment(
+    task_id="task-2",
+    run_id="run-1",
+    round_number=4,
+    lease_seconds=43.5,
+    recipe=RECIPE,
+    seed=5,
+    weights=WEIGHTS,
+    work=SynthesiseWork(pool_id="pool-1"),
+)
+RETRY_LATER = RetryLater(after_seconds=2.5, reason="no round is open")
+FINISHED = Finished(reason="the run is complete")
+UPDATE_REPORT = UpdateReport(
+    update=digest_of(b"update"), samples=60, loss=1.25, traffic=TRAFFIC, training_seconds=3.5
+)
+SYNTHESIS_REPORT = SynthesisReport(
+    batch=digest_of(b"batch"),
+    samples=20,
+    leakage=LEAKAGE,
+    synthetic_accuracy=0.95,
+    traffic=TRAFFIC,
+    synthesis_seconds=4.5,
+)
+
+RUN_SPEC = RunSpec(RECIPE, RoundPolicy(minimum_devices=2, deadline_seconds=31, lease_seconds=32))
+ROUND = Round(
+    number=4,
+    device_ids=("device-1", "device-2"),
+    weights=WEIGHTS,
+    training_loss=0.875,
+    evaluation=EVALUATION,
+    refreshed=True,
+    pool=Pool("snapshot-1", 40, LEAKAGE),
+    traffic=TRAFFIC,
+    duration_seconds=12.25,
+)
+RUN = Run(
+    run_id="run-1",
+    spec=RUN_SPEC,
+    state=RunState.PAUSED,
+    state_reason="paused by an operator",
+    created_at=MOMENT,
+    progress=Progress(round_number=5, phase=Phase.TRAINING, done=1, expected=2),
+    completed_rounds=4,
+    last_round=ROUND,
+)
+DEVICE = Device(
+    device_id="device-1",
+    state=DeviceState.WORKING,
+    profile=PROFILE,
+    last_seen_at=MOMENT,
+    accepted_tasks=8,
+    failed_tasks=1,
+    task_id="task-1",
+)
+
+POOL_SPEC = PoolSpec(
+    run_id="run-1",
+    round_number=4,
+    weights=WEIGHTS,
+    model=MODEL,
+    max_samples_per_device=20,
+    method="hfmds",
+)
+SNAPSHOT = Snapshot(
+    snapshot_id="snapshot-1",
+    pool_id="pool-1",
+    spec=POOL_SPEC,
+    samples=39,
+    class_histogram=(20, 0, 19),
+    duplicates=1,
+    leakage=LEAKAGE,
+    sealed_at=MOMENT,
+    size_bytes=2**33,
+    shards=(
+        Shard(digest_of(b"shard 1"), 20, "pseudonym-1"),
+        Shard(digest_of(b"shard 2"), 19, "pseudonym-2"),
+    ),
+)

@@ -1,0 +1,248 @@
+"""Content on the move, over doubles of the network and of the blob store."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import CorruptData, InvalidInput, NotFound, Unavailable, WrongState
+from hfmds.storage.blobs import CHUNK_BYTES
+from hfmds.storage.staging import Staging
+from hfmds.v1 import synthesis_store_pb2 as pb
+from hfmds.wire.chunks import (
+    MAX_CHUNK_BYTES,
+    Content,
+    fetch,
+    outgoing,
+    receive,
+    send,
+    split_upload,
+    upload_state,
+)
+from hfmds.wire.types import UploadState
+
+DATA = bytes(range(256)) * 10
+DIGEST = digest_of(DATA)
+
+
+class MemoryBlobs:
+    """Blobs in a dictionary."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self._contents = {digest_of(content): content for content in contents}
+
+    def contains(self, digest: Digest) -> bool:
+        return digest in self._contents
+
+    def put_bytes(self, data: bytes | memoryview) -> Digest:
+        self._contents[digest_of(data)] = bytes(data)
+        return digest_of(data)
+
+    def put_file(self, digest: Digest, path: Path) -> None:
+        self._contents[digest] = path.read_bytes()
+        path.unlink()
+
+    def read(
+        self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        if digest not in self._contents:
+            raise NotFound(f"blob {digest} is not here")
+        content = self._contents[digest]
+        return (content[at : at + chunk_bytes] for at in range(offset, len(content), chunk_bytes))
+
+    def local_path(self, digest: Digest) -> Path:
+        raise NotImplementedError
+
+    def delete(self, digest: Digest) -> None:
+        self._contents.pop(digest, None)
+
+    def verify(self, digest: Digest) -> None:
+        assert digest_of(self._contents[digest]) == digest
+
+    def total_bytes(self) -> int:
+        return sum(map(len, self._contents.values()))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Content:
+    """A side that holds nothing yet."""
+    return Content(MemoryBlobs(), Staging(tmp_path, max_bytes=1 << 24))
+
+
+class Network:
+    """Brings DATA from an offset on, in chunks of 1000, until it breaks after `lasts` chunks."""
+
+    def __init__(self, data: bytes = DATA, lasts: int = 1000) -> None:
+        self._data = data
+        self._lasts = lasts
+        self.asked_from: list[int] = []
+
+    async def open(self, offset: int) -> AsyncGenerator[bytes, None]:
+        self.asked_from.append(offset)
+        for number, at in enumerate(range(offset, len(self._data), 1000)):
+            if number == self._lasts:
+                raise Unavailable("the connection broke")
+            yield self._data[at : at + 1000]
+
+
+async def collected(chunks: AsyncIterator[bytes]) -> list[bytes]:
+    return [chunk async for chunk in chunks]
+
+
+async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+# --- at the client ------------------------------------------------------------------------------
+
+
+def test_fetch_brings_content_once(here: Content) -> None:
+    network = Network()
+    assert asyncio.run(fetch(here, DIGEST, network.open)) == len(DATA)
+    assert asyncio.run(fetch(here, DIGEST, network.open)) == 0
+    assert network.asked_from == [0]
+    here.blobs.verify(DIGEST)
+
+
+def test_fetch_goes_on_where_it_broke_and_counts_each_byte_once(here: Content) -> None:
+    with pytest.raises(Unavailable):
+        asyncio.run(fetch(here, DIGEST, Network(lasts=2).open))
+    network = Network()
+    assert asyncio.run(fetch(here, DIGEST, network.open)) == len(DATA)
+    assert network.asked_from == [2000]
+    here.blobs.verify(DIGEST)
+
+
+def test_fetch_refuses_altered_content_and_starts_over(here: Content) -> None:
+    with pytest.raises(CorruptData):
+        asyncio.run(fetch(here, DIGEST, Network(b"x" + DATA[1:]).open))
+    network = Network()
+    asyncio.run(fetch(here, DIGEST, network.open))
+    assert network.asked_from == [0]
+
+
+def test_fetch_refuses_a_server_that_sends_too_much_or_too_little(here: Content) -> None:
+    with pytest.raises(InvalidInput, match="announced"):
+        asyncio.run(fetch(here, DIGEST, Network(DATA + bytes(1000)).open))
+    other = digest_of(DATA[:-1] + b"?")
+    with pytest.raises(WrongState, match="2559 of 2560"):
+        asyncio.run(fetch(here, other, Network(DATA[:-1]).open))
+
+
+class Receiver:
+    """A server that holds so much of DATA already and takes the rest."""
+
+    def __init__(self, state: UploadState) -> None:
+        self._state = state
+        self.uploads: list[tuple[int, bytes]] = []
+
+    async def query(self) -> UploadState:
+        return self._state
+
+    async def upload(self, offset: int, chunks: AsyncIterator[bytes]) -> None:
+        self.uploads.append((offset, b"".join(await collected(chunks))))
+
+
+@pytest.mark.parametrize("held", [0, 1, len(DATA) - 1, len(DATA)])
+def test_send_sends_what_the_receiver_lacks(held: int) -> None:
+    receiver = Receiver(UploadState(held, complete=False))
+    sent = asyncio.run(send(MemoryBlobs(DATA), DIGEST, receiver.query, receiver.upload))
+    assert sent == len(DATA)
+    # Also when no byte is lacking: only the upload call makes the content count.
+    assert receiver.uploads == [(held, DATA[held:])]
+
+
+def test_send_sends_nothing_when_the_receiver_has_it() -> None:
+    receiver = Receiver(UploadState(len(DATA), complete=True))
+    assert asyncio.run(send(MemoryBlobs(DATA), DIGEST, receiver.query, receiver.upload)) == 0
+    assert receiver.uploads == []
+
+
+# --- at the server ------------------------------------------------------------------------------
+
+
+def test_outgoing_is_cut_into_chunks() -> None:
+    data = bytes(CHUNK_BYTES + 5)
+    chunks = asyncio.run(collected(outgoing(MemoryBlobs(data), digest_of(data), 0)))
+    assert [len(chunk) for chunk in chunks] == [CHUNK_BYTES, 5]
+
+
+@pytest.mark.parametrize("offset", [0, 100, len(DATA)])
+def test_outgoing_begins_at_the_offset(offset: int) -> None:
+    chunks = asyncio.run(collected(outgoing(MemoryBlobs(DATA), DIGEST, offset)))
+    assert b"".join(chunks) == DATA[offset:]
+
+
+@pytest.mark.parametrize("offset", [-1, len(DATA) + 1])
+def test_outgoing_refuses_an_offset_outside(offset: int) -> None:
+    with pytest.raises(InvalidInput, match="outside"):
+        asyncio.run(collected(outgoing(MemoryBlobs(DATA), DIGEST, offset)))
+
+
+def test_receive_keeps_the_bytes_of_a_broken_upload(here: Content) -> None:
+    with pytest.raises(Unavailable):
+        asyncio.run(receive(here, "task-1", DIGEST, 0, Network(lasts=1).open(0)))
+    assert upload_state(here, "task-1", DIGEST) == UploadState(1000, complete=False)
+    assert upload_state(here, "task-2", DIGEST) == UploadState(0, complete=False)
+    asyncio.run(receive(here, "task-1", DIGEST, 1000, stream(DATA[1000:])))
+    assert upload_state(here, "task-1", DIGEST) == UploadState(len(DATA), complete=True)
+    here.blobs.verify(DIGEST)
+
+
+def test_receive_refuses_a_wrong_offset_and_says_where_it_stands(here: Content) -> None:
+    with pytest.raises(Unavailable):
+        asyncio.run(receive(here, "task-1", DIGEST, 0, Network(lasts=1).open(0)))
+    with pytest.raises(WrongState, match="1000 is next"):
+        asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+
+
+def test_receive_takes_no_bytes_of_content_it_has(tmp_path: Path) -> None:
+    here = Content(MemoryBlobs(DATA), Staging(tmp_path, max_bytes=1 << 24))
+    asyncio.run(receive(here, "task-1", DIGEST, 0, stream(b"would not fit")))
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the shape of an upload ---------------------------------------------------------------------
+
+
+async def split(*parts: pb.PutBatchRequest) -> tuple[str, list[bytes]]:
+    async def requests() -> AsyncIterator[pb.PutBatchRequest]:
+        for part in parts:
+            yield part
+
+    header, chunks = await split_upload(requests())
+    return header.pool_id, await collected(chunks)
+
+
+HEADER = pb.PutBatchRequest(header=pb.PutBatchHeader(pool_id="pool-1"))
+
+
+def chunk(data: bytes) -> pb.PutBatchRequest:
+    return pb.PutBatchRequest(data=data)
+
+
+def test_an_upload_is_a_header_and_then_chunks() -> None:
+    largest = bytes(MAX_CHUNK_BYTES)
+    parts = asyncio.run(split(HEADER, chunk(b"a"), chunk(largest)))
+    assert parts == ("pool-1", [b"a", largest])
+    assert asyncio.run(split(HEADER)) == ("pool-1", [])
+
+
+@pytest.mark.parametrize("parts", [(), (chunk(b"a"),), (pb.PutBatchRequest(),)])
+def test_an_upload_without_its_header_is_refused(parts: tuple[pb.PutBatchRequest, ...]) -> None:
+    with pytest.raises(InvalidInput, match="header"):
+        asyncio.run(split(*parts))
+
+
+@pytest.mark.parametrize("part", [HEADER, chunk(b""), pb.PutBatchRequest()])
+def test_after_the_header_nothing_but_chunks_with_bytes(part: pb.PutBatchRequest) -> None:
+    with pytest.raises(InvalidInput, match=r"PutBatchRequest\.data is missing"):
+        asyncio.run(split(HEADER, part))
+
+
+def test_a_chunk_above_the_limit_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="at most 2097152"):
+        asyncio.run(split(HEADER, chunk(bytes(MAX_CHUNK_BYTES + 1))))

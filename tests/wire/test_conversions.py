@@ -1,0 +1,257 @@
+"""Every conversion pair, there and back, and what the way back refuses."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from hfmds.errors import InvalidInput
+from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, synthesis_store_pb2
+from hfmds.wire import assignments, messages, runs, snapshots
+from hfmds.wire.types import RunState, TrainWork, require_id
+from tests.wire import examples
+
+Pair = tuple[Any, Callable[[Any], Message], Callable[[Any], Any]]
+
+PAIRS: dict[str, Pair] = {
+    "digest": (examples.WEIGHTS, messages.digest_message, messages.digest_from),
+    "model": (examples.MODEL, messages.model_message, messages.model_from),
+    "recipe": (examples.RECIPE, messages.recipe_message, messages.recipe_from),
+    "leakage": (examples.LEAKAGE, messages.leakage_message, messages.leakage_from),
+    "traffic": (examples.TRAFFIC, messages.traffic_message, messages.traffic_from),
+    "evaluation": (examples.EVALUATION, messages.evaluation_message, messages.evaluation_from),
+    "profile": (examples.PROFILE, assignments.profile_message, assignments.profile_from),
+    "train": (examples.TRAIN, assignments.assignment_message, assignments.assignment_from),
+    "synthesise": (
+        examples.SYNTHESISE,
+        assignments.assignment_message,
+        assignments.assignment_from,
+    ),
+    "outcome assignment": (
+        examples.TRAIN,
+        assignments.outcome_message,
+        assignments.outcome_from,
+    ),
+    "outcome retry later": (
+        examples.RETRY_LATER,
+        assignments.outcome_message,
+        assignments.outcome_from,
+    ),
+    "outcome finished": (
+        examples.FINISHED,
+        assignments.outcome_message,
+        assignments.outcome_from,
+    ),
+    "update report": (
+        examples.UPDATE_REPORT,
+        partial(assignments.update_report_message, "device-1", "task-1"),
+        assignments.update_report_from,
+    ),
+    "synthesis report": (
+        examples.SYNTHESIS_REPORT,
+        partial(assignments.synthesis_report_message, "device-1", "task-1"),
+        assignments.synthesis_report_from,
+    ),
+    "run spec": (examples.RUN_SPEC, runs.spec_message, runs.spec_from),
+    "round": (examples.ROUND, runs.round_message, runs.round_from),
+    "run": (examples.RUN, runs.run_message, runs.run_from),
+    "device": (examples.DEVICE, runs.device_message, runs.device_from),
+    "timestamp": (examples.MOMENT, runs.timestamp_message, runs.timestamp_from),
+    "pool spec": (examples.POOL_SPEC, snapshots.pool_spec_message, snapshots.pool_spec_from),
+    "snapshot": (examples.SNAPSHOT, snapshots.snapshot_message, snapshots.snapshot_from),
+}
+
+# What devices and operators send: a server must never compute with a NaN from outside.
+SENT_TO_SERVERS = ("recipe", "run spec", "update report", "synthesis report", "pool spec")
+
+
+def sent(name: str) -> Message:
+    """The example's message as the other side gets it: through bytes."""
+    value, to_message, _ = PAIRS[name]
+    message = to_message(value)
+    return type(message).FromString(message.SerializeToString())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_value_comes_back_as_it_was(name: str) -> None:
+    value, _, from_message = PAIRS[name]
+    assert from_message(sent(name)) == value
+
+
+def unset_fields(message: Message) -> Iterator[str]:
+    """Fields, at any depth, that nobody filled; the other choices of a oneof do not count."""
+    for field in message.DESCRIPTOR.fields:
+        chosen = field.containing_oneof and message.WhichOneof(field.containing_oneof.name)
+        if chosen and chosen != field.name:
+            continue
+        value = getattr(message, field.name)
+        if field not in [present for present, _ in message.ListFields()]:
+            yield f"{message.DESCRIPTOR.name}.{field.name}"
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            for part in value if field.is_repeated else [value]:
+                yield from unset_fields(part)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_field_of_the_contract_is_filled(name: str) -> None:
+    assert list(unset_fields(sent(name))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("recipe", "model"),
+        ("recipe", "normalisation"),
+        ("recipe", "training"),
+        ("train", "recipe"),
+        ("train", "weights"),
+        ("update report", "update"),
+        ("synthesis report", "batch"),
+        ("synthesis report", "leakage"),
+        ("run spec", "recipe"),
+        ("run spec", "policy"),
+        ("pool spec", "weights"),
+        ("pool spec", "model"),
+    ],
+)
+def test_a_missing_part_is_refused_by_name(name: str, part: str) -> None:
+    message = sent(name)
+    message.ClearField(part)
+    with pytest.raises(InvalidInput, match=f"{message.DESCRIPTOR.name}.{part} is missing"):
+        PAIRS[name][2](message)
+
+
+def test_a_missing_choice_is_refused() -> None:
+    message = assignments.assignment_message(examples.TRAIN)
+    message.ClearField("train")
+    with pytest.raises(InvalidInput, match=r"Assignment\.work is missing"):
+        assignments.assignment_from(message)
+    with pytest.raises(InvalidInput, match=r"CheckInResponse\.outcome is missing"):
+        assignments.outcome_from(coordinator_pb2.CheckInResponse())
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("profile", "samples", 0),
+        ("update report", "samples", 0),
+        ("synthesis report", "samples", -1),
+        ("traffic", "sent_bytes", -1),
+        ("pool spec", "round", 0),
+        ("pool spec", "max_samples_per_device", 0),
+        ("model", "classes", 0),
+        ("recipe", "rounds", 0),
+        ("recipe", "seed", -1),
+        ("digest", "size_bytes", -1),
+        ("digest", "sha256", "A" * 64),
+        ("digest", "sha256", "a" * 64 + "\n"),
+        ("pool spec", "run_id", "../run"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(name: str, field: str, value: object) -> None:
+    message = sent(name)
+    setattr(message, field, value)
+    with pytest.raises(InvalidInput):
+        PAIRS[name][2](message)
+
+
+def numbers(message: Message) -> Iterator[Callable[[float], str]]:
+    """A setter for every floating-point number at any depth; it returns the number's name."""
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if message.HasField(field.name):
+                yield from numbers(value)
+        elif field.type == FieldDescriptor.TYPE_DOUBLE:
+            yield partial(_set, message, field)
+
+
+def _set(message: Message, field: Any, value: float) -> str:
+    if field.is_repeated:
+        getattr(message, field.name)[0] = value
+    else:
+        setattr(message, field.name, value)
+    return f"{message.DESCRIPTOR.name}.{field.name}"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", SENT_TO_SERVERS)
+def test_what_is_not_a_number_is_refused_wherever_it_stands(name: str, bad: float) -> None:
+    accepted = []
+    for index in range(len(list(numbers(sent(name))))):
+        message = sent(name)
+        field = list(numbers(message))[index](bad)
+        try:
+            PAIRS[name][2](message)
+        except InvalidInput:
+            continue
+        accepted.append(field)
+    assert accepted == []
+
+
+def test_the_number_that_is_refused_is_named() -> None:
+    message = sent("update report")
+    assert isinstance(message, coordinator_pb2.SubmitUpdateRequest)
+    message.loss = math.nan
+    with pytest.raises(InvalidInput, match=r"SubmitUpdateRequest\.loss is nan"):
+        assignments.update_report_from(message)
+
+
+def test_optional_parts_stay_absent() -> None:
+    fedavg = replace(examples.RECIPE, synthesis=None)
+    assert messages.recipe_from(messages.recipe_message(fedavg)) == fedavg
+    without_pool = replace(examples.TRAIN, work=TrainWork(None))
+    message = assignments.assignment_message(without_pool)
+    assert assignments.assignment_from(message) == without_pool
+    first = replace(examples.ROUND, evaluation=None, pool=None)
+    assert runs.round_from(runs.round_message(first)) == first
+    new = replace(examples.RUN, progress=None, last_round=None)
+    assert runs.run_from(runs.run_message(new)) == new
+    idle = replace(examples.DEVICE, task_id=None)
+    assert runs.device_from(runs.device_message(idle)) == idle
+    listed = replace(examples.SNAPSHOT, shards=())
+    assert snapshots.snapshot_from(snapshots.snapshot_message(listed)) == listed
+
+
+@pytest.mark.parametrize("state", RunState)
+def test_every_run_state_has_a_number(state: RunState) -> None:
+    run = replace(examples.RUN, state=state)
+    assert runs.run_from(runs.run_message(run)).state is state
+
+
+def test_all_messages_of_the_contract_fit_under_these_tests() -> None:
+    """A new message with content needs a pair above, or to be listed here with the reason."""
+    tested: set[str] = set()
+
+    def visit(message: Message) -> None:
+        tested.add(message.DESCRIPTOR.name)
+        for field, value in message.ListFields():
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                for part in value if field.is_repeated else [value]:
+                    visit(part)
+
+    for name in PAIRS:
+        visit(sent(name))
+    modules = (common_pb2, coordinator_pb2, admin_pb2, synthesis_store_pb2)
+    declared = {name for module in modules for name in module.DESCRIPTOR.message_types_by_name}
+    # Requests, responses and upload headers are envelopes that servicers and clients unpack.
+    envelopes = {n for n in declared if n.endswith(("Request", "Response", "Header"))}
+    assert declared - envelopes - tested == set()
+
+
+@pytest.mark.parametrize("good", ["a", "0", "run-1", "A.b_c-9", "x" * 128])
+def test_ids_within_the_rule_pass(good: str) -> None:
+    assert require_id(good, "run_id") == good
+
+
+@pytest.mark.parametrize(
+    "bad", ["", ".", "-a", "_a", "a/b", "a\\b", "a b", "a\n", "é", "x" * 129, "a\x00"]
+)
+def test_ids_outside_the_rule_are_refused_by_name(bad: str) -> None:
+    with pytest.raises(InvalidInput, match="run_id"):
+        require_id(bad, "run_id")

@@ -1,0 +1,189 @@
+"""Safetensors in and out, and bytes from somebody who means harm."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.errors import InvalidInput
+from hfmds.wire.tensors import StoredWeights, encode_batch, encode_weights, read_batch
+
+WEIGHTS = {
+    "fc.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "fc.bias": np.array([0.5, -0.5], np.float32),
+    "steps": np.array(3.0, np.float32),
+}
+BATCH = SyntheticBatch(
+    LabelledImages(
+        np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4), np.array([1, 0], dtype=np.int64)
+    ),
+    psnr_paired=np.array([9.5, 10.5], np.float32),
+    psnr_nearest=np.array([11.5, 12.5], np.float32),
+)
+BATCH_TENSORS = {
+    "images": BATCH.images.pixels,
+    "labels": BATCH.images.labels,
+    "psnr_paired": BATCH.psnr_paired,
+    "psnr_nearest": BATCH.psnr_nearest,
+}
+
+
+def stored(folder: Path, content: bytes | dict[str, Any]) -> Path:
+    path = folder / "content"
+    path.write_bytes(content if isinstance(content, bytes) else save(content))
+    return path
+
+
+def header(content: dict[str, Any], length: int | None = None) -> bytes:
+    text = json.dumps(content).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def test_weights_come_back_as_they_were(tmp_path: Path) -> None:
+    weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
+    assert list(weights) == sorted(WEIGHTS)
+    assert len(weights) == 3
+    for name, tensor in WEIGHTS.items():
+        np.testing.assert_array_equal(weights[name], tensor)
+        assert weights[name].dtype == np.float32
+
+
+def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
+    batch = read_batch(stored(tmp_path, encode_batch(BATCH)), "batch b")
+    np.testing.assert_array_equal(batch.images.pixels, BATCH.images.pixels)
+    np.testing.assert_array_equal(batch.images.labels, BATCH.images.labels)
+    np.testing.assert_array_equal(batch.psnr_paired, BATCH.psnr_paired)
+    np.testing.assert_array_equal(batch.psnr_nearest, BATCH.psnr_nearest)
+
+
+def test_equal_weights_give_equal_bytes() -> None:
+    reordered = {name: WEIGHTS[name] for name in reversed(WEIGHTS)}
+    strided = {**WEIGHTS, "fc.weight": np.asfortranarray(WEIGHTS["fc.weight"])}
+    assert encode_weights(reordered) == encode_weights(WEIGHTS)
+    assert encode_weights(strided) == encode_weights(WEIGHTS)
+
+
+def test_equal_batches_give_equal_bytes() -> None:
+    twice = BATCH.images.pixels.repeat(2, axis=3)
+    strided = SyntheticBatch(
+        LabelledImages(twice[..., ::2], BATCH.images.labels), BATCH.psnr_paired, BATCH.psnr_nearest
+    )
+    assert not strided.images.pixels.flags.c_contiguous
+    assert encode_batch(strided) == encode_batch(BATCH)
+
+
+# --- hostile files ------------------------------------------------------------------------------
+
+GOOD = encode_batch(BATCH)
+LABELS = {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}
+NOT_SAFETENSORS = {
+    "nothing": b"",
+    "a few bytes": b"\x01\x02\x03",
+    "a pickle": b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix",
+    "truncated in the data": GOOD[:-1],
+    "truncated in the header": GOOD[:50],
+    "bytes after the data": GOOD + b"\x00",
+    "a header longer than the file": header({"labels": LABELS}, length=10_000) + bytes(16),
+    "a header of 2^63 bytes": header({"labels": LABELS}, length=2**63) + bytes(16),
+    "a header that is no JSON": struct.pack("<Q", 8) + b"not json",
+    "offsets outside the file": header({"labels": {**LABELS, "data_offsets": [0, 2**40]}}),
+    "offsets that run backwards": header({"labels": {**LABELS, "data_offsets": [16, 0]}})
+    + bytes(16),
+    "a shape larger than its bytes": header({"labels": {**LABELS, "shape": [2**40]}}) + bytes(16),
+    "a shape whose size overflows": header({"labels": {**LABELS, "shape": [2**62, 2**62]}})
+    + bytes(16),
+    "two tensors on the same bytes": header({"labels": LABELS, "psnr_paired": LABELS}) + bytes(16),
+}
+
+
+@pytest.mark.parametrize("what", NOT_SAFETENSORS)
+def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, what: str) -> None:
+    path = stored(tmp_path, NOT_SAFETENSORS[what])
+    with pytest.raises(InvalidInput, match="batch b: not a safetensors file"):
+        read_batch(path, "batch b")
+    with pytest.raises(InvalidInput, match="update u: not a safetensors file"):
+        StoredWeights(path, "update u")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({**BATCH_TENSORS, "extra": BATCH.psnr_paired}, "extra"),
+        ({n: t for n, t in BATCH_TENSORS.items() if n != "labels"}, "they must be"),
+        ({}, "they must be"),
+        ({**BATCH_TENSORS, "images": BATCH.images.pixels.astype(np.int8)}, "'images' is I8"),
+        ({**BATCH_TENSORS, "labels": np.zeros(2, np.int32)}, "'labels' is I32"),
+        ({**BATCH_TENSORS, "psnr_paired": np.zeros(2, np.float64)}, "'psnr_paired' is F64"),
+        ({**BATCH_TENSORS, "images": BATCH.images.pixels[0]}, r"uint8 \[n, channels"),
+        ({**BATCH_TENSORS, "labels": np.zeros(3, np.int64)}, r"labels must be int64 \[2\]"),
+        ({**BATCH_TENSORS, "psnr_nearest": np.zeros((2, 1), np.float32)}, "psnr_nearest must be"),
+        ({**BATCH_TENSORS, "psnr_nearest": np.array([1, np.nan], np.float32)}, "not finite"),
+        ({**BATCH_TENSORS, "psnr_paired": np.array([1, np.inf], np.float32)}, "not finite"),
+    ],
+)
+def test_a_batch_with_other_tensors_is_refused(
+    tmp_path: Path, tensors: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read_batch(stored(tmp_path, tensors), "batch b")
+
+
+def test_weights_of_another_type_are_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path, {**WEIGHTS, "fc.bias": np.zeros(2, np.float64)})
+    with pytest.raises(InvalidInput, match=r"update u: tensor 'fc\.bias' is F64"):
+        StoredWeights(path, "update u")
+
+
+# --- stored weights -----------------------------------------------------------------------------
+
+
+def test_stored_weights_know_shapes_without_reading_tensors(tmp_path: Path) -> None:
+    weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
+    assert weights.shapes() == {"fc.bias": (2,), "fc.weight": (2, 3), "steps": ()}
+
+
+def test_stored_weights_are_read_anew_each_time_and_kept_by_nobody(tmp_path: Path) -> None:
+    weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
+    first = weights["fc.bias"]
+    first[:] = 7
+    np.testing.assert_array_equal(weights["fc.bias"], WEIGHTS["fc.bias"])
+
+
+def test_an_unknown_tensor_is_a_key_error_as_in_any_mapping(tmp_path: Path) -> None:
+    weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
+    with pytest.raises(KeyError, match="nothing"):
+        weights["nothing"]
+    assert "nothing" not in weights
+    assert weights.get("nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fc.weight": np.zeros((3, 2), np.float32)}, r"'fc.weight' has shape \[3, 2\].*\[2, 3\]"),
+        ({"other": np.zeros(1, np.float32)}, r"\['other'\] are missing or not part"),
+        ({"fc.bias": np.array([0, np.nan], np.float32)}, "'fc.bias' has values that are not"),
+        ({"fc.bias": np.array([0, np.inf], np.float32)}, "'fc.bias' has values that are not"),
+    ],
+)
+def test_an_update_that_is_not_like_the_model_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    model = StoredWeights(stored(tmp_path / "model", encode_weights(WEIGHTS)), "model")
+    update = StoredWeights(stored(tmp_path, encode_weights({**WEIGHTS, **change})), "update u")
+    with pytest.raises(InvalidInput, match=f"update u: .*{message}"):
+        update.require_like(model, "update u")
+
+
+def test_an_update_of_the_model_is_accepted(tmp_path: Path) -> None:
+    weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
+    weights.require_like(weights, "update u")
