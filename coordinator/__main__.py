@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import closing
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -26,6 +27,7 @@ from hfmds.service.process import published_addresses, run
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
+from hfmds.storage.files import FolderLock
 from hfmds.wire.store_client import StoreClient
 
 
@@ -40,26 +42,26 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         max_concurrent_rpcs=settings.max_concurrent_rpcs,
     )
     store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE"))
-    with MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http:
+    with (
+        closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),
+        MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
+    ):
         loop = asyncio.get_running_loop()
         parts = await asyncio.to_thread(open_parts, settings, metrics, store, loop)
         runs = Runs(parts)
         metrics.count(devices=parts.registry.list, runs=runs.list)
         CoordinatorServicer(parts.dispatch).add_to(server)
         AdminServicer(runs).add_to(server)
-        await server.start()
-        try:
+        async with server.serving(settings.shutdown_grace_seconds):
             await asyncio.to_thread(runs.open)
             await server.set_ready(True)
             with published_addresses(
                 settings.address_file, grpc=server.address, metrics=metrics_http.address
             ):
                 await stop.wait()
-        finally:
-            parts.dispatch.close()
-            await server.stop(settings.shutdown_grace_seconds)
-            await asyncio.to_thread(runs.close, settings.shutdown_grace_seconds)
-            await store.close()
+            parts.dispatch.close()  # devices that wait for work go at once
+        await asyncio.to_thread(runs.close, settings.shutdown_grace_seconds)
+    await store.close()
 
 
 def open_parts(
@@ -74,6 +76,7 @@ def open_parts(
     contents = RunContents(
         settings.resolved_blobs_url, settings.data_dir / "uploads", settings.max_blob_bytes
     )
+    contents.purge(settings.upload_ttl_seconds, time.time())
     runs, tasks = RunRecords(engine), TaskRecords(engine)
     registry = Registry(engine, tasks, time.time, settings.device_away_seconds)
     return Parts(

@@ -22,6 +22,12 @@ class RunContents:
         self._max_blob_bytes = max_blob_bytes
         self._opened: dict[str, Content] = {}
 
+    def purge(self, older_than_seconds: float, now: float) -> int:
+        """Remove broken uploads that nobody resumed for so long; their number."""
+        self._staging_folder.mkdir(parents=True, exist_ok=True)
+        runs = [path.name for path in self._staging_folder.iterdir() if path.is_dir()]
+        return sum(self.of(run_id).staging.purge(older_than_seconds, now) for run_id in runs)
+
     def of(self, run_id: str) -> Content:
         """The content of one run."""
         content = self._opened.get(run_id)

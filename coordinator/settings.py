@@ -10,29 +10,29 @@ from hfmds.service.settings import ListenAddress, PeerAddress, ServerSettings
 
 
 class CoordinatorSettings(ServerSettings):
-    """Federated learning coordinator: drives rounds and averages models."""
+    """What the coordinator can be told."""
 
     listen: ListenAddress = Field(
-        "127.0.0.1:7401", description="Where devices and operators reach the coordinator."
+        "127.0.0.1:7401", description="host:port to serve gRPC on; port 0 takes a free one"
     )
     metrics_listen: ListenAddress = Field(
-        "127.0.0.1:7402", description="Where /metrics, /healthz and /readyz are served."
+        "127.0.0.1:7402",
+        description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
     )
     data_dir: Path = Field(
-        Path("hfmds-data/coordinator"), description="Folder of the embedded storage."
+        Path("hfmds-data/coordinator"),
+        description="folder of the embedded database, of stored content and of uploads under way",
     )
-    store: PeerAddress = Field(
-        "127.0.0.1:7411", description="Where the synthesis store is reached."
-    )
+    store: PeerAddress = Field("127.0.0.1:7411", description="host:port of the synthesis store")
     held_out: str | None = Field(
         None,
-        description="Images to evaluate each model on: a folder of <class>/*.png, an .npz file or "
-        "digits:SIZE#test. Unset: models are not evaluated.",
+        description="images to evaluate models on: a folder with one folder per class, an .npz "
+        "file, or digits[:SIZE][#train|#test]; unset: models are not evaluated",
     )
     device_away_seconds: float = Field(
-        90.0, gt=0, description="A device not heard of for so long counts as away."
+        90.0, gt=0, description="a device not heard of for so long counts as away"
     )
     retry_seconds: float = Field(
-        5.0, gt=0, description="When a device that did not wait for work should ask again."
+        5.0, gt=0, description="when a device that was sent away should ask again"
     )
-    threads: int = Field(1, ge=1, description="CPU threads for evaluating models.")
+    threads: int = Field(1, ge=1, description="processor threads for evaluating models")

@@ -31,7 +31,8 @@ class ContentCache:
         self._uses = folder / "uses"
         make_data_folder(self._uses, setting="HFMDS_STATE_DIR")
         self.content = Content(
-            FolderBlobs(folder / "blobs"), Staging(folder / "partial", max_bytes)
+            FolderBlobs(folder / "blobs", setting="HFMDS_STATE_DIR"),
+            Staging(folder / "partial", max_bytes, setting="HFMDS_STATE_DIR"),
         )
         self.content.staging.purge(_ABANDONED_AFTER_SECONDS, time.time())
 

@@ -12,7 +12,6 @@ Nothing in this folder ever leaves the device; deleting it makes the device a ne
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import logging
 import os
@@ -25,7 +24,7 @@ from hfmds.algorithm.prototypes import Prototypes
 from hfmds.algorithm.types import LeakageSummary, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError
-from hfmds.storage.files import make_data_folder, make_folder_durably, sync_folder
+from hfmds.storage.files import FolderLock, make_folder_durably, sync_folder
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import SynthesisReport, UpdateReport, require_id
 
@@ -43,10 +42,8 @@ class DeviceState:
     def __init__(self, folder: Path, device_id: str = "") -> None:
         """Open or make the folder, for the device of this id; empty: whichever it belongs to."""
         self._folder = folder
-        make_data_folder(folder, setting="HFMDS_STATE_DIR")
-        self._lock = (folder / "lock").open("w")
+        self._lock = FolderLock(folder, setting="HFMDS_STATE_DIR")
         try:
-            self._take_lock()
             self.device_id = self._identify(device_id)
         except BaseException:
             self._lock.close()
@@ -110,15 +107,6 @@ class DeviceState:
         _write_whole(self._folder / "result.json", json.dumps(content).encode())
 
     # --- opening --------------------------------------------------------------------------------
-
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError(
-                f"the state folder {self._folder} is in use by another edge client; "
-                "stop it, or set HFMDS_STATE_DIR to a folder of this device's own"
-            ) from None
 
     def _identify(self, wanted: str) -> str:
         path = self._folder / "device-id"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -14,6 +15,7 @@ from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.blobs import open_blobs
 from hfmds.storage.database import open_database
+from hfmds.storage.files import FolderLock
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from synthesis_store.ledger import Ledger
@@ -32,18 +34,18 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
         RpcMetrics("store", registry),
         max_concurrent_rpcs=settings.max_concurrent_rpcs,
     )
-    with MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http:
+    with (
+        closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),
+        MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
+    ):
         pools = await asyncio.to_thread(open_pools, settings, StoreMetrics(registry))
         StoreServicer(pools).add_to(server)
-        await server.start()
-        try:
+        async with server.serving(settings.shutdown_grace_seconds):
             await server.set_ready(True)
             with published_addresses(
                 settings.address_file, grpc=server.address, metrics=metrics_http.address
             ):
                 await stop.wait()
-        finally:
-            await server.stop(settings.shutdown_grace_seconds)
 
 
 def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:

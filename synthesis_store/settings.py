@@ -23,6 +23,3 @@ class StoreSettings(ServerSettings):
         Path("hfmds-data/store"),
         description="folder of the embedded database, of stored content and of uploads under way",
     )
-    upload_ttl_seconds: float = Field(
-        24 * 3600.0, gt=0, description="how long the bytes of a broken upload wait to be resumed"
-    )

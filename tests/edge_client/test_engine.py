@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from edge_client.engine import open_engine
 from edge_client.settings import EdgeSettings
@@ -21,8 +22,6 @@ from hfmds.algorithm.types import (
 )
 from hfmds.errors import ConfigurationError
 from hfmds.service.settings import load_settings
-
-torch = pytest.importorskip("torch")
 
 RECIPE = Recipe(
     ModelSpec("paper-cnn", 1, 16, 16, 3),

@@ -133,9 +133,11 @@ def test_a_truncated_upload_is_resumed(store: Store, tmp_path: Path) -> None:
         data = encode_batch(make_batch(1))
         with pytest.raises(WrongState):
             await device.put_parts(header(data), chunk(data[:100]))
-        batch = device.content.blobs.put_bytes(data)
-        sent = await device.client.put_batch("pool-1", "a", batch, device.content.blobs)
-        assert sent == len(data) - 100
+        query = pb.QueryBatchRequest(
+            pool_id="pool-1", device_id="a", batch=digest_message(digest_of(data))
+        )
+        assert (await device.raw(device.stub.QueryBatch, query)).offset == 100
+        batch = await device.put("a", data)
         assert (await device.client.seal_pool("pool-1", [batch])).samples == 3
 
     over_grpc(store, tmp_path, test)

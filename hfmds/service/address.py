@@ -1,0 +1,68 @@
+"""Network addresses as people write them: `host:port`, with brackets around an IPv6 host."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+
+from hfmds.errors import ConfigurationError, InvalidInput
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The host, without brackets, and the port of `host:port`; InvalidInput if it is not one."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidInput("host:port, with brackets around an IPv6 host: [::1]:7401")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidInput("host:port with a port from 0 to 65535")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine talking to itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def bound_socket(address: str, setting: str) -> socket.socket:
+    """A TCP socket bound to the address, or a ConfigurationError that names `setting`."""
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            # Lets a restarted server take its port back at once; a live listener still refuses.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(target)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise _bind_failure(host, port, setting, error) from error
+    return bound
+
+
+def _bind_failure(host: str, port: int, setting: str, error: OSError) -> ConfigurationError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigurationError(
+            f"port {port} on {host} is in use; stop the other process or set {setting}"
+        )
+    # A failed name look-up counts in its own way and carries its own text.
+    reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+    return ConfigurationError(
+        f"cannot listen on {join_address(host, port)}: {reason}; set {setting} to an address "
+        f"of this machine"
+    )

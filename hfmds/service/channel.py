@@ -1,0 +1,129 @@
+"""How this project's processes call each other: channels, deadlines, retries.
+
+A channel retries a call that found nobody there, quickly and a few times; `retrying` sits out
+longer absences. Both may repeat a call that was carried out, which is safe: every call that
+changes something carries an idempotency key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+
+from hfmds.errors import Unavailable
+from hfmds.service.address import is_loopback, split_address
+from hfmds.service.peer import Peer
+from hfmds.service.status import error_from
+
+__all__ = ["Backoff", "Peer", "call", "open_channel", "retrying", "translating"]
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+_RETRY_POLICY = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{}],  # every method of every service
+                "retryPolicy": {
+                    "maxAttempts": 3,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 3,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    # Keeps a NAT's mapping alive while a call waits, and notices a dead link in 40 s. Only during
+    # calls: a device that trains for an hour should let its radio sleep.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),  # no limit: a waiting call sends no data
+    # The default grows to two minutes: too long after a peer is back.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.service_config", _RETRY_POLICY),
+)
+
+
+def open_channel(peer: Peer) -> grpc.aio.Channel:
+    """A channel to the peer; it connects at the first call. Await its `close()` when done."""
+    host, _ = split_address(peer.address)
+    # A proxy named in the environment cannot reach this machine's loopback.
+    proxy = ("grpc.enable_http_proxy", 0 if is_loopback(host) else 1)
+    return grpc.aio.insecure_channel(peer.address, options=(*_OPTIONS, proxy))
+
+
+@contextmanager
+def translating(peer: Peer) -> Iterator[None]:
+    """Around calls to the peer: their failures come out as `hfmds.errors`."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise error_from(error, peer) from error
+
+
+async def call(
+    peer: Peer, method: Callable[..., Awaitable[R]], request: object, *, timeout_seconds: float
+) -> R:
+    """One call with one answer: `await call(peer, stub.CheckIn, request, timeout_seconds=10)`."""
+    with translating(peer):
+        return await method(request, timeout=timeout_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait between tries, and how often to try."""
+
+    first_seconds: float = 0.5
+    max_seconds: float = 30.0
+    factor: float = 2.0
+    attempts: int | None = None  # None: until it succeeds
+
+    def ceiling(self, failures: int) -> float:
+        """The longest wait after so many failures in a row (1 or more)."""
+        # The exponent is bounded: a device that waits for a week must not overflow a float.
+        return min(self.max_seconds, self.first_seconds * self.factor ** min(failures - 1, 64))
+
+
+async def retrying(
+    operation: Callable[[], Awaitable[R]],
+    backoff: Backoff,
+    *,
+    rng: random.Random,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> R:
+    """Repeat `operation` while it raises Unavailable; other errors come out at once.
+
+    Waits are drawn evenly from [0, ceiling): a fleet that lost its coordinator together must not
+    come back together.
+    """
+    failures = 0
+    while True:
+        try:
+            return await operation()
+        except Unavailable as error:
+            failures += 1
+            if failures == backoff.attempts:
+                raise
+            wait_seconds = rng.uniform(0, backoff.ceiling(failures))
+            log.warning(
+                "peer unavailable, trying again",
+                extra={"reason": str(error), "failures": failures, "wait_seconds": wait_seconds},
+            )
+        await sleep(wait_seconds)

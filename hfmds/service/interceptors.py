@@ -1,0 +1,137 @@
+"""What happens around every handler of a server: errors become statuses, calls are counted.
+
+Handlers raise `hfmds.errors` and nothing more. Anything else is our own fault: the caller gets an
+error id, the log gets the traceback under that id. gRPC's own services (health, reflection) are
+left alone, so that a server at its limit still answers its supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import grpc
+
+from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.status import status_of
+
+log = logging.getLogger(__name__)
+
+# A status message travels as metadata, which the other side caps at 8 KiB after escaping.
+_MAX_MESSAGE_CHARACTERS = 1000
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Translates errors, measures calls and caps the number in flight."""
+
+    def __init__(self, metrics: RpcMetrics, max_concurrent_rpcs: int) -> None:
+        self._metrics = metrics
+        self._max_concurrent_rpcs = max_concurrent_rpcs
+        self._in_flight = 0
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        handler = await continuation(handler_call_details)
+        path = handler_call_details.method  # "/hfmds.v1.CoordinatorService/CheckIn"
+        # No handler: gRPC answers UNIMPLEMENTED, and a made-up name never becomes a metric label.
+        if handler is None or path.startswith("/grpc."):
+            return handler
+        _, service, method = path.split("/")
+        return self._wrapped(handler, service, method)
+
+    def _wrapped(
+        self, handler: grpc.RpcMethodHandler, service: str, method: str
+    ) -> grpc.RpcMethodHandler:
+        inner = (
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream
+        )
+
+        async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            async with self._call(service, method, context):
+                return await inner(request, context)
+
+        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            # The handler is closed at once when the caller goes away, not when it is collected.
+            async with (
+                self._call(service, method, context),
+                aclosing(inner(request, context)) as responses,
+            ):
+                async for response in responses:
+                    yield response
+
+        rebuild = _HANDLER[bool(handler.request_streaming), bool(handler.response_streaming)]
+        return rebuild(
+            stream if handler.response_streaming else unary,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    @asynccontextmanager
+    async def _call(
+        self, service: str, method: str, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[None]:
+        """One call: counted, timed, and ended with a status whatever happens inside."""
+        started = time.monotonic()
+        in_flight = self._metrics.in_flight.labels(service, method)
+        in_flight.inc()
+        self._in_flight += 1
+        code, refusal = grpc.StatusCode.OK, None
+        try:
+            self._refuse_when_full()
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            # The caller hung up, its deadline passed, or we stop; GeneratorExit if it happened
+            # between two responses of a stream, while gRPC was sending.
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except grpc.aio.AbortError:  # the handler has answered by itself
+            code = context.code()
+            raise
+        except HfmdsError as error:
+            code, refusal = status_of(error), str(error)
+            level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
+            fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": refusal}
+            log.log(level, "call refused", extra=fields)
+        except Exception:
+            error_id = uuid.uuid4().hex[:12]
+            code = grpc.StatusCode.INTERNAL
+            refusal = f"internal error {error_id}; the log of {self._metrics.process} has it"
+            fields = {"rpc": f"{service}/{method}", "error_id": error_id}
+            log.exception("call failed", extra=fields)
+        finally:
+            self._in_flight -= 1
+            in_flight.dec()
+            self._metrics.requests.labels(service, method, code.name).inc()
+            self._metrics.duration.labels(service, method).observe(time.monotonic() - started)
+        if refusal is not None:
+            # Last: a caller that hears "no" finds its place free and the call counted.
+            await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS])
+
+    def _refuse_when_full(self) -> None:
+        # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "do not try again".
+        if self._in_flight > self._max_concurrent_rpcs:
+            raise Unavailable(
+                f"{self._metrics.process} has {self._max_concurrent_rpcs} calls in flight, "
+                f"its limit; try again later"
+            )
+
+
+# By whether the request and the response are streams.
+_HANDLER: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}

@@ -1,0 +1,121 @@
+"""A gRPC server as this project runs one: capped, measured, with health and reflection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from hfmds.errors import ConfigurationError
+from hfmds.service.address import bound_socket, join_address, split_address
+from hfmds.service.interceptors import CallInterceptor
+from hfmds.service.rpc_metrics import RpcMetrics
+
+_OPTIONS = (
+    # Two servers on one port would each get half of the calls: a taken port must fail.
+    ("grpc.so_reuseport", 0),
+    # Content moves in chunks of 1 MiB, so nothing larger is ever honest.
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.max_metadata_size", 8 * 1024),
+    ("grpc.absolute_max_metadata_size", 16 * 1024),
+    # A device that vanished behind its NAT is noticed, and its waiting call ended, in 80 s.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # Devices ping every 30 s during a call (channel.py); more often than this is abuse.
+    ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
+    # A device that trains holds no connection open.
+    ("grpc.max_connection_idle_ms", 5 * 60_000),
+)
+
+
+class GrpcServer:
+    """Serves the added services; "not ready" to health checks until told otherwise.
+
+    Make it inside the running event loop.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        metrics: RpcMetrics,
+        *,
+        max_concurrent_rpcs: int = 10_000,
+        setting: str = "HFMDS_LISTEN",
+    ) -> None:
+        self._listen = listen
+        self._setting = setting
+        self._address: str | None = None
+        self._unready_reason: str | None = "starting"
+        self._health = health.aio.HealthServicer()
+        self._service_names: list[str] = []
+        self._server = grpc.aio.server(
+            interceptors=(CallInterceptor(metrics, max_concurrent_rpcs),), options=_OPTIONS
+        )
+
+    def add(
+        self,
+        register: Callable[[Any, grpc.aio.Server], None],
+        servicer: object,
+        service_name: str,
+    ) -> None:
+        """Serve `servicer`, registered with its generated `add_..._to_server`; before `start`."""
+        register(servicer, self._server)
+        self._service_names.append(service_name)
+
+    async def start(self) -> None:
+        """Bind and answer; a ConfigurationError says why the address cannot be had."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        await self._publish_health()
+        # gRPC tells only that a bind failed; a socket of our own tells why.
+        bound_socket(self._listen, self._setting).close()
+        try:
+            port = self._server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._listen}: {error}; set {self._setting}"
+            ) from error
+        self._address = join_address(split_address(self._listen)[0], port)
+        await self._server.start()
+
+    @property
+    def address(self) -> str:
+        """The bound `host:port`, known once started."""
+        if self._address is None:
+            raise RuntimeError("the server has not been started")
+        return self._address
+
+    async def set_ready(self, ready: bool, reason: str = "not ready") -> None:
+        """Tell health checks whether to send calls here, and if not, why."""
+        self._unready_reason = None if ready else reason
+        await self._publish_health()
+
+    def unready_reason(self) -> str | None:
+        """Why calls should not be sent here now; None when they may."""
+        return self._unready_reason
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no new calls, let those in flight end within the grace, then cut them."""
+        self._unready_reason = "stopping"
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+
+    @asynccontextmanager
+    async def serving(self, grace_seconds: float) -> AsyncIterator[None]:
+        """Started inside, and stopped whatever happens: a server left running spoils the exit."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop(grace_seconds)
+
+    async def _publish_health(self) -> None:
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.NOT_SERVING if self._unready_reason else statuses.SERVING
+        for name in ("", *self._service_names):
+            await self._health.set(name, status)

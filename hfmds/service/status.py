@@ -1,0 +1,74 @@
+"""The one mapping between `hfmds.errors` and gRPC status codes, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import grpc
+
+from hfmds.errors import (
+    ConfigurationError,
+    Conflict,
+    CorruptData,
+    HfmdsError,
+    InvalidInput,
+    LimitExceeded,
+    NotAllowed,
+    NotFound,
+    TooLate,
+    Unavailable,
+    WrongState,
+)
+from hfmds.service.peer import Peer
+
+STATUS_OF: Mapping[type[HfmdsError], grpc.StatusCode] = {
+    InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    CorruptData: grpc.StatusCode.DATA_LOSS,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Conflict: grpc.StatusCode.ALREADY_EXISTS,
+    WrongState: grpc.StatusCode.FAILED_PRECONDITION,
+    TooLate: grpc.StatusCode.ABORTED,
+    LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    NotAllowed: grpc.StatusCode.PERMISSION_DENIED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    # The server's own fault: nothing the caller could put right.
+    ConfigurationError: grpc.StatusCode.INTERNAL,
+    HfmdsError: grpc.StatusCode.INTERNAL,
+}
+
+_ERROR_OF: Mapping[grpc.StatusCode, type[HfmdsError]] = {
+    **{code: error for error, code in STATUS_OF.items()},
+    grpc.StatusCode.INTERNAL: HfmdsError,
+    # Codes only gRPC itself, a proxy or an older server sends.
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
+    grpc.StatusCode.CANCELLED: Unavailable,  # the server went away in mid-call
+    grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidInput,
+    grpc.StatusCode.UNIMPLEMENTED: ConfigurationError,
+}
+
+
+def status_of(error: HfmdsError) -> grpc.StatusCode:
+    """The status a server answers with when a handler raises `error`."""
+    return next(STATUS_OF[cls] for cls in type(error).__mro__ if cls in STATUS_OF)
+
+
+def error_from(rpc_error: grpc.aio.AioRpcError, peer: Peer) -> HfmdsError:
+    """The error a failed call to `peer` means here, with the server's own message in it."""
+    code = rpc_error.code()
+    said = rpc_error.details() or code.name
+    match code:
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            message = (
+                f"{peer} is unavailable ({said}); is it running, and is {peer.setting} its address?"
+            )
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = f"{peer} did not answer in time ({said})"
+        case grpc.StatusCode.UNIMPLEMENTED:
+            message = (
+                f"{peer} does not know this call ({said}); does {peer.setting} name another "
+                f"service, or one of another version?"
+            )
+        case _:
+            message = f"{said} (answer of {peer})"
+    return _ERROR_OF.get(code, HfmdsError)(message)

@@ -1,0 +1,230 @@
+"""Content by digest: the one place where weights, plans and synthetic batches are kept.
+
+`Blobs` is the seam; `FolderBlobs` keeps each blob as a file. Both are synchronous: on an event
+loop, call them through `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from hfmds.digest import Digest, digest_of, digest_of_file
+from hfmds.errors import ConfigurationError, CorruptData, InvalidInput, NotFound
+from hfmds.storage.files import (
+    full_disk_is_unavailable,
+    make_data_folder,
+    make_folder_durably,
+    sync_file,
+    sync_folder,
+)
+
+CHUNK_BYTES = 1024 * 1024
+"""How much content travels in one message."""
+
+_ABANDONED_AFTER_SECONDS = 3600
+
+
+class Blobs(Protocol):
+    """Immutable pieces of content, each named by its digest.
+
+    A put returns only when the content would survive a crash, and nobody ever sees half of it.
+    Putting what is there already, and deleting what is not, change nothing. A blob whose length is
+    not its digest's counts as absent, so that sending it again mends it. Every method may be called
+    from any thread, and may raise Unavailable when the storage is full or away.
+    """
+
+    def contains(self, digest: Digest) -> bool:
+        """Whether the blob is here."""
+
+    def put_bytes(self, data: bytes | memoryview) -> Digest:
+        """Keep the bytes and return their name."""
+
+    def put_file(self, digest: Digest, path: Path) -> None:
+        """Keep the file's content, which the caller has checked against `digest`; moves the file.
+
+        InvalidInput if its size is not the digest's.
+        """
+
+    def read(
+        self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        """The content from `offset` on, in chunks.
+
+        Raises at the call, not at the first chunk: NotFound, or InvalidInput for an offset beyond
+        the end.
+        """
+
+    def local_path(self, digest: Digest) -> Path:
+        """A file with the content, to read or memory-map, never to change; NotFound."""
+
+    def delete(self, digest: Digest) -> None:
+        """Forget the blob."""
+
+    def verify(self, digest: Digest) -> None:
+        """Read the blob and compare: NotFound, or CorruptData if a byte has changed."""
+
+    def total_bytes(self) -> int:
+        """The size of all content together; looks at every blob, so ask seldom."""
+
+
+class FolderBlobs:
+    """Blobs as files in `folder`, two levels deep: `ab/cd/abcd...`.
+
+    A new blob is written to `incoming/`, synced, then renamed into place.
+    """
+
+    def __init__(self, folder: Path, *, setting: str = "HFMDS_BLOBS_URL or HFMDS_DATA_DIR") -> None:
+        self._folder = folder
+        self._incoming = folder / "incoming"
+        make_data_folder(self._incoming, setting)
+        self._clear_abandoned(now=time.time())
+
+    def contains(self, digest: Digest) -> bool:
+        try:
+            return self._path(digest).stat().st_size == digest.size_bytes
+        except FileNotFoundError:
+            return False
+
+    def put_bytes(self, data: bytes | memoryview) -> Digest:
+        digest = digest_of(data)
+        if self.contains(digest):
+            self._confirm(digest)
+            return digest
+        temporary = self._temporary()
+        try:
+            with full_disk_is_unavailable(self._folder):
+                temporary.write_bytes(data)
+                self._move_in(digest, temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return digest
+
+    def put_file(self, digest: Digest, path: Path) -> None:
+        size_bytes = path.stat().st_size
+        if size_bytes != digest.size_bytes:
+            raise InvalidInput(f"blob {digest} cannot be made of a file of {size_bytes} bytes")
+        if self.contains(digest):
+            self._confirm(digest)
+            path.unlink()
+            return
+        with full_disk_is_unavailable(self._folder):
+            try:
+                self._move_in(digest, path)
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # the file is on another file system
+                    raise
+                self._copy_in(digest, path)
+                path.unlink()
+
+    def read(
+        self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        path = self.local_path(digest)
+        if not 0 <= offset <= digest.size_bytes:
+            raise InvalidInput(f"blob {digest} has no offset {offset}")
+        return self._chunks(digest, path, offset, chunk_bytes)
+
+    def _chunks(self, digest: Digest, path: Path, offset: int, chunk_bytes: int) -> Iterator[bytes]:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # deleted since `read`
+            raise _missing(digest) from None
+        with file:
+            file.seek(offset)
+            while chunk := file.read(chunk_bytes):
+                yield chunk
+
+    def local_path(self, digest: Digest) -> Path:
+        if not self.contains(digest):
+            raise _missing(digest)
+        return self._path(digest)
+
+    def delete(self, digest: Digest) -> None:
+        if self.contains(digest):  # the hash alone, with a wrong size, names nothing here
+            # Not synced: a deletion that a crash undoes is merely done again.
+            self._path(digest).unlink(missing_ok=True)
+
+    def verify(self, digest: Digest) -> None:
+        path = self._path(digest)
+        try:
+            found = digest_of_file(path)
+        except FileNotFoundError:
+            raise _missing(digest) from None
+        if found != digest:
+            raise CorruptData(f"blob {digest} has changed: {path} now holds {found}; delete it")
+
+    def total_bytes(self) -> int:
+        return sum(_size_bytes(path) for path in self._folder.glob("??/??/*"))
+
+    def _path(self, digest: Digest) -> Path:
+        name = digest.sha256
+        return self._folder / name[:2] / name[2:4] / name
+
+    def _temporary(self) -> Path:
+        return self._incoming / uuid.uuid4().hex
+
+    def _move_in(self, digest: Digest, path: Path) -> None:
+        """The order matters: bytes on disk, then the name, then the name on disk."""
+        destination = self._path(digest)
+        sync_file(path)
+        make_folder_durably(destination.parent)
+        path.rename(destination)
+        sync_folder(destination.parent)
+
+    def _copy_in(self, digest: Digest, path: Path) -> None:
+        temporary = self._temporary()
+        try:
+            shutil.copyfile(path, temporary)
+            self._move_in(digest, temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _confirm(self, digest: Digest) -> None:
+        """Another thread may have renamed the blob into place but not synced the name yet."""
+        sync_folder(self._path(digest).parent)
+
+    def _clear_abandoned(self, now: float) -> None:
+        """Remove what a killed process left; a live one never needs an hour to write a file."""
+        for path in self._incoming.iterdir():
+            if now - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
+                path.unlink(missing_ok=True)
+
+
+def open_blobs(url_or_path: str | Path) -> Blobs:
+    """The blob store at a `file:///folder` URL or a path."""
+    if isinstance(url_or_path, Path):
+        return FolderBlobs(url_or_path)
+    url = urlsplit(url_or_path)
+    match url.scheme:
+        case "":
+            return FolderBlobs(Path(url_or_path))
+        case "file" if not url.netloc and url.path.startswith("/"):
+            return FolderBlobs(Path(unquote(url.path)))
+        case "file":
+            raise ConfigurationError(
+                f"HFMDS_BLOBS_URL: {url_or_path} needs three slashes and an absolute path: "
+                f"file:///folder"
+            )
+        case scheme:
+            # Not the whole URL: it may hold a key.
+            raise ConfigurationError(
+                f"HFMDS_BLOBS_URL: {scheme}:// is not supported; use file:///folder"
+            )
+
+
+def _missing(digest: Digest) -> NotFound:
+    return NotFound(f"blob {digest} is not here")
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # deleted meanwhile
+        return 0

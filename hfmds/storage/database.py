@@ -1,0 +1,149 @@
+"""The database of a service: SQLite next to the process, or PostgreSQL, by URL.
+
+Synchronous: on an event loop, call through `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.orm import Session
+
+from hfmds.errors import ConfigurationError, Unavailable
+from hfmds.storage.files import make_data_folder
+
+_SETTING = "HFMDS_DATABASE_URL"
+_SUPPORTED = "use sqlite:///file or postgresql+psycopg://user:password@host/name"
+_READ_ONLY = "hfmds_read_only"  # an execution option of our own
+
+# The low byte of SQLite's error code; these pass by themselves or when somebody makes room.
+_PASSING_SQLITE_ERRORS = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
+
+
+def open_database(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
+    """An engine for the URL, tried once; SQLite's writers wait so long for each other.
+
+    ConfigurationError if the URL, the driver or the file is wrong; Unavailable if the server is
+    away. No message shows a password.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigurationError(f"{_SETTING} is not a database URL; {_SUPPORTED}") from None
+    match parsed.get_backend_name():
+        case "sqlite":
+            return _open_sqlite(parsed, busy_timeout_seconds)
+        case "postgresql":
+            return _open_postgresql(parsed)
+        case other:
+            raise ConfigurationError(f"{_SETTING}: {other} is not supported; {_SUPPORTED}")
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Session]:
+    """A transaction that may write: committed at the end, rolled back on an error.
+
+    On SQLite its first statement takes the write lock, even if it reads, so that a later one never
+    fails because another writer came between. A busy or vanished database raises Unavailable.
+    """
+    with (
+        _passing_errors_are_unavailable(engine),
+        Session(engine, expire_on_commit=False) as session,
+        session.begin(),
+    ):
+        yield session
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Session]:
+    """A consistent view that takes no write lock; must not write."""
+    options: dict[str, Any] = {_READ_ONLY: True}
+    if engine.dialect.name == "postgresql":
+        options["isolation_level"] = "REPEATABLE READ"  # what a read is on SQLite anyway
+    with (
+        _passing_errors_are_unavailable(engine),
+        Session(engine.execution_options(**options)) as session,
+        session.begin(),
+    ):
+        yield session
+
+
+def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise ConfigurationError(f"{_SETTING} names no file; use sqlite:///file")
+    make_data_folder(Path(url.database).absolute().parent, setting=_SETTING)
+    engine = create_engine(url, connect_args={"timeout": busy_timeout_seconds})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # the driver must not begin transactions by itself
+        connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for the writer
+        connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        read_only = connection.get_execution_options().get(_READ_ONLY)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    try:
+        with _passing_errors_are_unavailable(engine), engine.begin() as connection:
+            connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema")
+    except DBAPIError as error:
+        engine.dispose()
+        raise ConfigurationError(
+            f"cannot use the database {url.database}: {_reason(error)}; put back a good copy, "
+            f"or set {_SETTING}"
+        ) from error
+    return engine
+
+
+def _open_postgresql(url: URL) -> Engine:
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    try:
+        # pre_ping: a connection the server or a firewall has dropped is replaced unnoticed.
+        engine = create_engine(url, pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{_SETTING} asks for PostgreSQL, but its driver is missing ({error}); "
+            f"pip install 'psycopg[binary]'"
+        ) from error
+    try:
+        engine.connect().close()
+    except OperationalError as error:
+        engine.dispose()
+        raise Unavailable(
+            f"the database {url.render_as_string(hide_password=True)} does not answer: "
+            f"{_reason(error)}; is it running, and is {_SETTING} right?"
+        ) from error
+    return engine
+
+
+@contextmanager
+def _passing_errors_are_unavailable(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if not _passes(error):
+            raise
+        shown = engine.url.render_as_string(hide_password=True)
+        raise Unavailable(f"the database {shown} is busy or away: {_reason(error)}") from error
+
+
+def _passes(error: DBAPIError) -> bool:
+    if isinstance(error.orig, sqlite3.Error):  # for it, a missing table is "operational" too
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE_ERRORS
+    return isinstance(error, OperationalError)
+
+
+def _reason(error: DBAPIError) -> str:
+    """The driver's first line; what follows is advice we give ourselves."""
+    return str(error.orig).partition("\n")[0]

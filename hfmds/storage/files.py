@@ -1,0 +1,85 @@
+"""Files that survive: what it takes for a write to be there after the power comes back."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hfmds.errors import ConfigurationError, Unavailable
+
+
+def make_data_folder(folder: Path, setting: str) -> None:
+    """Create the folder if need be and check that we can write to it.
+
+    ConfigurationError names the folder and the `setting` to change.
+    """
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        make_folder_durably(folder)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot keep data in {folder} ({error.strerror}: {error.filename}); "
+            f"set {setting} to a place this user can write to"
+        ) from error
+
+
+class FolderLock:
+    """Held while a process uses a folder of its own; the kernel frees it when the process ends."""
+
+    def __init__(self, folder: Path, setting: str) -> None:
+        """Take it; ConfigurationError if another process has the folder."""
+        make_data_folder(folder, setting)
+        self._file = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigurationError(
+                f"{folder} is in use by another process; stop it, or set {setting} to another "
+                f"folder"
+            ) from None
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._file.close()
+
+
+def make_folder_durably(folder: Path) -> None:
+    """Create the folder and its parents such that they survive a crash."""
+    if folder.is_dir():
+        return
+    make_folder_durably(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries (creations, renames, deletions) survive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make the file's bytes survive a crash."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def full_disk_is_unavailable(folder: Path) -> Iterator[None]:
+    """A full disk is not the sender's fault: it should try again once there is room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise Unavailable(f"no space left in {folder}; free some, then try again") from error

@@ -1,0 +1,121 @@
+"""Uploads that are not complete yet, kept on disk so that they can be resumed.
+
+An upload is known by its owner (for example a task id) and the digest it announces. Nothing here
+is trusted before `commit` has compared the bytes with that digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from hfmds.digest import Digest, digest_of_file
+from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, WrongState
+from hfmds.storage.blobs import Blobs
+from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
+
+
+class Staging:
+    """Partial uploads in `folder`, none announced larger than `max_bytes`.
+
+    The length of a partial file is the offset to go on from, so a killed process loses nothing it
+    took. Two writers of one upload do no harm: both write the same bytes to the same place, and if
+    they do not, `commit` notices.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int, *, setting: str = "HFMDS_DATA_DIR") -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        make_data_folder(folder, setting)
+
+    def offset(self, owner: str, digest: Digest) -> int:
+        """How many bytes are here already: where the sender goes on."""
+        try:
+            return self._path(owner, digest).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, owner: str, digest: Digest, offset: int, data: bytes) -> int:
+        """Take the next bytes and return the offset after them.
+
+        LimitExceeded if the announced size is above the limit, WrongState if `offset` is not where
+        the upload stands, InvalidInput if there are more bytes than announced.
+        """
+        if digest.size_bytes > self._max_bytes:
+            raise LimitExceeded(
+                f"upload {digest}: {digest.size_bytes} bytes are announced, "
+                f"the limit is {self._max_bytes}"
+            )
+        expected = self.offset(owner, digest)
+        if offset != expected:
+            raise WrongState(f"upload {digest}: offset {offset} was sent, {expected} is next")
+        end = offset + len(data)
+        if end > digest.size_bytes:
+            raise InvalidInput(
+                f"upload {digest}: {end} bytes were sent, {digest.size_bytes} are announced"
+            )
+        with full_disk_is_unavailable(self._folder):
+            _write_at(self._path(owner, digest), offset, data)
+        return end
+
+    def commit(self, owner: str, digest: Digest, blobs: Blobs) -> None:
+        """Check the complete upload and move it into `blobs`; repeating it changes nothing.
+
+        WrongState if bytes are missing; CorruptData, and the upload starts again at 0, if they do
+        not match the digest.
+        """
+        if blobs.contains(digest):
+            self.discard(owner, digest)
+            return
+        have = self.offset(owner, digest)
+        if have != digest.size_bytes:
+            raise WrongState(
+                f"upload {digest}: {have} of {digest.size_bytes} bytes are here; "
+                f"send the rest from offset {have}"
+            )
+        path = self._path(owner, digest)
+        path.touch()  # an empty upload has had no byte to make its file
+        try:
+            found = digest_of_file(path)
+            if found == digest:
+                blobs.put_file(digest, path)
+        except FileNotFoundError:
+            # Another commit of the same upload was quicker; it put the blob, or found it corrupt.
+            self.commit(owner, digest, blobs)
+            return
+        if found != digest:
+            self.discard(owner, digest)
+            raise CorruptData(
+                f"upload {digest}: the bytes that came are {found}; send it again from offset 0"
+            )
+
+    def discard(self, owner: str, digest: Digest) -> None:
+        """Forget a partial upload."""
+        self._path(owner, digest).unlink(missing_ok=True)
+
+    def purge(self, older_than_seconds: float, now: float) -> int:
+        """Remove uploads that got no byte for so long before `now` (Unix time); their number."""
+        removed = 0
+        for path in self._folder.glob("*.part"):
+            if now - path.stat().st_mtime > older_than_seconds:
+                path.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
+    def _path(self, owner: str, digest: Digest) -> Path:
+        # Hashed: an owner's name may come from a peer and must not choose a path.
+        key = f"{digest.sha256}/{digest.size_bytes}/{owner}"
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.part"
+
+
+def _write_at(path: Path, offset: int, data: bytes) -> None:
+    # Not appended: a writer that lost the race must not shift what comes after it.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(descriptor, rest, offset)
+            offset, rest = offset + written, rest[written:]
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,134 @@
+"""A service with one method of each kind, and ways to run and call it on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry
+
+from hfmds.service.channel import Peer, open_channel
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+
+SERVICE = "test.v1.ProbeService"
+
+
+class Probe:
+    """Every method asks `behave` what to do with a request: it returns bytes or raises."""
+
+    def __init__(self, behave: Callable[[bytes], bytes]) -> None:
+        self._behave = behave
+        self.waiting = asyncio.Event()
+        self.release = asyncio.Event()
+        self.stream_closed = asyncio.Event()
+
+    async def unary(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return self._behave(request)
+
+    async def download(
+        self, request: bytes, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            yield self._behave(request)
+            await asyncio.sleep(60)
+        finally:
+            self.stream_closed.set()
+
+    async def flood(
+        self, request: bytes, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(1024 * 1024)
+        finally:
+            self.stream_closed.set()
+
+    async def upload(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+    ) -> bytes:
+        return self._behave(b"".join([chunk async for chunk in requests]))
+
+    async def wait(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        self.waiting.set()
+        await self.release.wait()
+        return b"released"
+
+    async def abort(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "by hand")
+        return b""
+
+
+def register(probe: Probe, server: grpc.aio.Server) -> None:
+    """What a generated `add_..._to_server` does, without serialisation."""
+    methods = {
+        "Unary": grpc.unary_unary_rpc_method_handler(probe.unary),
+        "Download": grpc.unary_stream_rpc_method_handler(probe.download),
+        "Flood": grpc.unary_stream_rpc_method_handler(probe.flood),
+        "Upload": grpc.stream_unary_rpc_method_handler(probe.upload),
+        "Wait": grpc.unary_unary_rpc_method_handler(probe.wait),
+        "Abort": grpc.unary_unary_rpc_method_handler(probe.abort),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+
+
+class Stub:
+    """What a generated stub does, without serialisation."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.unary: Any = channel.unary_unary(f"/{SERVICE}/Unary")
+        self.download: Any = channel.unary_stream(f"/{SERVICE}/Download")
+        self.flood: Any = channel.unary_stream(f"/{SERVICE}/Flood")
+        self.upload: Any = channel.stream_unary(f"/{SERVICE}/Upload")
+        self.wait: Any = channel.unary_unary(f"/{SERVICE}/Wait")
+        self.abort: Any = channel.unary_unary(f"/{SERVICE}/Abort")
+        self.missing: Any = channel.unary_unary(f"/{SERVICE}/Missing")
+
+
+class Running:
+    """A started server, its probe, its metrics, and a channel to it."""
+
+    def __init__(self, behave: Callable[[bytes], bytes], max_concurrent_rpcs: int) -> None:
+        self.registry = CollectorRegistry()
+        self.probe = Probe(behave)
+        self.server = GrpcServer(
+            "127.0.0.1:0",
+            RpcMetrics("tester", self.registry),
+            max_concurrent_rpcs=max_concurrent_rpcs,
+        )
+        self.server.add(register, self.probe, SERVICE)
+
+    async def start(self) -> None:
+        await self.server.start()
+        self.peer = Peer("tester", self.server.address, "HFMDS_TESTER")
+        self.channel = open_channel(self.peer)
+        self.stub = Stub(self.channel)
+
+    async def stop(self) -> None:
+        await self.channel.close()
+        await self.server.stop(0)
+
+    def count(self, method: str, code: str) -> float:
+        labels = {"service": SERVICE, "method": method, "code": code}
+        return self.registry.get_sample_value("hfmds_tester_rpc_requests_total", labels) or 0
+
+    async def counted(self, method: str, code: str) -> None:
+        """Returns once such a call was counted: the caller may know of its end before."""
+        async with asyncio.timeout(10):
+            while not self.count(method, code):  # noqa: ASYNC110 (a counter has no event)
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(
+    behave: Callable[[bytes], bytes] = lambda request: request, *, max_concurrent_rpcs: int = 100
+) -> AsyncIterator[Running]:
+    """A server on a free port of 127.0.0.1 for the time of the block."""
+    it = Running(behave, max_concurrent_rpcs)
+    await it.start()
+    try:
+        yield it
+    finally:
+        await it.stop()

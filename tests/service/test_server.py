@@ -1,0 +1,303 @@
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from hfmds.errors import ConfigurationError, LimitExceeded, TooLate
+from hfmds.service.address import split_address
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+from tests.service.loopback import SERVICE, Running, running
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def refuse(request: bytes) -> bytes:
+    raise TooLate(f"round {request.decode()} is over")
+
+
+def fail(request: bytes) -> bytes:
+    raise ZeroDivisionError("secret detail")
+
+
+async def outcome_of(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    return failure.value.code(), failure.value.details()
+
+
+async def drained(call: grpc.aio.UnaryStreamCall) -> list[bytes]:
+    return [response async for response in call]
+
+
+async def chunks(*parts: Any) -> AsyncIterator[Any]:
+    for part in parts:
+        yield part
+
+
+def test_all_kinds_of_calls_pass_through() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            assert await it.stub.unary(b"x") == b"x"
+            assert await it.stub.upload(chunks(b"x", b"y")) == b"xy"
+            download = it.stub.download(b"z")
+            assert [await download.read(), await download.read()] == [b"first", b"z"]
+            assert it.count("Unary", "OK") == it.count("Upload", "OK") == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_error_of_ours_is_answered_with_its_status_and_message() -> None:
+    async def scenario() -> None:
+        async with running(refuse) as it:
+            expected = (grpc.StatusCode.ABORTED, "round 3 is over")
+            assert await outcome_of(it.stub.unary(b"3")) == expected
+            assert await outcome_of(it.stub.upload(chunks(b"3"))) == expected
+            assert await outcome_of(drained(it.stub.download(b"3"))) == expected
+            for method in ("Unary", "Upload", "Download"):
+                assert it.count(method, "ABORTED") == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_unexpected_error_shows_an_id_and_logs_the_rest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> str:
+        async with running(fail) as it:
+            code, details = await outcome_of(it.stub.unary(b""))
+            assert code is grpc.StatusCode.INTERNAL
+            assert it.count("Unary", "INTERNAL") == 1
+            return details
+
+    details = asyncio.run(scenario())
+    record = next(r for r in caplog.records if r.getMessage() == "call failed")
+    fields = vars(record)
+    assert details == f"internal error {fields['error_id']}; the log of tester has it"
+    assert fields["rpc"] == f"{SERVICE}/Unary"
+    assert "secret detail" in caplog.text
+
+
+def test_an_expected_error_is_logged_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with running(refuse) as it:
+            await outcome_of(it.stub.unary(b"3"))
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    record = next(r for r in caplog.records if r.getMessage() == "call refused")
+    fields = vars(record)
+    assert (fields["code"], fields["reason"]) == ("ABORTED", "round 3 is over")
+    assert record.exc_info is None
+
+
+def test_an_endless_message_still_reaches_the_caller() -> None:
+    def complain(request: bytes) -> bytes:
+        raise LimitExceeded("ü" * 100_000)
+
+    async def scenario() -> None:
+        async with running(complain) as it:
+            code, details = await outcome_of(it.stub.unary(b""))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert details == "ü" * 1000
+
+    asyncio.run(scenario())
+
+
+def test_a_handler_may_answer_by_itself() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            expected = (grpc.StatusCode.OUT_OF_RANGE, "by hand")
+            assert await outcome_of(it.stub.abort(b"")) == expected
+            await it.counted("Abort", "OUT_OF_RANGE")
+
+    asyncio.run(scenario())
+
+
+def test_an_unknown_method_is_refused_and_makes_no_label() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            assert (await outcome_of(it.stub.missing(b"")))[0] is grpc.StatusCode.UNIMPLEMENTED
+            assert it.count("Missing", "UNIMPLEMENTED") == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_hangs_up_ends_the_stream_at_once() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            download = it.stub.download(b"x")
+            await download.read()
+            download.cancel()
+            await asyncio.wait_for(it.probe.stream_closed.wait(), 5)
+            await it.counted("Download", "CANCELLED")
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_hangs_up_while_the_server_sends_is_counted_as_such() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            flood = it.stub.flood(b"")
+            await flood.read()
+            await asyncio.sleep(0.1)  # nobody reads: the server is stuck between two responses
+            flood.cancel()
+            await asyncio.wait_for(it.probe.stream_closed.wait(), 5)
+            await it.counted("Flood", "CANCELLED")
+            assert it.count("Flood", "OK") == 0
+
+    asyncio.run(scenario())
+
+
+def test_calls_beyond_the_limit_are_told_to_try_again_but_health_answers() -> None:
+    async def scenario() -> None:
+        async with running(max_concurrent_rpcs=1) as it:
+            waiting = it.stub.wait(b"")
+            await it.probe.waiting.wait()
+            labels = {"service": SERVICE, "method": "Wait"}
+            in_flight = it.registry.get_sample_value("hfmds_tester_rpc_in_flight", labels)
+            assert in_flight == 1
+            code, details = await outcome_of(it.stub.unary(b"x"))
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert details == "tester has 1 calls in flight, its limit; try again later"
+            assert await health(it) == NOT_SERVING
+            it.probe.release.set()
+            assert await waiting == b"released"
+            assert await it.stub.unary(b"x") == b"x"
+
+    asyncio.run(scenario())
+
+
+def test_a_message_above_four_mebibytes_is_refused() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            code, _ = await outcome_of(it.stub.unary(bytes(4 * 1024 * 1024 + 1)))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    asyncio.run(scenario())
+
+
+def test_metadata_above_its_cap_are_refused() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            code, _ = await outcome_of(it.stub.unary(b"", metadata=(("note", "x" * 32_000),)))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    asyncio.run(scenario())
+
+
+async def health(it: Running, service: str = "") -> int:
+    stub = health_pb2_grpc.HealthStub(it.channel)
+    status: int = (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status
+    return status
+
+
+def test_health_follows_readiness_for_the_server_and_each_service() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            assert it.server.unready_reason() == "starting"
+            assert [await health(it), await health(it, SERVICE)] == [NOT_SERVING] * 2
+            await it.server.set_ready(True)
+            assert it.server.unready_reason() is None
+            assert [await health(it), await health(it, SERVICE)] == [SERVING] * 2
+            await it.server.set_ready(False, "the store is away")
+            assert it.server.unready_reason() == "the store is away"
+            assert await health(it) == NOT_SERVING
+        assert it.server.unready_reason() == "stopping"
+
+    asyncio.run(scenario())
+
+
+def test_a_watcher_of_health_hears_of_the_stop_before_the_calls_are_cut() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            await it.server.set_ready(True)
+            stub = health_pb2_grpc.HealthStub(it.channel)
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+            assert (await watch.read()).status == SERVING
+            stopping = asyncio.create_task(it.server.stop(0.2))
+            assert (await watch.read()).status == NOT_SERVING
+            await stopping
+
+    asyncio.run(scenario())
+
+
+def test_reflection_lists_the_services() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            stub = reflection_pb2_grpc.ServerReflectionStub(it.channel)
+            ask = reflection_pb2.ServerReflectionRequest(list_services="")
+            answer = await anext(aiter(stub.ServerReflectionInfo(chunks(ask))))
+            names = {service.name for service in answer.list_services_response.service}
+            assert {SERVICE, "grpc.health.v1.Health"} <= names
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_is_refused_with_the_remedy() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            second = GrpcServer(it.server.address, RpcMetrics("second", CollectorRegistry()))
+            with pytest.raises(ConfigurationError) as refusal:
+                await second.start()
+            port = split_address(it.server.address)[1]
+            assert str(refusal.value) == (
+                f"port {port} on 127.0.0.1 is in use; stop the other process or set HFMDS_LISTEN"
+            )
+
+    asyncio.run(scenario())
+
+
+def test_a_server_takes_its_port_back_at_once() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            assert await it.stub.unary(b"x") == b"x"
+        again = GrpcServer(it.server.address, RpcMetrics("again", CollectorRegistry()))
+        await again.start()
+        await again.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_call_in_flight_may_end_within_the_grace() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            waiting = it.stub.wait(b"")
+            await it.probe.waiting.wait()
+            stopping = asyncio.create_task(it.server.stop(5))
+            await asyncio.sleep(0.05)
+            it.probe.release.set()
+            assert await waiting == b"released"
+            await stopping
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_while_serving_still_stops_the_server() -> None:
+    async def scenario() -> None:
+        server = GrpcServer("127.0.0.1:0", RpcMetrics("first", CollectorRegistry()))
+        with pytest.raises(ConfigurationError, match="wrong"):
+            async with server.serving(grace_seconds=0):
+                raise ConfigurationError("wrong")
+        again = GrpcServer(server.address, RpcMetrics("again", CollectorRegistry()))
+        async with again.serving(grace_seconds=0):
+            assert again.address == server.address
+
+    asyncio.run(scenario())
+
+
+def test_the_address_is_unknown_before_the_start() -> None:
+    async def scenario() -> None:
+        server = GrpcServer("127.0.0.1:0", RpcMetrics("tester", CollectorRegistry()))
+        with pytest.raises(RuntimeError, match="has not been started"):
+            _ = server.address
+        await server.stop(0)
+
+    asyncio.run(scenario())

@@ -1,0 +1,95 @@
+import grpc
+import pytest
+
+import hfmds.errors
+from hfmds.errors import ConfigurationError, HfmdsError, InvalidInput, NotAllowed, Unavailable
+from hfmds.service.peer import Peer
+from hfmds.service.status import STATUS_OF, error_from, status_of
+
+PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
+
+ALL_ERRORS = [
+    error
+    for error in vars(hfmds.errors).values()
+    if isinstance(error, type) and issubclass(error, HfmdsError)
+]
+
+
+def failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+def test_every_error_has_a_status_of_its_own() -> None:
+    assert set(STATUS_OF) == set(ALL_ERRORS)
+    ours = [STATUS_OF[e] for e in ALL_ERRORS if e not in (HfmdsError, ConfigurationError)]
+    assert len(ours) == len(set(ours))
+
+
+@pytest.mark.parametrize("error", [e for e in ALL_ERRORS if e is not ConfigurationError])
+def test_an_error_is_the_same_on_the_other_side(error: type[HfmdsError]) -> None:
+    code = status_of(error("round 3 is over"))
+    back = error_from(failure(code, "round 3 is over"), PEER)
+    assert type(back) is error
+    assert "round 3 is over" in str(back)
+    assert "coordinator at 127.0.0.1:7401" in str(back)
+
+
+def test_an_error_without_an_entry_is_answered_like_its_parent() -> None:
+    class Special(InvalidInput):
+        pass
+
+    assert status_of(Special("x")) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_wrong_configuration_of_the_server_is_not_the_callers() -> None:
+    back = error_from(failure(status_of(ConfigurationError("x")), "x"), PEER)
+    assert type(back) is HfmdsError
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            Unavailable,
+            (
+                "coordinator at 127.0.0.1:7401 is unavailable (connection refused); "
+                "is it running, and is HFMDS_COORDINATOR its address?"
+            ),
+        ),
+        (
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            Unavailable,
+            "coordinator at 127.0.0.1:7401 did not answer in time (connection refused)",
+        ),
+        (
+            grpc.StatusCode.UNIMPLEMENTED,
+            ConfigurationError,
+            (
+                "coordinator at 127.0.0.1:7401 does not know this call (connection refused); "
+                "does HFMDS_COORDINATOR name another service, or one of another version?"
+            ),
+        ),
+        (
+            grpc.StatusCode.UNAUTHENTICATED,
+            NotAllowed,
+            "connection refused (answer of coordinator at 127.0.0.1:7401)",
+        ),
+        (
+            grpc.StatusCode.UNKNOWN,
+            HfmdsError,
+            "connection refused (answer of coordinator at 127.0.0.1:7401)",
+        ),
+    ],
+)
+def test_what_grpc_says_by_itself_is_put_into_our_words(
+    code: grpc.StatusCode, error: type[HfmdsError], message: str
+) -> None:
+    back = error_from(failure(code, "connection refused"), PEER)
+    assert type(back) is error
+    assert str(back) == message
+
+
+def test_a_status_without_a_message_is_named() -> None:
+    back = error_from(failure(grpc.StatusCode.NOT_FOUND, ""), PEER)
+    assert str(back) == "NOT_FOUND (answer of coordinator at 127.0.0.1:7401)"

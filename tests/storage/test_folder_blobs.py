@@ -1,0 +1,168 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hfmds.digest import digest_of
+from hfmds.errors import ConfigurationError, CorruptData, NotFound
+from hfmds.storage.blobs import FolderBlobs, open_blobs
+from tests.storage.blobs_suite import CONTENT, BlobsSuite
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> FolderBlobs:
+    return FolderBlobs(tmp_path / "blobs")
+
+
+class TestFolderBlobs(BlobsSuite):
+    pass
+
+
+def test_an_altered_byte_is_noticed(blobs: FolderBlobs) -> None:
+    digest = blobs.put_bytes(CONTENT)
+    path = blobs.local_path(digest)
+    path.write_bytes(b"X" + CONTENT[1:])
+    with pytest.raises(CorruptData) as refusal:
+        blobs.verify(digest)
+    found = digest_of(b"X" + CONTENT[1:])
+    expected = f"blob {digest} has changed: {path} now holds {found}; delete it"
+    assert str(refusal.value) == expected
+
+
+def test_a_truncated_blob_is_missing_until_it_is_put_again(blobs: FolderBlobs) -> None:
+    digest = blobs.put_bytes(CONTENT)
+    os.truncate(blobs.local_path(digest), 10)
+    assert not blobs.contains(digest)
+    with pytest.raises(CorruptData):
+        blobs.verify(digest)
+    blobs.put_bytes(CONTENT)
+    blobs.verify(digest)
+
+
+def test_a_blob_deleted_before_its_first_chunk_is_missing(blobs: FolderBlobs) -> None:
+    digest = blobs.put_bytes(CONTENT)
+    chunks = blobs.read(digest)
+    blobs.delete(digest)
+    with pytest.raises(NotFound):
+        next(chunks)
+
+
+def test_a_file_on_another_file_system_is_copied_in(blobs: FolderBlobs, tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm") / f"hfmds-test-{os.getpid()}"
+    if not elsewhere.parent.is_dir() or elsewhere.parent.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    elsewhere.write_bytes(CONTENT)
+    blobs.put_file(digest_of(CONTENT), elsewhere)
+    blobs.verify(digest_of(CONTENT))
+    assert not elsewhere.exists()
+    assert list((tmp_path / "blobs" / "incoming").iterdir()) == []
+
+
+PUT_FOR_EVER = """
+import os, sys
+from pathlib import Path
+from hfmds.storage.blobs import FolderBlobs
+blobs = FolderBlobs(Path(sys.argv[1]))
+while True:
+    digest = blobs.put_bytes(os.urandom(4_000_000))
+    print(digest.sha256, digest.size_bytes, flush=True)
+"""
+
+
+def test_a_killed_process_leaves_only_whole_blobs_and_all_it_acknowledged(tmp_path: Path) -> None:
+    folder = tmp_path / "blobs"
+    acknowledged: set[str] = set()
+    for milliseconds in (0, 3, 7, 11):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PUT_FOR_EVER, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]  # at least one blob is in
+        time.sleep(milliseconds / 1000)  # and the kill hits the next at another point
+        process.send_signal(signal.SIGKILL)
+        lines += process.communicate(timeout=10)[0].splitlines()
+        acknowledged |= {line.split()[0] for line in lines if line}
+    survivors = FolderBlobs(folder)
+    found = [digest_of(path.read_bytes()) for path in folder.glob("??/??/*")]
+    assert acknowledged <= {digest.sha256 for digest in found}
+    for digest in found:
+        survivors.verify(digest)  # its name is its content
+
+
+# The kernel kills the process at the millionth byte it writes to a file.
+PUT_AND_DIE_HALF_WAY = """
+import resource, signal, sys
+from pathlib import Path
+from hfmds.storage.blobs import FolderBlobs
+blobs = FolderBlobs(Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+blobs.put_bytes(bytes(4_000_000))
+"""
+
+
+def test_a_process_killed_in_mid_write_leaves_nothing_to_be_seen(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", PUT_AND_DIE_HALF_WAY, str(tmp_path)])
+    assert killed.returncode == -signal.SIGXFSZ
+    (half,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert half.stat().st_size == 1_000_000
+    assert half.parent.name == "incoming"
+    blobs = FolderBlobs(tmp_path)
+    assert blobs.total_bytes() == 0
+    blobs.verify(blobs.put_bytes(bytes(4_000_000)))
+
+
+def test_what_a_killed_process_left_is_cleared_an_hour_later(tmp_path: Path) -> None:
+    incoming = tmp_path / "incoming"
+    incoming.mkdir()
+    fresh, stale = incoming / "fresh", incoming / "stale"
+    for path in (fresh, stale):
+        path.write_bytes(b"half a bl")
+    os.utime(stale, (time.time() - 3700, time.time() - 3700))
+    FolderBlobs(tmp_path)
+    assert list(incoming.iterdir()) == [fresh]
+
+
+def test_blobs_open_by_path_or_file_url(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    digest = open_blobs(folder).put_bytes(CONTENT)
+    assert open_blobs(str(folder)).contains(digest)
+    assert open_blobs(folder.as_uri()).contains(digest)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (
+            "s3://key:secret@bucket",
+            "HFMDS_BLOBS_URL: s3:// is not supported; use file:///folder",
+        ),
+        (
+            "file://folder",
+            (
+                "HFMDS_BLOBS_URL: file://folder needs three slashes and an absolute path: "
+                "file:///folder"
+            ),
+        ),
+    ],
+)
+def test_a_url_that_cannot_be_opened_is_refused(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        open_blobs(url)
+    assert str(refusal.value) == message
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "blobs"
+    with pytest.raises(ConfigurationError) as refusal:
+        open_blobs(folder)
+    assert str(refusal.value) == (
+        f"cannot keep data in {folder}/incoming (File exists: {tmp_path}/file); "
+        f"set HFMDS_BLOBS_URL or HFMDS_DATA_DIR to a place this user can write to"
+    )

@@ -1,0 +1,47 @@
+"""The README tells the truth about the programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.settings import CoordinatorSettings
+from edge_client.settings import EdgeSettings
+from hfmds.service.settings import ServiceSettings, settings_table
+from synthesis_store.settings import StoreSettings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PROGRAMS: dict[str, type[ServiceSettings]] = {
+    "coordinator": CoordinatorSettings,
+    "store": StoreSettings,
+    "edge": EdgeSettings,
+}
+
+
+def expected_table() -> str:
+    """One row per variable and default: which programs know it, what it means."""
+    known_by: dict[tuple[str, str, str], list[str]] = {}
+    for program, settings in PROGRAMS.items():
+        for row in settings_table(settings):
+            variable, _flag, default, meaning = (
+                row.removeprefix("| ").removesuffix(" |").split(" | ", 3)
+            )
+            known_by.setdefault((variable, default, meaning), []).append(program)
+    rows = [
+        f"| {variable} | {', '.join(programs)} | {default} | {meaning} |"
+        for (variable, default, meaning), programs in sorted(known_by.items())
+    ]
+    return "\n".join(["| variable | known to | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def test_the_settings_table_is_that_of_the_code() -> None:
+    table = expected_table()
+    assert table in (REPOSITORY / "README.md").read_text(), f"put this into the README:\n{table}"
+
+
+def test_files_the_readme_names_exist() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    rows = text.partition("## Where to change what")[2].splitlines()
+    named = [name for row in rows for name in row.split("`")[1::2] if "/" in name]
+    assert len(named) > 10
+    missing = [name for name in named if not (REPOSITORY / name).exists()]
+    assert not missing
