@@ -1,0 +1,17 @@
+"""The `hfmds` command, put together from its parts."""
+
+from __future__ import annotations
+
+import typer
+
+from hfmds.cli import demo_command, fleet_commands, run_commands
+
+app = typer.Typer(
+    help="Federated learning for fleets of devices whose data are not alike.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo_command.demo)
+app.add_typer(run_commands.app, name="run")
+app.command()(fleet_commands.devices)
+app.add_typer(fleet_commands.snapshots_app, name="snapshots")

@@ -1,0 +1,79 @@
+"""Models and snapshots brought to this machine: verified, and in place whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.digest import Digest
+from hfmds.errors import ConfigurationError, CorruptData, NotFound
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.staging import Staging
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.chunks import Content
+from hfmds.wire.store_client import StoreClient
+from hfmds.wire.tensors import read_batch
+from hfmds.wire.types import Round, Snapshot
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file beside `path` that takes its place, durably, if the block succeeds."""
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+async def download_model(client: AdminClient, run_id: str, completed: Round, path: Path) -> None:
+    """The model after a round, as a safetensors file."""
+    sha256, size_bytes = hashlib.sha256(), 0
+    with replacing(path) as draft:
+        with draft.open("wb") as file:
+            async for chunk in client.download_model(run_id, completed.number):
+                sha256.update(chunk)
+                size_bytes += len(chunk)
+                file.write(chunk)
+        found = Digest(sha256.hexdigest(), size_bytes)
+        if found != completed.weights:
+            raise CorruptData(
+                f"the model of run {run_id} after round {completed.number} arrived as {found}, "
+                f"not as {completed.weights}; try again"
+            )
+
+
+async def download_snapshot(client: StoreClient, snapshot: Snapshot) -> SyntheticBatch:
+    """All images of a snapshot that lists its shards, with the PSNR of each."""
+    with tempfile.TemporaryDirectory(prefix="hfmds-") as folder:
+        largest = max((shard.digest.size_bytes for shard in snapshot.shards), default=0)
+        content = Content(
+            FolderBlobs(Path(folder, "blobs")), Staging(Path(folder, "staging"), largest)
+        )
+        shards = []
+        for shard in snapshot.shards:
+            await client.download_shard(snapshot.snapshot_id, shard.digest, content)
+            path = content.blobs.local_path(shard.digest)
+            shards.append(read_batch(path, f"shard {shard.digest}"))
+    if not shards:
+        raise NotFound(f"snapshot {snapshot.snapshot_id} has no shards")
+    return SyntheticBatch(
+        LabelledImages(
+            np.concatenate([shard.images.pixels for shard in shards]),
+            np.concatenate([shard.images.labels for shard in shards]),
+        ),
+        np.concatenate([shard.psnr_paired for shard in shards]),
+        np.concatenate([shard.psnr_nearest for shard in shards]),
+    )

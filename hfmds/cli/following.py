@@ -1,0 +1,70 @@
+"""Following runs as they go, through restarts of the coordinator. Shows nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from hfmds.algorithm.types import Pool, Traffic
+from hfmds.errors import Unavailable, WrongState
+from hfmds.service.channel import Backoff
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.types import Round, Run, RunState
+
+_BACKOFF = Backoff(first_seconds=0.25, max_seconds=5.0)
+
+
+@dataclass(slots=True)
+class FollowedRun:
+    """A run as far as we have heard of it."""
+
+    label: str
+    run: Run
+    rounds: list[Round] = field(default_factory=list)
+    away: str = ""  # why nothing is heard at the moment
+
+    @property
+    def accuracies(self) -> list[float]:
+        """On held-out data after each round that was evaluated, in [0, 1]."""
+        return [done.evaluation.accuracy for done in self.rounds if done.evaluation]
+
+    @property
+    def pool(self) -> Pool | None:
+        """What the last completed round was trained with."""
+        return self.rounds[-1].pool if self.rounds else None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of all completed rounds."""
+        return sum((done.traffic for done in self.rounds), Traffic())
+
+    def require_completed(self) -> None:
+        """Raise WrongState if the run ended in any other way."""
+        if self.run.state is not RunState.COMPLETED:
+            reason = f": {self.run.state_reason}" if self.run.state_reason else ""
+            raise WrongState(f"run {self.run.run_id} was {self.run.state.value}{reason}")
+
+
+async def follow(client: AdminClient, followed: FollowedRun) -> AsyncIterator[Sequence[Round]]:
+    """Keep `followed` up to date until its run ends; yields the new rounds at every change.
+
+    A coordinator that goes away is asked again, from the last round seen, until it is back.
+    """
+    failures = 0
+    while not followed.run.state.ended:
+        after = followed.rounds[-1].number if followed.rounds else 0
+        try:
+            async for run, rounds in client.watch_run(followed.run.run_id, after):
+                failures = 0
+                followed.run, followed.away = run, ""
+                followed.rounds.extend(rounds)
+                yield rounds
+            reason = "the coordinator ended the stream"  # as when it is stopped in good order
+        except Unavailable as error:
+            reason = str(error)
+        if not followed.run.state.ended:
+            failures += 1
+            followed.away = reason
+            yield ()
+            await asyncio.sleep(_BACKOFF.ceiling(failures))

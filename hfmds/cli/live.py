@@ -1,0 +1,168 @@
+"""Progress of runs while they go: a table that changes on a terminal, lines everywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hfmds.cli.following import FollowedRun
+from hfmds.cli.tables import accuracy_of, add_row, loss_of, new_table, state_text
+from hfmds.cli.text import NOTHING, decibel, seconds, size, sparkline
+from hfmds.wire.types import Progress, Round, RunState
+
+_WIDE_COLUMNS = 96  # of a terminal that has room for all
+
+
+class Display(Protocol):
+    """Shows runs as they change; in place from entering it to leaving it."""
+
+    def __enter__(self) -> Display: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def changed(self, followed: FollowedRun, new_rounds: Sequence[Round]) -> None:
+        """One of the runs has changed."""
+
+
+def display_for(console: Console, runs: Sequence[FollowedRun]) -> Display:
+    """A table where the console can redraw, lines where it cannot."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveTable(console, runs)
+    return PlainLines(console)
+
+
+class LiveTable:
+    """A table that is redrawn a few times per second."""
+
+    def __init__(self, console: Console, runs: Sequence[FollowedRun]) -> None:
+        self._runs = runs
+        self._started = time.monotonic()
+        self._console = console
+        self._live = Live(get_renderable=self.render, console=console, refresh_per_second=4)
+
+    def __enter__(self) -> LiveTable:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def changed(self, followed: FollowedRun, new_rounds: Sequence[Round]) -> None:
+        """Nothing to do: the next redraw shows it."""
+
+    def render(self) -> Group:
+        """The runs as they are now."""
+        table = _progress_table(
+            self._runs,
+            wide=self._console.width >= _WIDE_COLUMNS,
+            curves=not self._console.options.ascii_only,
+        )
+        away = {followed.away for followed in self._runs if followed.away}
+        return Group(
+            table,
+            Text(f"{seconds(time.monotonic() - self._started)}", style="dim"),
+            *(Text(f"{reason} (trying again)", style="yellow") for reason in sorted(away)),
+        )
+
+
+class PlainLines:
+    """A line per completed round, without control codes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+        self._told: dict[str, str] = {}  # last state told, by run
+
+    def __enter__(self) -> PlainLines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    def changed(self, followed: FollowedRun, new_rounds: Sequence[Round]) -> None:
+        """Print what is new."""
+        for done in new_rounds:
+            self._print(followed, _round_line(followed, done))
+        state = "away" if followed.away else followed.run.state.value
+        if state != self._told.get(followed.run.run_id):
+            self._told[followed.run.run_id] = state
+            self._print(followed, f"{followed.away} (trying again)" if followed.away else state)
+
+    def _print(self, followed: FollowedRun, line: str) -> None:
+        elapsed = f"{time.monotonic() - self._started:6.1f} s"
+        self._console.print(escape(f"{elapsed}  {followed.label:14}  {line}"), soft_wrap=True)
+
+
+def _progress_table(runs: Sequence[FollowedRun], wide: bool, curves: bool) -> Table:
+    curves = curves and wide
+    table = new_table()
+    table.add_column("run", no_wrap=True)
+    table.add_column("round", no_wrap=True, justify="right")
+    table.add_column("phase", no_wrap=True, min_width=18)
+    table.add_column("accuracy", no_wrap=True, justify="right")
+    if curves:
+        table.add_column("", no_wrap=True, min_width=10, style="green")
+    for name in (*(("loss",) if wide else ()), "PSNR", "pool", "moved"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for followed in runs:
+        run, pool, traffic = followed.run, followed.pool, followed.traffic
+        last = followed.rounds[-1] if followed.rounds else None
+        running = run.state is RunState.RUNNING
+        current = run.progress.round_number if run.progress else run.completed_rounds
+        add_row(
+            table,
+            followed.label,
+            f"{current}/{run.spec.recipe.rounds}",
+            _short_phase(run.progress) if running else state_text(run.state),
+            accuracy_of(last),
+            *((sparkline(followed.accuracies),) if curves else ()),
+            *((loss_of(last),) if wide else ()),
+            decibel(pool.leakage.paired_mean if pool else None),
+            str(pool.samples) if pool else NOTHING,
+            size(traffic.received_bytes + traffic.sent_bytes),
+        )
+    return table
+
+
+def _short_phase(progress: Progress | None) -> Text:
+    """The phase in one word, so that the column keeps its width, and the devices done with it."""
+    if progress is None:
+        return Text(NOTHING)
+    return Text(f"{progress.phase.value.split()[0]} {progress.done}/{progress.expected}")
+
+
+def _round_line(followed: FollowedRun, done: Round) -> str:
+    parts = [
+        f"round {done.number:>3}/{followed.run.spec.recipe.rounds}",
+        f"accuracy {accuracy_of(done):>7}",
+        f"loss {loss_of(done)}",
+    ]
+    if done.pool:
+        parts.append(f"PSNR {decibel(done.pool.leakage.paired_mean)}")
+        parts.append(f"pool {done.pool.samples}{' new' if done.refreshed else ''}")
+    traffic = followed.traffic
+    parts.append(f"moved {size(traffic.received_bytes + traffic.sent_bytes)}")
+    return "  ".join(parts)

@@ -1,0 +1,92 @@
+"""The services the commands talk to: where they are, and clients for the time of one command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, TypeVar
+
+import typer
+
+from hfmds.errors import ConfigurationError, InvalidInput
+from hfmds.service.address import split_address
+from hfmds.service.peer import Peer
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.store_client import StoreClient
+
+T = TypeVar("T")
+
+COORDINATOR_SETTING = "HFMDS_COORDINATOR"
+STORE_SETTING = "HFMDS_STORE"
+
+DEFAULT_COORDINATOR = "127.0.0.1:7401"
+DEFAULT_STORE = "127.0.0.1:7411"
+
+CoordinatorOption = Annotated[
+    str,
+    typer.Option(
+        "--coordinator",
+        envvar=COORDINATOR_SETTING,
+        metavar="HOST:PORT",
+        help="Where the coordinator is.",
+    ),
+]
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store", envvar=STORE_SETTING, metavar="HOST:PORT", help="Where the synthesis store is."
+    ),
+]
+
+
+@asynccontextmanager
+async def admin_client(address: str) -> AsyncIterator[AdminClient]:
+    """A client of the coordinator, closed at the end."""
+    client = AdminClient(_peer("coordinator", address, COORDINATOR_SETTING))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def store_client(address: str) -> AsyncIterator[StoreClient]:
+    """A client of the synthesis store, closed at the end."""
+    client = StoreClient(_peer("synthesis store", address, STORE_SETTING))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def ask_coordinator(address: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
+    """Run a command's conversation with the coordinator."""
+
+    async def conversation() -> T:
+        async with admin_client(address) as client:
+            return await question(client)
+
+    return asyncio.run(conversation())
+
+
+def ask_store(address: str, question: Callable[[StoreClient], Awaitable[T]]) -> T:
+    """Run a command's conversation with the synthesis store."""
+
+    async def conversation() -> T:
+        async with store_client(address) as client:
+            return await question(client)
+
+    return asyncio.run(conversation())
+
+
+def _peer(name: str, address: str, setting: str) -> Peer:
+    try:
+        split_address(address)
+    except InvalidInput as error:
+        raise ConfigurationError(
+            f"the address of the {name} is {address!r}; it must be host:port, with brackets around "
+            f"an IPv6 host; set {setting}"
+        ) from error
+    return Peer(name, address, setting)

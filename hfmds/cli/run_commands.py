@@ -1,0 +1,165 @@
+"""`hfmds run ...`: create, look at and steer runs of a running coordinator."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hfmds.cli.console import output
+from hfmds.cli.downloads import download_model
+from hfmds.cli.following import FollowedRun, follow
+from hfmds.cli.interrupts import run_interruptible
+from hfmds.cli.live import display_for
+from hfmds.cli.options import with_options
+from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, admin_client, ask_coordinator
+from hfmds.cli.recipes import RECIPE_OPTIONS, spec_from
+from hfmds.cli.records import to_json
+from hfmds.cli.tables import rounds_table, run_table, runs_table
+from hfmds.errors import NotFound
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.types import Round, Run
+
+app = typer.Typer(help="Create, look at and steer runs.", no_args_is_help=True)
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+@app.command()
+@with_options(RECIPE_OPTIONS)
+def create(
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A recipe in TOML; options given as well win over it."),
+    ] = None,
+    run_id: Annotated[
+        str, typer.Option(help="Id of the run; the coordinator chooses one if not given.")
+    ] = "",
+    as_json: AsJson = False,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+    **given: object,
+) -> None:
+    """Create a run; it starts by itself as soon as enough devices are there.
+
+    Defaults are the paper's. The same id with the same recipe again changes nothing.
+    """
+    spec = spec_from(recipe, given)
+    run = ask_coordinator(coordinator, lambda client: client.create_run(spec, run_id))
+    if as_json:
+        typer.echo(to_json(run))
+    else:
+        _tell(run, f"created; follow it with: hfmds run watch {run.run_id}")
+
+
+@app.command("list")
+def list_runs(
+    as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR
+) -> None:
+    """List all runs, newest first."""
+    runs = ask_coordinator(coordinator, lambda client: client.list_runs())
+    if as_json:
+        typer.echo(to_json(runs))
+    elif runs:
+        output().print(runs_table(runs))
+    else:
+        output().print("no runs yet; create one with: hfmds run create")
+
+
+@app.command()
+def show(
+    run_id: RunId, as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR
+) -> None:
+    """Show a run and all its completed rounds."""
+    run, rounds = ask_coordinator(coordinator, lambda client: client.get_run(run_id))
+    if as_json:
+        typer.echo(to_json({"run": run, "rounds": rounds}))
+        return
+    console = output()
+    console.print(run_table(run, datetime.now(UTC)))
+    if rounds:
+        console.print(rounds_table(rounds))
+
+
+@app.command()
+def watch(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+    """Follow a run until it ends, also through restarts of the coordinator.
+
+    Exit code 0 when it completes, 1 when it fails or is cancelled.
+    """
+    run_interruptible(_watch(run_id, coordinator))
+
+
+@app.command()
+def pause(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+    """Hand out no more work of a run, until it is resumed."""
+    _tell(ask_coordinator(coordinator, lambda client: client.pause_run(run_id)))
+
+
+@app.command()
+def resume(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+    """Go on with a paused run."""
+    _tell(ask_coordinator(coordinator, lambda client: client.resume_run(run_id)))
+
+
+@app.command()
+def cancel(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+    """End a run for good; its completed rounds and their models are kept."""
+    _tell(ask_coordinator(coordinator, lambda client: client.cancel_run(run_id)))
+
+
+@app.command()
+def export(
+    run_id: RunId,
+    round_number: Annotated[
+        int, typer.Option("--round", min=0, help="After which round; 0: the last completed one.")
+    ] = 0,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Where to.", show_default="RUN-roundN.safetensors"
+        ),
+    ] = None,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Save the model after a round as a safetensors file, verified and in one piece."""
+
+    async def download(client: AdminClient) -> tuple[Round, Path]:
+        _, rounds = await client.get_run(run_id)
+        completed = _find_round(run_id, rounds, round_number)
+        path = file or Path(f"{run_id}-round{completed.number}.safetensors")
+        await download_model(client, run_id, completed, path)
+        return completed, path
+
+    completed, path = ask_coordinator(coordinator, download)
+    output().print(
+        f"{path}: model of run {run_id} after round {completed.number}, "
+        f"sha256 {completed.weights.sha256}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+async def _watch(run_id: str, coordinator: str) -> None:
+    async with admin_client(coordinator) as client:
+        run, rounds = await client.get_run(run_id)
+        followed = FollowedRun(run_id, run, list(rounds))
+        with display_for(output(), [followed]) as display:
+            display.changed(followed, rounds)
+            async for new_rounds in follow(client, followed):
+                display.changed(followed, new_rounds)
+    followed.require_completed()
+
+
+def _find_round(run_id: str, rounds: tuple[Round, ...], number: int) -> Round:
+    for completed in reversed(rounds):
+        if number in (0, completed.number):
+            return completed
+    done = f"its last completed round is {rounds[-1].number}" if rounds else "it has none yet"
+    raise NotFound(f"run {run_id} has not completed round {number or 1}; {done}")
+
+
+def _tell(run: Run, what: str = "") -> None:
+    output().print(f"run {run.run_id}: {what or run.state.value}", markup=False, soft_wrap=True)

@@ -1,0 +1,284 @@
+"""Domain values as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from hfmds.algorithm.types import LeakageSummary
+from hfmds.cli.summary import LAST_ROUNDS, RunSummary
+from hfmds.cli.text import NOTHING, ago, decibel, percent, seconds, size
+from hfmds.wire.types import Device, DeviceState, Progress, Round, Run, RunState, Snapshot
+
+_STATE_STYLES = {
+    RunState.RUNNING: "cyan",
+    RunState.PAUSED: "yellow",
+    RunState.COMPLETED: "green",
+    RunState.CANCELLED: "yellow",
+    RunState.FAILED: "red",
+    DeviceState.AVAILABLE: "green",
+    DeviceState.WORKING: "cyan",
+    DeviceState.AWAY: "yellow",
+}
+
+
+def new_table(title: str = "") -> Table:
+    """An empty table as all of ours look."""
+    return Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
+    """A row whose cells are shown as they are: `[x]` in an id or a reason is no markup."""
+    table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells), style=style)
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """One line per run."""
+    table = new_table()
+    table.add_column("run", overflow="fold")
+    for name in ("method", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rounds", "accuracy", "loss", "pool"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("phase")
+    for run in runs:
+        last = run.last_round
+        add_row(
+            table,
+            run.run_id,
+            run.spec.recipe.method,
+            state_text(run.state),
+            f"{run.completed_rounds}/{run.spec.recipe.rounds}",
+            accuracy_of(last),
+            loss_of(last),
+            str(last.pool.samples) if last and last.pool else NOTHING,
+            run.state_reason or phase_of(run.progress),
+        )
+    return table
+
+
+def run_table(run: Run, now: datetime) -> Table:
+    """What the run is, as names and values."""
+    recipe, policy = run.spec.recipe, run.spec.policy
+    model, training, synthesis = recipe.model, recipe.training, recipe.synthesis
+    facts = _facts(f"run {run.run_id}")
+    add_row(facts, "state", state_text(run.state))
+    if run.state_reason:
+        add_row(facts, "reason", run.state_reason)
+    if run.progress:
+        add_row(facts, "now", f"round {run.progress.round_number}: {phase_of(run.progress)}")
+    add_row(facts, "created", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}, {ago(run.created_at, now)}")
+    add_row(facts, "method", f"{recipe.method}, {recipe.rounds} rounds, seed {recipe.seed}")
+    add_row(
+        facts,
+        "model",
+        f"{model.architecture}, images {model.channels}x{model.height}x{model.width}, "
+        f"{model.classes} classes",
+    )
+    add_row(
+        facts,
+        "training",
+        f"batch {training.batch_size}, {training.local_epochs} local epochs, "
+        f"learning rate {training.learning_rate:g}, momentum {training.momentum:g}, "
+        f"weight decay {training.weight_decay:g}"
+        + (f", alpha {training.alpha:g}" if synthesis else ""),
+    )
+    if synthesis:
+        add_row(
+            facts,
+            "synthesis",
+            f"from round {synthesis.first_round}, every {synthesis.every_rounds} rounds, "
+            f"{synthesis.samples_per_device} images per device, {synthesis.steps} steps, "
+            f"mu {synthesis.mu:g}",
+        )
+    add_row(
+        facts,
+        "rounds",
+        f"{recipe.cohort_size or 'all'} devices, at least {policy.minimum_devices}, "
+        f"deadline {seconds(policy.deadline_seconds)}, lease {seconds(policy.lease_seconds)}",
+    )
+    return facts
+
+
+def rounds_table(rounds: Sequence[Round]) -> Table:
+    """One line per completed round."""
+    table = new_table()
+    for name in ("round", "devices", "accuracy", "loss", "pool", "PSNR", "moved", "took"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for done in rounds:
+        pool = done.pool
+        add_row(
+            table,
+            str(done.number),
+            str(len(done.device_ids)),
+            accuracy_of(done),
+            loss_of(done),
+            f"{pool.samples}{' new' if done.refreshed else ''}" if pool else NOTHING,
+            decibel(pool.leakage.paired_mean if pool else None),
+            size(done.traffic.received_bytes + done.traffic.sent_bytes),
+            seconds(done.duration_seconds),
+        )
+    return table
+
+
+def devices_table(devices: Sequence[Device], now: datetime) -> Table:
+    """One line per device."""
+    table = new_table()
+    table.add_column("device", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for name in ("samples", "accepted", "failed"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for name in ("engine", "version", "last seen", "task"):
+        table.add_column(name, overflow="fold")
+    for device in devices:
+        add_row(
+            table,
+            device.device_id,
+            state_text(device.state),
+            str(device.profile.samples),
+            str(device.accepted_tasks),
+            str(device.failed_tasks),
+            device.profile.engine,
+            device.profile.software_version,
+            ago(device.last_seen_at, now),
+            device.task_id or NOTHING,
+        )
+    return table
+
+
+def snapshots_table(snapshots: Sequence[Snapshot], now: datetime) -> Table:
+    """One line per snapshot."""
+    table = new_table()
+    for name in ("snapshot", "run"):
+        table.add_column(name, overflow="fold")
+    for name in ("round", "images", "PSNR mean", "max", "size", "sealed"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for snapshot in snapshots:
+        add_row(
+            table,
+            snapshot.snapshot_id,
+            snapshot.spec.run_id,
+            str(snapshot.spec.round_number),
+            str(snapshot.samples),
+            decibel(snapshot.leakage.paired_mean),
+            decibel(snapshot.leakage.paired_max),
+            size(snapshot.size_bytes),
+            ago(snapshot.sealed_at, now),
+        )
+    return table
+
+
+def snapshot_table(snapshot: Snapshot) -> Table:
+    """What a snapshot is, as names and values."""
+    spec, model = snapshot.spec, snapshot.spec.model
+    facts = _facts(f"snapshot {snapshot.snapshot_id}")
+    add_row(facts, "run", f"{spec.run_id}, round {spec.round_number}, {spec.method}")
+    add_row(facts, "model", f"version {spec.weights.sha256[:12]}, {model.architecture}")
+    add_row(facts, "sealed", f"{snapshot.sealed_at:%Y-%m-%d %H:%M:%S %Z}")
+    add_row(
+        facts,
+        "images",
+        f"{snapshot.samples} of {model.channels}x{model.height}x{model.width}, "
+        f"{size(snapshot.size_bytes)}, {snapshot.duplicates} duplicates left out",
+    )
+    add_row(facts, "by class", " ".join(str(count) for count in snapshot.class_histogram))
+    for name, row in leakage_rows(snapshot.leakage).items():
+        add_row(facts, f"PSNR {name}", "mean {}, p99 {}, max {}".format(*row))
+    return facts
+
+
+def shards_table(snapshot: Snapshot) -> Table:
+    """One line per contribution to a snapshot."""
+    table = new_table()
+    table.add_column("contributor", overflow="fold")
+    table.add_column("images", justify="right")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("sha256", overflow="fold")
+    for shard in snapshot.shards:
+        digest = shard.digest
+        add_row(
+            table, shard.contributor, str(shard.samples), size(digest.size_bytes), digest.sha256
+        )
+    return table
+
+
+def comparison_table(summaries: Sequence[RunSummary]) -> Table:
+    """Runs side by side; PSNR is to the paired real image."""
+    table = new_table()
+    table.add_column("run", no_wrap=True)
+    for name in (f"accuracy\n(last {LAST_ROUNDS})", "best\nround", "PSNR\nmean", "\np99", "\nmax"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for name in ("pool\nimages", "moved by\ndevices"):
+        table.add_column(name, no_wrap=True, justify="right")
+    best = max((run.final_accuracy or 0.0 for run in summaries), default=0.0)
+    for run in summaries:
+        leakage = run.leakage
+        paired = leakage_rows(leakage)["paired"] if leakage else (NOTHING,) * 3
+        add_row(
+            table,
+            run.label,
+            percent(run.final_accuracy),
+            percent(run.best_accuracy),
+            *paired,
+            str(run.pool_samples or NOTHING),
+            size(run.moved_bytes),
+            style="bold" if run.final_accuracy == best else "",
+        )
+    return table
+
+
+def leakage_rows(leakage: LeakageSummary) -> dict[str, tuple[str, str, str]]:
+    """Mean, p99 and max in dB, to the paired and to the nearest real image."""
+    return {
+        "paired": (
+            decibel(leakage.paired_mean),
+            decibel(leakage.paired_p99),
+            decibel(leakage.paired_max),
+        ),
+        "nearest": (
+            decibel(leakage.nearest_mean),
+            decibel(leakage.nearest_p99),
+            decibel(leakage.nearest_max),
+        ),
+    }
+
+
+def state_text(state: RunState | DeviceState) -> Text:
+    """The state in its colour."""
+    return Text(state.value, _STATE_STYLES[state])
+
+
+def phase_of(progress: Progress | None) -> str:
+    """What a run is doing, and how many devices are done with it."""
+    if progress is None:
+        return NOTHING
+    return f"{progress.phase.value} {progress.done}/{progress.expected}"
+
+
+def accuracy_of(done: Round | None) -> str:
+    """A round's accuracy on held-out data."""
+    return percent(done.evaluation.accuracy if done and done.evaluation else None)
+
+
+def loss_of(done: Round | None) -> str:
+    """A round's mean training loss."""
+    return f"{done.training_loss:.3f}" if done else NOTHING
+
+
+def _facts(title: str) -> Table:
+    table = Table(
+        title=title, title_justify="left", box=None, show_header=False, pad_edge=False, padding=0
+    )
+    table.add_column(style="dim", no_wrap=True, min_width=14)
+    table.add_column(overflow="fold")
+    return table

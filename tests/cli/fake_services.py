@@ -1,0 +1,120 @@
+# ruff: noqa: N802 (methods are named by the contract)
+"""A coordinator and a store that say what a test wants to hear, over real gRPC.
+
+Threads instead of asyncio: the command under test has an event loop of its own in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from hfmds.digest import Digest, digest_of
+from hfmds.v1 import admin_pb2, admin_pb2_grpc, synthesis_store_pb2, synthesis_store_pb2_grpc
+from hfmds.wire.runs import device_message, round_message, run_message, spec_from
+from hfmds.wire.snapshots import snapshot_message
+from hfmds.wire.types import Device, Round, Run, RunState, Snapshot
+from tests.cli.values import a_run
+
+
+class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
+    """Holds runs; `changes` is what a watcher of any run is told, one message each."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.rounds: list[Round] = []
+        self.devices: list[Device] = []
+        self.changes: list[tuple[Run, list[Round]]] = []
+        self.model = b""
+        self.watched_after: list[int] = []
+
+    def CreateRun(self, request: Any, context: Any) -> Any:
+        run = a_run(request.run_id or "chosen", spec=spec_from(request.spec))
+        self.runs[run.run_id] = run
+        return admin_pb2.CreateRunResponse(run=run_message(run))
+
+    def ListRuns(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListRunsResponse(runs=[run_message(run) for run in self.runs.values()])
+
+    def GetRun(self, request: Any, context: Any) -> Any:
+        return admin_pb2.GetRunResponse(
+            run=run_message(self._find(request.run_id, context)),
+            rounds=[round_message(done) for done in self.rounds],
+        )
+
+    def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:
+        self.watched_after.append(request.after_round)
+        for run, rounds in self.changes:
+            yield admin_pb2.WatchRunResponse(
+                run=run_message(run),
+                new_rounds=[round_message(d) for d in rounds if d.number > request.after_round],
+            )
+
+    def PauseRun(self, request: Any, context: Any) -> Any:
+        return admin_pb2.PauseRunResponse(run=self._steer(request, context, RunState.PAUSED))
+
+    def ResumeRun(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ResumeRunResponse(run=self._steer(request, context, RunState.RUNNING))
+
+    def CancelRun(self, request: Any, context: Any) -> Any:
+        return admin_pb2.CancelRunResponse(run=self._steer(request, context, RunState.CANCELLED))
+
+    def ListDevices(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListDevicesResponse(devices=[device_message(d) for d in self.devices])
+
+    def DownloadModel(self, request: Any, context: Any) -> Iterator[Any]:
+        for start in range(0, len(self.model), 1000):
+            yield admin_pb2.DownloadModelResponse(data=self.model[start : start + 1000])
+
+    def _find(self, run_id: str, context: Any) -> Run:
+        if run_id not in self.runs:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no run {run_id}")
+        return self.runs[run_id]
+
+    def _steer(self, request: Any, context: Any, state: RunState) -> Any:
+        self._find(request.run_id, context)
+        self.runs[request.run_id] = a_run(request.run_id, state)
+        return run_message(self.runs[request.run_id])
+
+
+class FakeStore(synthesis_store_pb2_grpc.SynthesisStoreServiceServicer):
+    """Holds one snapshot, and the content of its shards."""
+
+    def __init__(self, snapshot: Snapshot, shards: tuple[bytes, ...] = ()) -> None:
+        self.snapshot = snapshot
+        self.content = {digest_of(shard): shard for shard in shards}
+
+    def ListSnapshots(self, request: Any, context: Any) -> Any:
+        wanted = request.run_id in ("", self.snapshot.spec.run_id)
+        return synthesis_store_pb2.ListSnapshotsResponse(
+            snapshots=[snapshot_message(self.snapshot)] if wanted else []
+        )
+
+    def GetSnapshot(self, request: Any, context: Any) -> Any:
+        if request.snapshot_id != self.snapshot.snapshot_id:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no {request.snapshot_id}")
+        return synthesis_store_pb2.GetSnapshotResponse(snapshot=snapshot_message(self.snapshot))
+
+    def DownloadShard(self, request: Any, context: Any) -> Iterator[Any]:
+        digest = Digest(request.digest.sha256, request.digest.size_bytes)
+        yield synthesis_store_pb2.DownloadShardResponse(data=self.content[digest][request.offset :])
+
+
+@contextmanager
+def serving(servicer: FakeCoordinator | FakeStore, address: str = "127.0.0.1:0") -> Iterator[str]:
+    """Serve until the block ends; gives the address."""
+    server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+    if isinstance(servicer, FakeCoordinator):
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(servicer, server)
+    else:
+        synthesis_store_pb2_grpc.add_SynthesisStoreServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port(address)
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()

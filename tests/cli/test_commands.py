@@ -1,0 +1,221 @@
+"""The commands from outside: arguments in, text, files and exit codes out."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfmds.algorithm.types import SynthesisRecipe
+from hfmds.cli.main import main
+from hfmds.data.sources import load_images
+from hfmds.digest import digest_of
+from hfmds.wire.tensors import encode_batch
+from hfmds.wire.types import RunState, Shard
+from tests.cli.fake_services import FakeCoordinator, FakeStore, serving
+from tests.cli.values import a_device, a_pool, a_round, a_run, a_snapshot
+
+REPOSITORY = Path(__file__).parents[2]
+NOBODY = "127.0.0.1:9"  # the discard port: nobody listens
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCoordinator]:
+    fake = FakeCoordinator()
+    with serving(fake) as address:
+        monkeypatch.setenv("HFMDS_COORDINATOR", address)
+        yield fake
+
+
+def test_create(coordinator: FakeCoordinator, capsys: Output, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("rounds = 4\n[training]\nalpha = 0.25\n")
+    arguments = ["--recipe", str(recipe), "--run-id", "mine", "--refresh-every", "2"]
+    assert main(["run", "create", *arguments]) == 0
+    created = coordinator.runs["mine"].spec.recipe
+    assert created.rounds == 4
+    assert created.training.alpha == 0.25
+    assert created.synthesis == SynthesisRecipe(every_rounds=2, first_round=2)
+    assert "run mine: created; follow it with: hfmds run watch mine" in capsys.readouterr().out
+
+
+def test_create_with_json(coordinator: FakeCoordinator, capsys: Output) -> None:
+    assert main(["run", "create", "--method", "fedavg", "--json"]) == 0
+    created = json.loads(capsys.readouterr().out)
+    assert (created["run_id"], created["method"]) == ("chosen", "fedavg")
+
+
+def test_a_wrong_recipe_never_reaches_the_coordinator(
+    coordinator: FakeCoordinator, capsys: Output
+) -> None:
+    assert main(["run", "create", "--alpha", "3"]) == 2
+    assert "training.alpha is 3.0; it must be in [0, 1]" in capsys.readouterr().err
+    assert not coordinator.runs
+
+
+def test_list(coordinator: FakeCoordinator, capsys: Output) -> None:
+    assert main(["run", "list"]) == 0
+    assert "no runs yet" in capsys.readouterr().out
+    coordinator.runs["run-1"] = a_run(completed_rounds=2)
+    assert main(["run", "list"]) == 0
+    assert "run-1" in capsys.readouterr().out
+    assert main(["run", "list", "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert run["state"] == "running"
+    assert run["last_round"]["evaluation"]["accuracy"] == 0.5
+    assert run["created_at"] == "2026-03-01T12:30:00+00:00"
+
+
+def test_show(coordinator: FakeCoordinator, capsys: Output) -> None:
+    coordinator.runs["run-1"] = a_run(completed_rounds=1)
+    coordinator.rounds = [a_round(1)]
+    assert main(["run", "show", "run-1"]) == 0
+    assert "learning rate 0.005" in capsys.readouterr().out
+    assert main(["run", "show", "run-1", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["rounds"][0]["number"] == 1
+    assert main(["run", "show", "other"]) == 1
+    assert "there is no run other" in capsys.readouterr().err
+
+
+def test_watch(coordinator: FakeCoordinator, capsys: Output) -> None:
+    coordinator.runs["run-1"] = a_run(completed_rounds=1)
+    coordinator.rounds = [a_round(1)]
+    ended = a_run(state=RunState.COMPLETED, completed_rounds=2)
+    coordinator.changes = [(ended, [a_round(1), a_round(2)])]
+    assert main(["run", "watch", "run-1"]) == 0
+    assert coordinator.watched_after == [1]
+    text = capsys.readouterr().out
+    assert text.count("round   1/3") == text.count("round   2/3") == 1
+    assert "completed" in text
+
+
+def test_watching_a_run_that_fails_is_exit_code_1(
+    coordinator: FakeCoordinator, capsys: Output
+) -> None:
+    failed = a_run(state=RunState.FAILED, state_reason="no space left")
+    coordinator.runs["run-1"] = failed
+    assert main(["run", "watch", "run-1"]) == 1
+    assert "run run-1 was failed: no space left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "state"), [("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")]
+)
+def test_steering(coordinator: FakeCoordinator, capsys: Output, command: str, state: str) -> None:
+    coordinator.runs["run-1"] = a_run()
+    assert main(["run", command, "run-1"]) == 0
+    assert f"run run-1: {state}" in capsys.readouterr().out
+    assert main(["run", command, "other"]) == 1
+
+
+def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) -> None:
+    coordinator.model = b"weights" * 1000
+    good = a_round(2)
+    object.__setattr__(good, "weights", digest_of(coordinator.model))
+    coordinator.runs["run-1"] = a_run(completed_rounds=2)
+    coordinator.rounds = [a_round(1), good]
+    target = tmp_path / "model.safetensors"
+    target.write_text("old")
+    assert main(["run", "export", "run-1", "--output", str(target)]) == 0
+    assert target.read_bytes() == coordinator.model
+    assert "after round 2" in capsys.readouterr().out
+    # Round 1 is announced under another digest than the bytes that come.
+    assert main(["run", "export", "run-1", "--round", "1", "--output", str(target)]) == 1
+    assert "try again" in capsys.readouterr().err
+    assert target.read_bytes() == coordinator.model
+    assert main(["run", "export", "run-1", "--round", "9"]) == 1
+    assert "its last completed round is 2" in capsys.readouterr().err
+    assert main(["run", "export", "run-1", "--output", str(tmp_path / "no" / "where")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
+    assert main(["devices"]) == 0
+    assert "no devices yet" in capsys.readouterr().out
+    coordinator.devices = [a_device()]
+    assert main(["devices"]) == 0
+    assert "device-00" in capsys.readouterr().out
+    assert main(["devices", "--json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)
+    assert device["profile"]["engine"] == "torch-cpu"
+
+
+def test_snapshots(capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pool = a_pool()
+    content = encode_batch(pool)
+    snapshot = a_snapshot((Shard(digest_of(content), len(pool), "contributor-1"),))
+    with serving(FakeStore(snapshot, (content,))) as address:
+        monkeypatch.setenv("HFMDS_STORE", address)
+        for arguments in ([], ["list"], ["--run", "run-1"]):
+            assert main(["snapshots", *arguments]) == 0
+            assert "snapshot-1" in capsys.readouterr().out
+        assert main(["snapshots", "--run", "other"]) == 0
+        assert "no snapshots yet" in capsys.readouterr().out
+        assert main(["snapshots", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["samples"] == 40
+        assert main(["snapshots", "show", "snapshot-1"]) == 0
+        assert "contributor-1" in capsys.readouterr().out
+        assert main(["snapshots", "show", "other"]) == 1
+        assert "there is no other" in capsys.readouterr().err
+        target = tmp_path / "pool.npz"
+        assert main(["snapshots", "export", "snapshot-1", "--output", str(target)]) == 0
+    found = load_images(str(target))
+    assert (found.pixels == pool.images.pixels).all()
+    assert (found.labels == pool.images.labels).all()
+
+
+@pytest.mark.parametrize("command", [["run", "list"], ["devices"], ["run", "watch", "x"]])
+def test_a_coordinator_that_is_away(command: list[str], capsys: Output) -> None:
+    assert main([*command, "--coordinator", NOBODY]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"hfmds: coordinator at {NOBODY} is unavailable")
+    assert "is HFMDS_COORDINATOR its address?" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_store_that_is_away(capsys: Output) -> None:
+    assert main(["snapshots", "--store", NOBODY]) == 1
+    said = capsys.readouterr().err
+    assert f"synthesis store at {NOBODY} is unavailable" in said
+    assert "HFMDS_STORE" in said
+
+
+def test_an_address_that_is_none(capsys: Output) -> None:
+    assert main(["run", "list", "--coordinator", "nonsense"]) == 2
+    assert "'nonsense'; it must be host:port" in capsys.readouterr().err
+
+
+def test_wrong_usage_is_exit_code_2(capsys: Output) -> None:
+    assert main(["run", "lst"]) == 2
+    assert main(["run", "create", "--rounds", "many"]) == 2
+    assert main(["demo", "--report", "/proc/nowhere/report"]) == 2
+    assert "cannot make the report folder /proc/nowhere/report" in capsys.readouterr().err
+
+
+def test_help_of_every_command_needs_no_torch() -> None:
+    commands = [
+        [], ["demo"], ["run"], ["run", "create"], ["run", "list"], ["run", "show"],
+        ["run", "watch"], ["run", "pause"], ["run", "resume"], ["run", "cancel"], ["run", "export"],
+        ["devices"], ["snapshots"], ["snapshots", "list"], ["snapshots", "show"],
+        ["snapshots", "export"],
+    ]  # fmt: skip
+    script = f"""
+import sys
+from hfmds.cli.main import main
+for command in {commands!r}:
+    assert main([*command, "--help"]) == 0, command
+import hfmds.cli.demo
+heavy = {{"torch", "sklearn", "matplotlib", "coordinator", "edge_client", "synthesis_store"}}
+found = heavy & set(sys.modules)
+assert not found, found
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: hfmds") == len(commands)

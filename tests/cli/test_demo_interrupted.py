@@ -1,0 +1,125 @@
+"""A demo that does not come to its end leaves nothing behind: no process, no folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.integration
+
+
+class Demo:
+    """`hfmds demo` as a process whose temporary files go to a folder of the test's."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.report = folder / "report"
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        script = "import sys; from hfmds.cli.main import main; sys.exit(main())"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script, "demo", "--report", str(self.report), *options],
+            cwd=REPOSITORY,
+            env={**os.environ, "TMPDIR": str(self.temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait_for(self, pattern: str) -> Path:
+        """The first file or folder of that name, under the test's folder."""
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for found in self.report.parent.glob(pattern):
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"no {pattern}; exit code {self.process.poll()}")
+
+    def children(self) -> list[str]:
+        """Command lines of the living processes that were started with our folder."""
+        mark = f"TMPDIR={self.temporary}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_text())
+            except OSError:  # ended meanwhile, or another user's
+                continue
+        return found
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    yield from _ended(Demo(tmp_path, "--devices", "2", "--rounds", "200"))
+
+
+@pytest.fixture
+def short_demo(tmp_path: Path) -> Iterator[Demo]:
+    tiny = ["--images-per-device", "10", "--image-size", "16", "--local-epochs", "1"]
+    yield from _ended(Demo(tmp_path, "--devices", "1", "--rounds", "1", *tiny))
+
+
+def _ended(demo: Demo) -> Iterator[Demo]:
+    try:
+        yield demo
+    finally:
+        demo.process.kill()
+        demo.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("tmp/hfmds-demo-*", signal.SIGINT),
+        ("tmp/*/data/held-out.npz", signal.SIGTERM),
+        ("tmp/*/logs/device-01.log", signal.SIGINT),
+    ],
+)
+def test_an_interrupt_leaves_nothing(demo: Demo, moment: str, number: signal.Signals) -> None:
+    demo.wait_for(moment)
+    demo.process.send_signal(number)
+    assert_nothing_is_left(demo)
+    assert not list(demo.report.iterdir())
+
+
+def test_an_interrupt_during_the_report_leaves_nothing(short_demo: Demo) -> None:
+    short_demo.wait_for("report/.draft-*")
+    short_demo.process.send_signal(signal.SIGINT)
+    assert_nothing_is_left(short_demo)
+    assert not list(short_demo.report.glob(".draft-*"))
+
+
+def assert_nothing_is_left(demo: Demo) -> None:
+    output, _ = demo.process.communicate(timeout=60)
+    assert demo.process.returncode == 130, output
+    assert "Traceback" not in output
+    assert not demo.children()
+    assert not list(demo.temporary.iterdir())
+
+
+def test_a_service_that_dies_ends_the_demo_with_its_last_words(demo: Demo) -> None:
+    addresses = demo.wait_for("tmp/*/coordinator.json")
+    os.kill(json.loads(addresses.read_text())["pid"], signal.SIGKILL)
+    output, _ = demo.process.communicate(timeout=60)
+    assert demo.process.returncode == 1, output
+    assert "hfmds: coordinator ended by itself (killed by SIGKILL); the end of its log:" in output
+    assert not demo.children()
+    assert not list(demo.temporary.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PR_SET_PDEATHSIG")
+def test_a_killed_demo_leaves_no_process(demo: Demo) -> None:
+    demo.wait_for("tmp/*/logs/device-01.log")
+    demo.process.kill()
+    demo.process.communicate(timeout=60)
+    deadline = time.monotonic() + 20
+    while demo.children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not demo.children()

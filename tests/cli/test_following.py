@@ -1,0 +1,93 @@
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hfmds.cli.following import FollowedRun, follow
+from hfmds.cli.peers import admin_client
+from hfmds.errors import NotFound, WrongState
+from hfmds.wire.types import RunState
+from tests.cli.fake_services import FakeCoordinator, serving
+from tests.cli.values import a_round, a_run
+
+
+async def heard(address: str, followed: FollowedRun) -> list[str]:
+    """What was seen at each change: rounds so far, or that nobody answers."""
+    async with admin_client(address) as client:
+        return [
+            "away" if followed.away else str([done.number for done in followed.rounds])
+            async for _ in follow(client, followed)
+        ]
+
+
+def test_a_run_is_followed_to_its_end() -> None:
+    coordinator = FakeCoordinator()
+    coordinator.changes = [
+        (a_run(), []),
+        (a_run(completed_rounds=1), [a_round(1)]),
+        (a_run(state=RunState.COMPLETED, completed_rounds=3), [a_round(2), a_round(3)]),
+    ]
+    followed = FollowedRun("x", a_run())
+    with serving(coordinator) as address:
+        assert asyncio.run(heard(address, followed)) == ["[]", "[1]", "[1, 2, 3]"]
+    followed.require_completed()
+    assert followed.traffic.received_bytes == 6_000_000
+
+
+def test_a_restart_of_the_coordinator_is_survived() -> None:
+    """The stream breaks after round 1; nobody answers for a while; then another one goes on."""
+    before, after = FakeCoordinator(), FakeCoordinator()
+    before.changes = [(a_run(completed_rounds=1), [a_round(1)])]
+    after.changes = [
+        (a_run(state=RunState.COMPLETED, completed_rounds=2), [a_round(1), a_round(2)])
+    ]
+    followed = FollowedRun("x", a_run())
+    ended = threading.Event()
+
+    def coordinators(address: str) -> None:
+        time.sleep(1.0)
+        with serving(after, address):
+            ended.wait(30)
+
+    with serving(before) as address:
+        pass  # only to have an address nobody else uses
+    with serving(before, address):
+        second = threading.Thread(target=coordinators, args=(address,))
+        first = asyncio.run(_first_change(address, followed))
+        assert first == [1]
+    second.start()
+    try:
+        seen = asyncio.run(heard(address, followed))
+    finally:
+        ended.set()
+        second.join()
+    assert seen[0] == "away"
+    assert seen[-1] == "[1, 2]"
+    assert after.watched_after[-1] == 1
+    assert [done.number for done in followed.rounds] == [1, 2]
+
+
+async def _first_change(address: str, followed: FollowedRun) -> list[int]:
+    async with admin_client(address) as client:
+        async for _ in follow(client, followed):
+            return [done.number for done in followed.rounds]
+    return []
+
+
+def test_a_run_that_is_gone_is_not_waited_for() -> None:
+    class Forgetful(FakeCoordinator):
+        def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+            self._find(request.run_id, context)
+            yield
+
+    with serving(Forgetful()) as address, pytest.raises(NotFound, match="there is no run run-1"):
+        asyncio.run(heard(address, FollowedRun("x", a_run())))
+
+
+def test_a_failed_run_is_an_error_with_its_reason() -> None:
+    followed = FollowedRun("x", a_run(state=RunState.FAILED, state_reason="no space left"))
+    with pytest.raises(WrongState, match="run run-1 was failed: no space left"):
+        followed.require_completed()

@@ -1,0 +1,91 @@
+import io
+
+from rich.console import Console
+
+from hfmds.cli.following import FollowedRun
+from hfmds.cli.live import LiveTable, PlainLines, display_for
+from hfmds.wire.types import RunState
+from tests.cli.values import a_followed_run, a_round, a_run
+
+
+def terminal(width: int = 100) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, _environ={"TERM": "xterm"})
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_pipe_gets_lines_without_control_codes() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    followed = FollowedRun("HFMDS-FL", a_run())
+    with display_for(console, [followed]) as display:
+        assert isinstance(display, PlainLines)
+        display.changed(followed, [])
+        display.changed(followed, [])
+        rounds = [a_round(1), a_round(2, 0.625, pool=True)]
+        followed.rounds.extend(rounds)
+        display.changed(followed, rounds)
+        followed.run = a_run(state=RunState.COMPLETED)
+        display.changed(followed, [])
+    text = written(console)
+    lines = text.splitlines()
+    assert "\x1b" not in text
+    assert len(lines) == 4  # running, two rounds, completed: what does not change is not repeated
+    assert lines[0].endswith("running")
+    assert "round   2/3  accuracy  62.5 %  loss 1.250  PSNR 10.1 dB  pool 40 new" in lines[2]
+    assert lines[3].endswith("completed")
+
+
+def test_a_pipe_hears_once_that_the_coordinator_is_away() -> None:
+    console = Console(file=io.StringIO())
+    followed = FollowedRun("x", a_run())
+    display = PlainLines(console)
+    for reason in ("reset", "refused", "refused"):
+        followed.away = f"{reason} by [::1]:7401"
+        display.changed(followed, [])
+    (line,) = written(console).splitlines()
+    assert line.endswith("reset by [::1]:7401 (trying again)")
+
+
+def test_a_terminal_gets_a_table_with_curves() -> None:
+    console = terminal()
+    runs = [a_followed_run("FedAvg", [0.1, 0.2]), a_followed_run("HFMDS", [0.0, 1.0], pool=True)]
+    with display_for(console, runs) as display:
+        assert isinstance(display, LiveTable)
+        display.changed(runs[0], [])
+    text = written(console)
+    assert "▁█" in text
+    assert "10.1 dB" in text
+    assert "completed" in text
+
+
+def test_a_running_run_shows_its_phase_and_who_is_away() -> None:
+    console = terminal()
+    run = FollowedRun("x", a_run(completed_rounds=1), away="nobody answers")
+    with display_for(console, [run]):
+        pass
+    text = written(console)
+    assert "2/3" in text
+    assert "training 1/2" in text
+    assert "nobody answers (trying again)" in text
+
+
+def test_a_narrow_terminal_keeps_what_matters() -> None:
+    console = terminal(width=80)
+    runs = [
+        a_followed_run("FedAvg, lr/10", [0.1] * 10),
+        a_followed_run("HFMDS-FL", [1.0] * 10, True),
+    ]
+    with display_for(console, runs):
+        pass
+    text = written(console)
+    assert all(part in text for part in ("100.0 %", "10.1 dB", "40", "30.0 MB"))
+    assert "…" not in text
+    assert "█" not in text
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(display_for(console, []), PlainLines)

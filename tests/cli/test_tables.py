@@ -1,0 +1,118 @@
+from datetime import timedelta
+
+from rich.console import Console, RenderableType
+
+from hfmds.cli.summary import summarise
+from hfmds.cli.tables import (
+    comparison_table,
+    devices_table,
+    rounds_table,
+    run_table,
+    runs_table,
+    shards_table,
+    snapshot_table,
+    snapshots_table,
+)
+from hfmds.cli.text import ago, percent, seconds, size, sparkline
+from hfmds.wire.types import RunState, Shard
+from tests.cli.values import (
+    DIGEST,
+    MOMENT,
+    a_device,
+    a_followed_run,
+    a_round,
+    a_run,
+    a_snapshot,
+)
+
+
+def shown(table: RenderableType, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=None, quiet=False)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def has_row(text: str, *cells: str) -> bool:
+    return any(all(cell in line for cell in cells) for line in text.splitlines())
+
+
+def test_runs() -> None:
+    failed = a_run("run-2", RunState.FAILED, state_reason="no space left")
+    text = shown(runs_table([a_run(completed_rounds=2), failed]))
+    assert has_row(text, "run-1", "fedavg", "running", "2/3", "50.0 %", "1.250", "training 1/2")
+    assert has_row(text, "run-2", "failed", "0/3", "no space left")
+
+
+def test_a_run_before_its_first_round_has_dashes() -> None:
+    text = shown(runs_table([a_run()]))
+    assert has_row(text, "run-1", "0/3", "-", "training 1/2")
+
+
+def test_run() -> None:
+    followed = a_followed_run("HFMDS", [0.5, 0.6], pool=True)
+    text = shown(run_table(followed.run, MOMENT + timedelta(minutes=2)))
+    assert has_row(text, "created", "2026-03-01 12:30:00 UTC, 2 min 0 s ago")
+    assert has_row(text, "method", "hfmds, 3 rounds, seed 0")
+    assert has_row(text, "training", "learning rate 0.005", "alpha 0.1")
+    assert has_row(text, "synthesis", "100 images per device, 500 steps, mu 0.5")
+    assert has_row(text, "rounds", "all devices, at least 2, deadline 10 min 0 s")
+
+
+def test_rounds() -> None:
+    text = shown(rounds_table([a_round(1, None), a_round(2, 0.613, pool=True)]))
+    assert has_row(text, "1", "2", "-", "1.250", "3.0 MB", "2.5 s")
+    assert has_row(text, "2", "61.3 %", "40 new", "10.1 dB", "3.0 MB")
+
+
+def test_devices() -> None:
+    text = shown(devices_table([a_device()], MOMENT + timedelta(seconds=3)))
+    assert has_row(text, "device-00", "working", "60", "7", "1", "torch-cpu", "3.0 s ago", "task-9")
+
+
+def test_snapshots() -> None:
+    text = shown(snapshots_table([a_snapshot()], MOMENT + timedelta(hours=2)))
+    assert has_row(text, "snapshot-1", "run-1", "2", "40", "10.1 dB", "12.3 MB", "2 h 0 min ago")
+
+
+def test_snapshot() -> None:
+    snapshot = a_snapshot((Shard(DIGEST, 20, "contributor-1"),))
+    text = shown(snapshot_table(snapshot))
+    assert has_row(text, "images", "40 of 1x16x16", "1 duplicates left out")
+    assert has_row(text, "PSNR paired", "mean 10.1 dB, p99 11.2 dB, max 12.3 dB")
+    assert has_row(text, "PSNR nearest", "mean 13.4 dB, p99 14.5 dB, max 15.6 dB")
+    assert has_row(shown(shards_table(snapshot)), "contributor-1", "20", "1.5 MB", "abab")
+
+
+def test_comparison() -> None:
+    runs = [a_followed_run("FedAvg", [0.1, 0.4]), a_followed_run("HFMDS", [0.3, 0.8], pool=True)]
+    text = shown(comparison_table([summarise(run) for run in runs]))
+    assert has_row(text, "FedAvg", "25.0 %", "40.0 %", "-", "6.0 MB")
+    assert has_row(text, "HFMDS", "55.0 %", "80.0 %", "10.1 dB", "11.2 dB", "12.3 dB", "40")
+
+
+def test_numbers_that_matter_are_not_cut_at_80_columns() -> None:
+    runs = [a_followed_run("FedAvg, lr/10", [0.1, 0.4]), a_followed_run("HFMDS-FL", [1.0], True)]
+    text = shown(comparison_table([summarise(run) for run in runs]), width=80)
+    assert has_row(text, "FedAvg, lr/10", "25.0 %", "6.0 MB")
+    assert "…" not in text
+
+
+def test_ids_with_brackets_are_not_taken_for_markup() -> None:
+    text = shown(runs_table([a_run(state=RunState.FAILED, state_reason="lost [device]")]))
+    assert "lost [device]" in text
+
+
+def test_text() -> None:
+    assert percent(0.6125) == "61.3 %"
+    assert percent(None) == "-"
+    assert [size(n) for n in (0, 14_200, 1_234_567)] == ["0.0 kB", "14.2 kB", "1.2 MB"]
+    assert [seconds(s) for s in (0.04, 59.9, 61, 7200)] == [
+        "0.0 s",
+        "59.9 s",
+        "1 min 1 s",
+        "2 h 0 min",
+    ]
+    assert ago(MOMENT + timedelta(seconds=5), MOMENT) == "0.0 s ago"
+    assert sparkline([0, 0.5, 1, 2, -1]) == "▁▅██▁"
+    assert len(sparkline([0.5] * 100)) == 24
