@@ -1,0 +1,77 @@
+"""Global aggregation: the mean of the devices' weights. Only numpy.
+
+One update is in memory at a time, whatever the size of the cohort; the sum is kept in float64 and
+taken in device-id order, so the same updates give the same bits on every run and every fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.types import Traffic, Update, Weights
+from hfmds.errors import InvalidInput, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """w^{t+1}, and what went into it."""
+
+    weights: Weights
+    devices: tuple[str, ...]
+    loss: float  # mean over devices
+    traffic: Traffic
+
+
+def aggregate(updates: Iterable[Update], like: Weights, *, by_samples: bool = False) -> Aggregate:
+    """The mean over updates, which must come in device-id order and match `like` in form.
+
+    Uniform, as in the paper; `by_samples` weighs each device by its number of samples instead.
+    """
+    sums = {name: np.zeros(array.shape, np.float64) for name, array in like.items()}
+    devices: list[str] = []
+    loss, traffic, total = 0.0, Traffic(), 0
+    for update in updates:
+        if devices and update.device_id <= devices[-1]:
+            raise InvalidInput(
+                f"the update of device {update.device_id!r} comes after that of {devices[-1]!r}; "
+                "updates must come once per device, in device-id order"
+            )
+        share = update.samples if by_samples else 1
+        if share < 1:
+            raise InvalidInput(
+                f"the update of device {update.device_id!r} is over {update.samples} samples; "
+                "it must be at least 1"
+            )
+        _add(sums, update, share)
+        devices.append(update.device_id)
+        total += share
+        loss += update.loss
+        traffic += update.traffic
+    if not devices:
+        raise Unavailable("no device delivered an update; the round can be tried again")
+    mean = {name: (sums[name] / total).astype(np.float32) for name in sums}
+    return Aggregate(mean, tuple(devices), loss / len(devices), traffic)
+
+
+def _add(sums: dict[str, NDArray[np.float64]], update: Update, share: int) -> None:
+    """Add one update to the sums, or refuse it by its device's name."""
+    whose = f"the update of device {update.device_id!r}"
+    missing, unexpected = sums.keys() - update.weights.keys(), update.weights.keys() - sums.keys()
+    if missing or unexpected:
+        raise InvalidInput(
+            f"{whose} is of another model: missing {sorted(missing)}, "
+            f"unexpected {sorted(unexpected)}"
+        )
+    for name, total in sums.items():
+        array = update.weights[name]
+        if array.shape != total.shape:
+            raise InvalidInput(
+                f"{whose} has {name!r} of shape {list(array.shape)}, the model {list(total.shape)}"
+            )
+        if not np.isfinite(array).all():
+            raise InvalidInput(f"{whose} has a value in {name!r} that is not a finite number")
+        total += share * array.astype(np.float64)

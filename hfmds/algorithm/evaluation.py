@@ -1,0 +1,33 @@
+"""How a model does on a held-out set, in torch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+
+from hfmds.algorithm.models import model_with
+from hfmds.algorithm.pixels import normalise
+from hfmds.algorithm.types import Evaluation, LabelledImages, ModelSpec, Normalisation, Weights
+from hfmds.errors import InvalidInput
+
+_CHUNK = 256  # images at a time, to bound memory
+
+
+@torch.no_grad()
+def evaluate(
+    spec: ModelSpec, weights: Weights, normalisation: Normalisation, images: LabelledImages
+) -> Evaluation:
+    """Accuracy and mean cross-entropy of a model over labelled images."""
+    images.require_fit(spec, "the held-out set")
+    if not len(images):
+        raise InvalidInput("the held-out set is empty; there is nothing to evaluate on")
+    model = model_with(spec, weights).to(memory_format=torch.channels_last).eval()
+    loss, correct = 0.0, 0
+    for start in range(0, len(images), _CHUNK):
+        pixels = images.pixels[start : start + _CHUNK]
+        labels = torch.from_numpy(images.labels[start : start + _CHUNK])
+        batch = torch.from_numpy(normalise(pixels, normalisation))
+        logits = model(batch.contiguous(memory_format=torch.channels_last))
+        loss += F.cross_entropy(logits, labels, reduction="sum").item()
+        correct += int((logits.argmax(dim=1) == labels).sum())
+    return Evaluation(correct / len(images), loss / len(images), len(images))

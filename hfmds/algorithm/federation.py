@@ -1,0 +1,86 @@
+"""Algorithm 1: the loop, over any fleet.
+
+The loop never learns whether the devices are simulated in this process (`local_fleet`) or real
+ones behind a network: a `Fleet` answers either way. No torch, no network, no clock, no storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from hfmds.algorithm.aggregation import aggregate
+from hfmds.algorithm.sampling import sample_cohort
+from hfmds.algorithm.types import (
+    Checkpoint,
+    Evaluation,
+    Pool,
+    Recipe,
+    RoundResult,
+    Traffic,
+    Update,
+    Weights,
+)
+from hfmds.errors import Unavailable
+
+
+class Fleet(Protocol):
+    """The devices of a run, as the loop sees them.
+
+    A killed run is resumed by replaying the round after its last checkpoint. So every call MUST be
+    idempotent for its round and phase: a second call joins the work of the first or returns its
+    result, and never has a device's contribution counted twice.
+    """
+
+    def available(self, round_number: int) -> Sequence[str]:
+        """Ids of the devices that could take work in this round, in any order."""
+
+    def synthesise(self, round_number: int, weights: Weights) -> Pool:
+        """Have all available devices synthesise with w^t, and seal the results into a new pool.
+
+        Raises Unavailable when too few devices contributed to make one.
+        """
+
+    def train(
+        self, round_number: int, weights: Weights, pool: Pool | None, cohort: Sequence[str]
+    ) -> Iterable[Update]:
+        """Have the cohort train from w^t, and give the updates that count, in device-id order.
+
+        They may be fewer than the cohort; on a replay the cohort the round was first opened with
+        stays. Weights should load when an update is reached: the loop keeps one at a time.
+        Raises Unavailable when too few devices delivered.
+        """
+
+    def evaluate(self, weights: Weights) -> Evaluation | None:
+        """How w^{t+1} does on the held-out set; None without one."""
+
+
+def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundResult]:
+    """Run the rounds after `start`, yielding each; save its checkpoint to be able to resume."""
+    weights, pool = start.weights, start.pool
+    for t in range(start.round_number + 1, recipe.rounds + 1):
+        traffic = Traffic()
+
+        # DataSynthesis: every T_d rounds; the new pool D_syn replaces the old one.
+        refresh = recipe.synthesis is not None and recipe.synthesis.refreshes(t)
+        if refresh:
+            pool = fleet.synthesise(t, weights)
+            traffic += pool.traffic
+
+        # ClientUpdate by the cohort K_t.
+        cohort = sample_cohort(fleet.available(t), recipe.cohort_size, recipe.seed, t)
+        if not cohort:
+            raise Unavailable(f"round {t}: no device is available; start or reconnect devices")
+        updates = fleet.train(t, weights, pool, cohort)
+
+        # w^{t+1}: the mean over K_t.
+        mean = aggregate(updates, like=weights)
+        weights = mean.weights
+        yield RoundResult(
+            checkpoint=Checkpoint(t, weights, pool),
+            cohort=mean.devices,
+            refreshed=refresh,
+            training_loss=mean.loss,
+            evaluation=fleet.evaluate(weights),
+            traffic=traffic + mean.traffic,
+        )

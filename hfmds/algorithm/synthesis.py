@@ -1,0 +1,181 @@
+"""DataSynthesis of Algorithm 1: hard feature matching (section 4), in torch.
+
+Each synthetic image is optimised from noise so that the global model sees in it the class-relevant
+features of one real image, pushed towards the decision boundary, and gives it that image's class:
+
+    L_HFMDS = L_HFM + L_C
+
+Knows nothing of rounds or of other devices. Where the paper leaves a question, the comment at the
+line says which reading was taken; the measurements behind the readings are in the design note.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hfmds.algorithm.engine import Progress, Synthesis, SynthesisHealth
+from hfmds.algorithm.models import SplitModel, model_with
+from hfmds.algorithm.pixels import normalise, to_pixels
+from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
+from hfmds.algorithm.prototypes import Prototypes, update_prototypes
+from hfmds.algorithm.sampling import choose, initial_noise
+from hfmds.algorithm.seeds import generator
+from hfmds.algorithm.types import LabelledImages, Recipe, SyntheticBatch, Weights
+from hfmds.errors import InvalidInput
+
+_FLOOR = 1e-6  # added to every share, so that no logarithm is of zero
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's
+_CHUNK = 256  # images at a time where no gradient is needed, to bound memory
+
+
+def synthesise(
+    recipe: Recipe,
+    weights: Weights,
+    shard: LabelledImages,
+    previous: Prototypes,
+    seed: int,
+    progress: Progress | None = None,
+) -> Synthesis:
+    """Make one device's synthetic batch, with the global weights and its own real images.
+
+    `previous` are the prototypes of the device's last synthesis in this run; empty at its first.
+    """
+    settings = recipe.synthesis
+    if settings is None:
+        raise InvalidInput("the recipe has no synthesis part, so there is nothing to synthesise")
+    shard.require_fit(recipe.model, "the device's shard")
+    if not len(shard):
+        raise InvalidInput("the device's shard is empty; a device needs data to take part")
+    model = model_with(recipe.model, weights).to(memory_format=torch.channels_last)
+    model.eval().requires_grad_(False)
+
+    # The real subset D_{k,r} of size B_g; synthetic image i is matched with its image i.
+    subset = choose(len(shard), settings.samples_per_device, generator(seed, "subset"))
+    real = shard.take(subset)
+    labels = torch.from_numpy(real.labels)  # y
+
+    shard_features = _features(model, normalise(shard.pixels, recipe.normalisation))
+    prototypes = update_prototypes(
+        previous, shard_features.numpy(), shard.labels, settings.prototype_momentum
+    )
+    z = shard_features[torch.from_numpy(subset)]
+    zbar = torch.from_numpy(np.stack([prototypes[c] for c in real.labels.tolist()]))
+    z_hard = hard_features(z, zbar, settings.mu)
+    cam = class_activation(model.classifier, z_hard, labels)
+    target = relevance(z_hard, cam)
+
+    def losses(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """L_HFM, L_C, and the logits they come from."""
+        z_synthetic = model.features(images)
+        logits: Tensor = model.classifier(z_synthetic)
+        return matching_loss(z_synthetic, cam, target), F.cross_entropy(logits, labels), logits
+
+    x = _images(initial_noise(real.pixels.shape, generator(seed, "noise")))  # N(0, I)
+    x.requires_grad_()
+    gradient_ratio = _gradient_ratio(*losses(x)[:2], x)
+    mean, square = torch.zeros_like(x), torch.zeros_like(x)  # Adam's moments
+    for step in range(1, settings.steps + 1):
+        l_hfm, l_c, _ = losses(x)
+        (gradient,) = torch.autograd.grad(settings.matching_weight * l_hfm + l_c, x)
+        adam_step(x, mean, square, gradient, step, settings.learning_rate)
+        if progress:
+            progress(step, settings.steps)
+
+    if not torch.isfinite(x).all():
+        raise InvalidInput(
+            f"synthesis diverged within {settings.steps} steps: an image is not a finite number; "
+            "lower synthesis.learning_rate, or check the incoming weights"
+        )
+    # Clamped to valid pixels once, at the end; at every step made no difference.
+    pixels = to_pixels(x.numpy(force=True), recipe.normalisation)
+    with torch.no_grad():
+        l_hfm, l_c, logits = losses(_images(normalise(pixels, recipe.normalisation)))
+        health = SynthesisHealth(
+            matching_loss=l_hfm.item(),
+            classification_loss=l_c.item(),
+            accuracy=(logits.argmax(dim=1) == labels).double().mean().item(),
+            real_margin=_margin(model.classifier(z), labels),
+            hard_margin=_margin(model.classifier(z_hard), labels),
+            gradient_ratio=gradient_ratio,
+        )
+    batch = SyntheticBatch(
+        LabelledImages(pixels, real.labels),
+        psnr_paired=psnr_paired(pixels, real.pixels),
+        psnr_nearest=psnr_nearest(pixels, shard.pixels),
+    )
+    return Synthesis(batch, prototypes, health)
+
+
+def hard_features(z: Tensor, zbar: Tensor, mu: float) -> Tensor:
+    """z_h = (1 + mu) z - mu zbar: away from the prototype. The text also prints the other sign."""
+    return (1 + mu) * z - mu * zbar
+
+
+def class_activation(classifier: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
+    """ReLU(g), g = dq^y/dz: how much each feature speaks for the class."""
+    features = features.detach().requires_grad_()
+    q_y = classifier(features).gather(1, labels[:, None])
+    (g,) = torch.autograd.grad(q_y.sum(), features)  # a sum: each row depends on its own z only
+    return F.relu(g)  # printed for L_FM only; without it L_HFM compares no distributions
+
+
+def relevance(features: Tensor, cam: Tensor) -> Tensor:
+    """`features * cam` as a distribution over features, by dividing by its sum.
+
+    The paper does not say how. A softmax over 512 small numbers is almost uniform: the matching
+    loss would be 1e-4 of L_C and the method silently L_C alone.
+    """
+    shares = F.relu(features) * cam + _FLOOR
+    return shares / shares.sum(dim=1, keepdim=True)
+
+
+def matching_loss(z_synthetic: Tensor, cam: Tensor, target: Tensor) -> Tensor:
+    """L_HFM = D_KL(target || synthetic), averaged over images.
+
+    Departure: the paper prints the other order, which is ill-conditioned where the target is
+    near zero (synthetic accuracy 90 % against 97 %).
+    """
+    return F.kl_div(relevance(z_synthetic, cam).log(), target, reduction="batchmean")
+
+
+@torch.no_grad()
+def adam_step(
+    x: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: int, learning_rate: float
+) -> None:
+    """Adam's step number `step`, from 1, on x and its moments in place.
+
+    Written out because torch.optim loads torch's compiler when first used: 2 s and 150 MB that
+    each device would pay.
+    """
+    mean.lerp_(gradient, 1 - _BETA1)
+    square.lerp_(gradient.square(), 1 - _BETA2)
+    unbiased_mean = mean / (1 - _BETA1**step)
+    unbiased_square = square / (1 - _BETA2**step)
+    x -= learning_rate * unbiased_mean / (unbiased_square.sqrt() + _EPSILON)
+
+
+def _images(normalised: NDArray[np.float32]) -> Tensor:
+    return torch.from_numpy(normalised).contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def _features(model: SplitModel, normalised: NDArray[np.float32]) -> Tensor:
+    starts = range(0, len(normalised), _CHUNK)
+    return torch.cat([model.features(_images(normalised[i : i + _CHUNK])) for i in starts])
+
+
+def _gradient_ratio(l_hfm: Tensor, l_c: Tensor, x: Tensor) -> float:
+    (of_matching,) = torch.autograd.grad(l_hfm, x, retain_graph=True)
+    (of_classification,) = torch.autograd.grad(l_c, x)
+    # A model that sees nothing gives 0 / 0: read as 0, which is not sound, rather than NaN.
+    return float(of_matching.norm() / of_classification.norm().clamp(min=1e-12))
+
+
+def _margin(logits: Tensor, labels: Tensor) -> float:
+    own = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    return (own - others.amax(dim=1, keepdim=True)).mean().item()

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hfmds.algorithm.types import LabelledImages
+from hfmds.data.sources import load_images, save_npz
+from hfmds.errors import ConfigurationError
+
+
+def write_image(path: Path, value: int = 0, size: tuple[int, int] = (4, 3), mode: str = "RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode == "L" else (value, 2, 3)).save(path)
+
+
+def test_folder_classes_are_numbered_by_class_names(tmp_path: Path):
+    write_image(tmp_path / "dog" / "b.png", 20)
+    write_image(tmp_path / "dog" / "a.PNG", 10)
+    write_image(tmp_path / "ant" / "c.bmp", 30)
+    write_image(tmp_path / ".cache" / "x.png", 99)
+    (tmp_path / "dog" / "notes.txt").write_text("not an image")
+    images = load_images(str(tmp_path), ["cat", "dog", "ant"])
+    assert images.labels.tolist() == [2, 1, 1]
+    assert images.pixels.shape == (3, 3, 3, 4)  # channels first; Pillow's size is width, height
+    assert images.pixels[:, :, 0, 0].tolist() == [[30, 2, 3], [10, 2, 3], [20, 2, 3]]
+
+
+def test_folder_classes_are_their_numbers_without_class_names(tmp_path: Path):
+    write_image(tmp_path / "7" / "a.jpg", 50, mode="L")
+    write_image(tmp_path / "10" / "a.png", 60, mode="L")
+    images = load_images(str(tmp_path))
+    assert images.labels.tolist() == [10, 7]
+    assert images.pixels.shape == (2, 1, 3, 4)
+    assert images.pixels[:, 0, 0, 0].tolist() == [60, 50]
+
+
+def test_npz_round_trip(tmp_path: Path):
+    images = LabelledImages(
+        np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([4, 1], np.int64)
+    )
+    save_npz(tmp_path / "shard.npz", images)
+    loaded = load_images(str(tmp_path / "shard.npz"))
+    np.testing.assert_array_equal(loaded.pixels, images.pixels)
+    np.testing.assert_array_equal(loaded.labels, images.labels)
+
+
+def test_npz_labels_of_any_whole_number_type_are_taken(tmp_path: Path):
+    np.savez(tmp_path / "s.npz", images=np.zeros((1, 1, 2, 2), np.uint8), labels=np.uint8([3]))
+    assert load_images(str(tmp_path / "s.npz")).labels.dtype == np.int64
+
+
+def test_digits_are_scaled_and_split_without_overlap():
+    everything = load_images("digits:20")
+    train, test = load_images("digits:20#train"), load_images("digits:20#test")
+    assert everything.pixels.shape == (1797, 1, 20, 20)
+    assert (everything.pixels.min(), everything.pixels.max()) == (0, 255)
+    assert len(train) + len(test) == 1797
+    assert 0.19 < len(test) / 1797 < 0.21
+    counts = np.bincount(test.labels, minlength=10)
+    assert counts.min() >= 35
+    together = np.sort(np.concatenate([train.pixels, test.pixels]).reshape(1797, -1), axis=0)
+    np.testing.assert_array_equal(together, np.sort(everything.pixels.reshape(1797, -1), axis=0))
+    np.testing.assert_array_equal(train.pixels, load_images("digits:20#train").pixels)
+
+
+def test_digits_keep_their_own_size_by_default():
+    assert load_images("digits").pixels.shape == (1797, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("digits:7", "the size must be 8 to 256"),
+        ("digits:9999", "the size must be 8 to 256"),
+        ("digits:20#validation", r"does not exist; give .* digits\[:SIZE\]\[#train\|#test\]"),
+        ("/no/such/place", "'/no/such/place' does not exist; give a folder"),
+    ],
+)
+def test_a_source_that_names_nothing_is_refused(source: str, message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        load_images(source)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path):
+    (tmp_path / "data.csv").write_text("1,2")
+    with pytest.raises(ConfigurationError, match=r"neither a folder nor an \.npz file"):
+        load_images(str(tmp_path / "data.csv"))
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match=r"no class folders; put images in .*/cat"):
+        load_images(str(tmp_path), ["cat", "dog"])
+
+
+def test_a_class_folder_without_images_is_refused(tmp_path: Path):
+    (tmp_path / "0").mkdir()
+    with pytest.raises(ConfigurationError, match=r"class folder .*/0 has no images; add some"):
+        load_images(str(tmp_path))
+
+
+def test_an_unknown_class_is_refused(tmp_path: Path):
+    write_image(tmp_path / "bird" / "a.png")
+    with pytest.raises(ConfigurationError, match=r"/bird is not one of .*\(cat, dog\); rename"):
+        load_images(str(tmp_path), ["cat", "dog"])
+    with pytest.raises(ConfigurationError, match=r"/bird is not a class number; rename it"):
+        load_images(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("other", "described"), [({"size": (5, 3)}, "3x5 colour"), ({"mode": "L"}, "3x4 grey")]
+)
+def test_images_of_two_forms_are_refused(tmp_path: Path, other: dict, described: str):
+    write_image(tmp_path / "0" / "a.png")
+    write_image(tmp_path / "1" / "b.png", **other)
+    message = rf"1/b.png is {described}, but .*0/a.png is 3x4 colour; convert"
+    with pytest.raises(ConfigurationError, match=message):
+        load_images(str(tmp_path))
+
+
+def test_an_unreadable_image_is_refused(tmp_path: Path):
+    write_image(tmp_path / "0" / "a.png", size=(40, 40))
+    whole = (tmp_path / "0" / "a.png").read_bytes()
+    (tmp_path / "0" / "a.png").write_bytes(b"hello")
+    with pytest.raises(ConfigurationError, match=r"a.png cannot be read \(not an image\); replace"):
+        load_images(str(tmp_path))
+    (tmp_path / "0" / "a.png").write_bytes(whole[:60])
+    with pytest.raises(ConfigurationError, match=r"a.png cannot be read \(.*\); replace"):
+        load_images(str(tmp_path))
+
+
+PIXELS, LABELS = np.zeros((2, 1, 3, 3), np.uint8), np.zeros(2, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": PIXELS}, r"arrays \['x'\], but no images and no labels; write it with"),
+        ({"images": PIXELS}, "but no labels"),
+        ({"images": PIXELS / 2, "labels": LABELS}, r"images are float64 \[2, 1, 3, 3\]"),
+        ({"images": PIXELS[0], "labels": LABELS}, r"images are uint8 \[1, 3, 3\], but must be"),
+        ({"images": PIXELS, "labels": LABELS / 2}, r"labels are float64 \[2\]"),
+        ({"images": PIXELS, "labels": LABELS[:1]}, r"labels are int64 \[1\], but must be whole"),
+        ({"images": PIXELS[:0], "labels": LABELS[:0]}, "has no images"),
+        ({"images": np.array([{}]), "labels": LABELS}, "cannot be read as .npz .*allow_pickle"),
+    ],
+)
+def test_an_npz_of_another_form_is_refused(tmp_path: Path, arrays: dict, message: str):
+    np.savez(tmp_path / "shard.npz", **arrays)
+    with pytest.raises(ConfigurationError, match=message):
+        load_images(str(tmp_path / "shard.npz"))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 cut short"])
+def test_an_npz_that_is_none_is_refused(tmp_path: Path, content: bytes):
+    (tmp_path / "shard.npz").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"shard.npz cannot be read as .npz"):
+        load_images(str(tmp_path / "shard.npz"))
+
+
+def test_save_npz_wants_the_suffix(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match=r"must end in .npz"):
+        save_npz(tmp_path / "shard", LabelledImages(PIXELS, LABELS))
