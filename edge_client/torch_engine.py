@@ -13,21 +13,18 @@ from hfmds.errors import ConfigurationError
 
 
 class TorchEngine:
-    """Torch on the processor."""
-
-    name = "torch-cpu"
+    """Torch on the processor or on a CUDA GPU."""
 
     def __init__(self, compute_device: str = "cpu", threads: int = 1) -> None:
-        if compute_device == "cuda":
-            lack = (
-                "hfmds.algorithm computes on the processor only in this version"
-                if torch.cuda.is_available()
-                else "this machine has no CUDA GPU that torch can use"
-            )
+        has_gpu = torch.cuda.is_available()
+        if compute_device == "cuda" and not has_gpu:
             raise ConfigurationError(
-                f"HFMDS_COMPUTE_DEVICE is cuda, but {lack}; set it to cpu or auto"
+                "HFMDS_COMPUTE_DEVICE is cuda, but this machine has no CUDA GPU that torch can "
+                "use; set it to cpu or auto"
             )
         torch.set_num_threads(threads)
+        self._device = "cuda" if has_gpu and compute_device != "cpu" else "cpu"
+        self.name = f"torch-{self._device}"
 
     def train(
         self,
@@ -38,7 +35,7 @@ class TorchEngine:
         seed: int,
         progress: Progress,
     ) -> TrainedModel:
-        return train(recipe, weights, shard, pool, seed, progress)
+        return train(recipe, weights, shard, pool, seed, progress, self._device)
 
     def synthesise(
         self,
@@ -49,4 +46,4 @@ class TorchEngine:
         seed: int,
         progress: Progress,
     ) -> Synthesis:
-        return synthesise(recipe, weights, shard, previous, seed, progress)
+        return synthesise(recipe, weights, shard, previous, seed, progress, self._device)

@@ -6,7 +6,7 @@ features of one real image, pushed towards the decision boundary, and gives it t
     L_HFMDS = L_HFM + L_C
 
 Knows nothing of rounds or of other devices. Where the paper leaves a question, the comment at the
-line says which reading was taken; the measurements behind the readings are in the design note.
+line says which reading was taken; docs/paper.md has the measurements behind the readings.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ def synthesise(
     previous: Prototypes,
     seed: int,
     progress: Progress | None = None,
+    device: str = "cpu",
 ) -> Synthesis:
     """Make one device's synthetic batch, with the global weights and its own real images.
 
     `previous` are the prototypes of the device's last synthesis in this run; empty at its first.
+    Where to compute is torch's `device`.
     """
     settings = recipe.synthesis
     if settings is None:
@@ -50,20 +52,20 @@ def synthesise(
     shard.require_fit(recipe.model, "the device's shard")
     if not len(shard):
         raise InvalidInput("the device's shard is empty; a device needs data to take part")
-    model = model_with(recipe.model, weights).to(memory_format=torch.channels_last)
+    model = model_with(recipe.model, weights).to(device).to(memory_format=torch.channels_last)
     model.eval().requires_grad_(False)
 
     # The real subset D_{k,r} of size B_g; synthetic image i is matched with its image i.
     subset = choose(len(shard), settings.samples_per_device, generator(seed, "subset"))
     real = shard.take(subset)
-    labels = torch.from_numpy(real.labels)  # y
+    labels = torch.from_numpy(real.labels).to(device)  # y
 
-    shard_features = _features(model, normalise(shard.pixels, recipe.normalisation))
+    shard_features = _features(model, normalise(shard.pixels, recipe.normalisation), device)
     prototypes = update_prototypes(
-        previous, shard_features.numpy(), shard.labels, settings.prototype_momentum
+        previous, shard_features.numpy(force=True), shard.labels, settings.prototype_momentum
     )
-    z = shard_features[torch.from_numpy(subset)]
-    zbar = torch.from_numpy(np.stack([prototypes[c] for c in real.labels.tolist()]))
+    z = shard_features[torch.from_numpy(subset).to(device)]
+    zbar = torch.from_numpy(np.stack([prototypes[c] for c in real.labels.tolist()])).to(device)
     z_hard = hard_features(z, zbar, settings.mu)
     cam = class_activation(model.classifier, z_hard, labels)
     target = relevance(z_hard, cam)
@@ -74,7 +76,7 @@ def synthesise(
         logits: Tensor = model.classifier(z_synthetic)
         return matching_loss(z_synthetic, cam, target), F.cross_entropy(logits, labels), logits
 
-    x = _images(initial_noise(real.pixels.shape, generator(seed, "noise")))  # N(0, I)
+    x = _images(initial_noise(real.pixels.shape, generator(seed, "noise")), device)  # N(0, I)
     x.requires_grad_()
     gradient_ratio = _gradient_ratio(*losses(x)[:2], x)
     mean, square = torch.zeros_like(x), torch.zeros_like(x)  # Adam's moments
@@ -93,7 +95,7 @@ def synthesise(
     # Clamped to valid pixels once, at the end; at every step made no difference.
     pixels = to_pixels(x.numpy(force=True), recipe.normalisation)
     with torch.no_grad():
-        l_hfm, l_c, logits = losses(_images(normalise(pixels, recipe.normalisation)))
+        l_hfm, l_c, logits = losses(_images(normalise(pixels, recipe.normalisation), device))
         health = SynthesisHealth(
             matching_loss=l_hfm.item(),
             classification_loss=l_c.item(),
@@ -158,14 +160,15 @@ def adam_step(
     x -= learning_rate * unbiased_mean / (unbiased_square.sqrt() + _EPSILON)
 
 
-def _images(normalised: NDArray[np.float32]) -> Tensor:
-    return torch.from_numpy(normalised).contiguous(memory_format=torch.channels_last)
+def _images(normalised: NDArray[np.float32], device: str) -> Tensor:
+    images = torch.from_numpy(normalised).to(device)
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 @torch.no_grad()
-def _features(model: SplitModel, normalised: NDArray[np.float32]) -> Tensor:
-    starts = range(0, len(normalised), _CHUNK)
-    return torch.cat([model.features(_images(normalised[i : i + _CHUNK])) for i in starts])
+def _features(model: SplitModel, normalised: NDArray[np.float32], device: str) -> Tensor:
+    chunks = [normalised[i : i + _CHUNK] for i in range(0, len(normalised), _CHUNK)]
+    return torch.cat([model.features(_images(chunk, device)) for chunk in chunks])
 
 
 def _gradient_ratio(l_hfm: Tensor, l_c: Tensor, x: Tensor) -> float:

@@ -30,8 +30,12 @@ def train(
     pool: LabelledImages | None,
     seed: int,
     progress: Progress | None = None,
+    device: str = "cpu",
 ) -> TrainedModel:
-    """Train from the global weights on the shard and, once there is one, on the pool."""
+    """Train from the global weights on the shard and, once there is one, on the pool.
+
+    `device` is torch's: the same numbers come out on the same device only.
+    """
     settings = recipe.training
     shard.require_fit(recipe.model, "the device's shard")
     if not len(shard):
@@ -45,8 +49,9 @@ def train(
     real_order = generator(seed, "real")
     synthetic_order = generator(seed, "synthetic")
 
-    model = model_with(recipe.model, weights).to(memory_format=torch.channels_last).train()
-    images, labels = _as_tensors(recipe, shard, pool)
+    model = model_with(recipe.model, weights).to(device).to(memory_format=torch.channels_last)
+    model.train()
+    images, labels = (tensor.to(device) for tensor in _as_tensors(recipe, shard, pool))
     parameters: list[Tensor] = list(model.parameters())
     velocity = [torch.zeros_like(p) for p in parameters]  # starts at zero each round
 
@@ -60,7 +65,7 @@ def train(
             if pool:
                 synthetic = len(shard) + choose(len(pool), real, synthetic_order)
                 batch = np.concatenate([batch, synthetic])
-            rows = torch.from_numpy(batch)
+            rows = torch.from_numpy(batch).to(device)
 
             logits, targets = model(images[rows]), labels[rows]
             loss = alpha * F.cross_entropy(logits[:real], targets[:real])
