@@ -54,7 +54,7 @@ async def _train(
     started = time.monotonic()
     services.start_store()
     data = await in_thread(write_demo_data, setting, folder / "data")
-    specs = setting.runs(data.normalisation)  # bad values are told before anything else is started
+    specs = setting.runs()  # bad values are told before anything else is started
     store = await services.addresses("store")
     services.start_coordinator(store, data)
     coordinator = await services.addresses("coordinator")

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.privacy import psnr_nearest
-from hfmds.algorithm.types import LabelledImages, Normalisation
+from hfmds.algorithm.types import LabelledImages
 from hfmds.cli.demo_setting import DemoSetting
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew
-from hfmds.data.statistics import normalisation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,6 @@ class DemoData:
 
     shards: dict[str, Path]  # by device id
     held_out: Path
-    normalisation: Normalisation
     # PSNR in dB of each real image to the most similar other one on its device: the yardstick for
     # the PSNR of synthetic images, which says little by itself.
     real_psnr: NDArray[np.float32]
@@ -47,7 +45,7 @@ def write_demo_data(setting: DemoSetting, folder: Path) -> DemoData:
     held_out = folder / "held-out.npz"
     save_npz(held_out, _held_out(setting, images))
     real_psnr = np.concatenate([_to_nearest_other(shard.pixels) for shard in images.values()])
-    return DemoData(shards, held_out, normalisation_of(digits), real_psnr)
+    return DemoData(shards, held_out, real_psnr)
 
 
 def _held_out(setting: DemoSetting, shards: dict[str, LabelledImages]) -> LabelledImages:
