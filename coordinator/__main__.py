@@ -52,14 +52,15 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         metrics.count(devices=parts.registry.list, runs=runs.list)
         CoordinatorServicer(parts.dispatch).add_to(server)
         AdminServicer(runs).add_to(server)
+        await asyncio.to_thread(runs.open)  # before anyone can create another
         async with server.serving(settings.shutdown_grace_seconds):
-            await asyncio.to_thread(runs.open)
             await server.set_ready(True)
             with published_addresses(
                 settings.address_file, grpc=server.address, metrics=metrics_http.address
             ):
                 await stop.wait()
-            parts.dispatch.close()  # devices that wait for work go at once
+            parts.dispatch.close()  # who waits for work or watches a run goes at once
+            runs.leave_off()
         await asyncio.to_thread(runs.close, settings.shutdown_grace_seconds)
     await store.close()
 
@@ -71,6 +72,7 @@ def open_parts(
     loop: asyncio.AbstractEventLoop,
 ) -> Parts:
     """The coordinator's parts, kept where the settings say."""
+    held_out = HeldOut(settings.held_out, settings.threads)
     engine = open_database(settings.resolved_database_url)
     create_tables(engine)
     contents = RunContents(
@@ -88,7 +90,7 @@ def open_parts(
             runs, tasks, registry, contents, metrics, time.time, settings.retry_seconds
         ),
         store=store,
-        held_out=HeldOut(settings.held_out, settings.threads),
+        held_out=held_out,
         metrics=metrics,
         clock=time.time,
         loop=loop,

@@ -6,6 +6,7 @@ able to drop its updates without asking whether another still needs them.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from hfmds.storage.blobs import open_blobs
@@ -19,8 +20,9 @@ class RunContents:
     def __init__(self, blobs_url: str, staging_folder: Path, max_blob_bytes: int) -> None:
         self._blobs_url = blobs_url
         self._staging_folder = staging_folder
-        self._max_blob_bytes = max_blob_bytes
+        self.max_blob_bytes = max_blob_bytes
         self._opened: dict[str, Content] = {}
+        self._lock = threading.Lock()
 
     def purge(self, older_than_seconds: float, now: float) -> int:
         """Remove broken uploads that nobody resumed for so long; their number."""
@@ -29,10 +31,11 @@ class RunContents:
         return sum(self.of(run_id).staging.purge(older_than_seconds, now) for run_id in runs)
 
     def of(self, run_id: str) -> Content:
-        """The content of one run."""
-        content = self._opened.get(run_id)
-        if content is None:
-            blobs = open_blobs(f"{self._blobs_url.rstrip('/')}/{run_id}")
-            staging = Staging(self._staging_folder / run_id, self._max_blob_bytes)
-            content = self._opened.setdefault(run_id, Content(blobs, staging))
-        return content
+        """The content of one run; may touch the disk."""
+        with self._lock:
+            content = self._opened.get(run_id)
+            if content is None:
+                blobs = open_blobs(f"{self._blobs_url.rstrip('/')}/{run_id}")
+                staging = Staging(self._staging_folder / run_id, self.max_blob_bytes)
+                content = self._opened[run_id] = Content(blobs, staging)
+            return content

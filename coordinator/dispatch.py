@@ -6,9 +6,8 @@ import asyncio
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from coordinator.bell import Bell
 from coordinator.content import RunContents
@@ -16,11 +15,12 @@ from coordinator.metrics import Metrics
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
 from coordinator.task_records import Task, TaskRecords, TaskState
+from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.algorithm.seeds import task_seed
 from hfmds.digest import Digest
 from hfmds.errors import LimitExceeded, NotAllowed, WrongState
 from hfmds.service.telemetry import log_context
-from hfmds.wire.chunks import outgoing, receive, upload_state
+from hfmds.wire.chunks import Content, outgoing, receive, upload_state
 from hfmds.wire.records import encode_report
 from hfmds.wire.tensors import StoredWeights
 from hfmds.wire.types import (
@@ -62,8 +62,8 @@ class Dispatch:
         self._metrics = metrics
         self._clock = clock
         self._retry_seconds = retry_seconds
-        self._bells: defaultdict[str, Bell] = defaultdict(Bell)  # by waiting device
-        self._bells_lock = threading.Lock()
+        self._waiting: defaultdict[str, set[Bell]] = defaultdict(set)  # check-ins by device
+        self._waiting_lock = threading.Lock()
         self._on_result: Callable[[str], None] = lambda run_id: None
         self._closing = False
 
@@ -73,15 +73,15 @@ class Dispatch:
 
     def announce(self, devices: Iterable[str]) -> None:
         """Wake these devices' check-ins: there may be work for them. May be called anywhere."""
-        with self._bells_lock:
-            bells = [self._bells[device_id] for device_id in devices if device_id in self._bells]
+        with self._waiting_lock:
+            bells = [bell for device in devices for bell in self._waiting.get(device, ())]
         for bell in bells:
             bell.ring()
 
     def announce_all(self) -> None:
         """Wake every waiting check-in."""
-        with self._bells_lock:
-            devices = list(self._bells)
+        with self._waiting_lock:
+            devices = list(self._waiting)
         self.announce(devices)
 
     def close(self) -> None:
@@ -95,50 +95,56 @@ class Dispatch:
         self, device_id: str, profile: DeviceProfile, wait_seconds: float, run_id: str
     ) -> Assignment | RetryLater | Finished:
         """Wait for work for the device, within limits."""
-        visit = await asyncio.to_thread(self._registry.arrived, device_id, profile)
+        if run_id:
+            await asyncio.to_thread(self._runs.state, run_id)  # it must exist
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + min(max(wait_seconds, 0.0), _MAX_WAIT_SECONDS)
-        with self._bells_lock:
-            bell = self._bells[device_id]
-        try:
-            while True:
+        with self._registry.visit(device_id, run_id), self._bell_for(device_id) as bell:
+            await asyncio.to_thread(self._registry.remember, device_id, profile)
+            while not self._closing:
                 rings = bell.rings
                 outcome = await asyncio.to_thread(self._outcome_now, device_id, run_id)
+                if outcome is not None:
+                    return outcome
                 remaining = give_up_at - loop.time()
-                if outcome is not None or remaining <= 0 or self._closing:
-                    break
+                if remaining <= 0:
+                    # A device that waited may ask again at once: its next call waits, too.
+                    waited = wait_seconds >= self._retry_seconds
+                    after_seconds = 0.0 if waited else self._retry_seconds
+                    return RetryLater(after_seconds, "no work for this device")
                 await bell.wait_async(rings, remaining)
-        except asyncio.CancelledError:
-            # The connection broke while the device waited: it is not there any more.
-            self._registry.left(device_id, visit)
-            raise
-        self._registry.heard(device_id)
-        if outcome is None:
-            if self._closing:
-                return RetryLater(self._retry_seconds, "the coordinator is stopping")
-            # A device that waited may ask again at once: its next call waits, too.
-            waited = wait_seconds >= self._retry_seconds
-            return RetryLater(0.0 if waited else self._retry_seconds, "no work for this device")
-        return outcome
+        return RetryLater(self._retry_seconds, "the coordinator is stopping")
+
+    @contextmanager
+    def _bell_for(self, device_id: str) -> Iterator[Bell]:
+        bell = Bell()
+        with self._waiting_lock:
+            self._waiting[device_id].add(bell)
+        try:
+            yield bell
+        finally:
+            with self._waiting_lock:
+                self._waiting[device_id].discard(bell)
+                if not self._waiting[device_id]:
+                    del self._waiting[device_id]
 
     def _outcome_now(self, device_id: str, run_id: str) -> Assignment | Finished | None:
-        if self._closing:
-            return None
         task = self._tasks.lease(device_id, run_id, self._clock())
         if task is not None:
             return self._assignment(task)
         if run_id:
-            run = self._runs.get(run_id)
-            if run.state.ended:
-                return Finished(f"run {run_id!r} is {run.state.value}")
+            state = self._runs.state(run_id)
+            if state.ended:
+                return Finished(f"run {run_id!r} is {state.value}")
         return None
 
     def _assignment(self, task: Task) -> Assignment:
-        key = task.key
-        recipe = self._runs.get(key.run_id).spec.recipe
+        key, run = task.key, self._runs.get(task.key.run_id)
+        recipe = run.spec.recipe
         return Assignment(
             task_id=task.task_id,
             run_id=key.run_id,
+            run_uid=run.run_uid,
             round_number=key.round_number,
             lease_seconds=task.lease_seconds,
             recipe=recipe,
@@ -151,8 +157,9 @@ class Dispatch:
 
     async def renew_lease(self, device_id: str, task_id: str) -> float:
         """Keep a task; returns the lease's seconds."""
+        seconds = await asyncio.to_thread(self._tasks.renew, device_id, task_id, self._clock())
         self._registry.heard(device_id)
-        return await asyncio.to_thread(self._tasks.renew, device_id, task_id, self._clock())
+        return seconds
 
     # --- moving content -------------------------------------------------------------------------
 
@@ -163,14 +170,14 @@ class Dispatch:
         task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
         if digest != task.weights:
             raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
-        async for chunk in outgoing(self._contents.of(task.key.run_id).blobs, digest, offset):
+        content = await self._content(task)
+        async for chunk in outgoing(content.blobs, digest, offset):
             yield chunk
 
     async def query_upload(self, device_id: str, task_id: str, update: Digest) -> UploadState:
         """Where the upload of a task's update stands."""
         task = await self._uploading(device_id, task_id, update)
-        content = self._contents.of(task.key.run_id)
-        return await asyncio.to_thread(upload_state, content, task_id, update)
+        return await asyncio.to_thread(upload_state, await self._content(task), task_id, update)
 
     async def receive_update(
         self,
@@ -182,11 +189,11 @@ class Dispatch:
     ) -> None:
         """Take the bytes of a task's update."""
         task = await self._uploading(device_id, task_id, update)
-        await receive(self._contents.of(task.key.run_id), task_id, update, offset, chunks)
+        await receive(await self._content(task), task_id, update, offset, chunks)
         self._registry.heard(device_id)
 
     async def _uploading(self, device_id: str, task_id: str, update: Digest) -> Task:
-        task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)
+        task = await self._answerable(device_id, task_id, "train")
         largest = task.weights.size_bytes + _HEADER_SLACK_BYTES
         if update.size_bytes > largest:
             raise LimitExceeded(
@@ -195,28 +202,40 @@ class Dispatch:
             )
         return task
 
+    async def _content(self, task: Task) -> Content:
+        return await asyncio.to_thread(self._contents.of, task.key.run_id)
+
     # --- taking results -------------------------------------------------------------------------
 
     async def submit_update(self, device_id: str, task_id: str, report: UpdateReport) -> bool:
         """Count an uploaded update; true if it was counted before."""
-        task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)
+        task = await self._answerable(device_id, task_id, "train")
         if task.state is not TaskState.ACCEPTED:  # of a counted update the bytes may be gone
             await asyncio.to_thread(self._check_update, task, report.update)
         return await self._accept(task, report.update, report)
 
     async def submit_synthesis(self, device_id: str, task_id: str, report: SynthesisReport) -> bool:
         """Count a batch that is at the store; true if it was counted before."""
-        task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)
+        task = await self._answerable(device_id, task_id, "synthesise")
         return await self._accept(task, report.batch, report)
 
     async def report_failure(self, device_id: str, task_id: str, reason: str) -> None:
         """Let a device give its task up."""
         task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
-        await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason)
-        with _task_context(task):
-            log.warning("device gave its task up: %s", reason)
-        self._metrics.task_ended(task.key.kind, "failed")
-        self._on_result(task.key.run_id)
+        already = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason)
+        self._registry.heard(device_id)
+        if not already:
+            with _task_context(task):
+                log.warning("device gave its task up: %s", reason)
+            self._metrics.task_ended(task.key.kind, "failed")
+            self._on_result(task.key.run_id)
+
+    async def _answerable(self, device_id: str, task_id: str, kind: Kind) -> Task:
+        """The device's task, if it is of this kind and its answer is wanted or known."""
+        task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)
+        if task.key.kind != kind:
+            raise WrongState(f"task {task_id!r} is to {task.key.kind}, not to {kind}")
+        return task
 
     def _check_update(self, task: Task, update: Digest) -> None:
         blobs = self._contents.of(task.key.run_id).blobs
@@ -229,12 +248,10 @@ class Dispatch:
     async def _accept(
         self, task: Task, result: Digest, report: UpdateReport | SynthesisReport
     ) -> bool:
-        if (task.key.kind == "train") != isinstance(report, UpdateReport):
-            raise WrongState(f"task {task.task_id!r} is to {task.key.kind}")
-        accept = partial(
-            self._tasks.accept, task.device_id, task.task_id, result, encode_report(report)
+        record = encode_report(report)
+        already = await asyncio.to_thread(
+            self._tasks.accept, task.device_id, task.task_id, result, record
         )
-        already = await asyncio.to_thread(accept)
         self._registry.heard(task.device_id)
         if not already:
             with _task_context(task):

@@ -1,8 +1,13 @@
-"""Drives one run: Algorithm 1 over its devices, in a thread, recording every round."""
+"""Drives one run: Algorithm 1 over its devices, in a thread, recording every round.
+
+A run is never lost to an error: storage that is busy is tried again, and everything else pauses the
+run with the reason, until an operator resumes or cancels it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -12,14 +17,13 @@ from coordinator.bell import Bell
 from coordinator.parts import Parts
 from coordinator.remote_fleet import RemoteFleet
 from coordinator.run_records import RunRecord
-from coordinator.task_records import PhaseKey, TaskState
+from coordinator.task_records import PhaseKey
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.models import initial_weights
 from hfmds.algorithm.seeds import derive_seed
 from hfmds.algorithm.types import Checkpoint, RoundResult
-from hfmds.errors import HfmdsError, Unavailable
+from hfmds.errors import HfmdsError, Unavailable, WrongState
 from hfmds.service.telemetry import log_context
-from hfmds.wire.records import decode_update_report
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import Progress, Round, RunState
 
@@ -29,6 +33,7 @@ Result = TypeVar("Result")
 
 _RETRY_SECONDS = 5.0
 _PAUSED_LOOK_SECONDS = 60.0
+_LOOP_LOOK_SECONDS = 0.5
 
 
 class _Stop(Exception):
@@ -42,8 +47,9 @@ class RunDriver:
         self.run_id = record.run_id
         self.bell = Bell()
         self.progress: Progress | None = None
-        self._spec = record.spec
+        self._record = record
         self._parts = parts
+        self._blobs = parts.contents.of(record.run_id).blobs
         self._on_end = on_end
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name=f"run-{record.run_id}", daemon=True)
@@ -52,16 +58,18 @@ class RunDriver:
         """Begin, or go on after the last recorded round."""
         self._thread.start()
 
-    def stop(self, timeout_seconds: float) -> None:
-        """Leave off; what is recorded stays, the next start goes on from there."""
+    def stop(self) -> None:
+        """Leave off soon; what is recorded stays, the next start goes on from there."""
         self._stopping = True
         self.bell.ring()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Wait for the thread to end."""
         self._thread.join(timeout_seconds)
 
     # --- RunControl -----------------------------------------------------------------------------
 
-    def heed(self) -> bool:
-        paused = False
+    def heed(self) -> None:
         while True:
             rings = self.bell.rings
             if self._stopping:
@@ -70,13 +78,15 @@ class RunDriver:
             if state.ended:
                 raise _Stop
             if state is RunState.RUNNING:
-                return paused
-            paused = True
+                return
             self.bell.wait(rings, _PAUSED_LOOK_SECONDS)
 
     def pause(self, reason: str) -> None:
         log.error("the run is paused: %s", reason)
-        self._parts.runs.change_state(self.run_id, RunState.PAUSED, {RunState.RUNNING}, reason)
+        try:
+            self._parts.runs.pause(self.run_id, reason)
+        except WrongState:  # it was cancelled meanwhile, which `heed` will notice
+            return
         self.bell.ring()
 
     def show(self, progress: Progress) -> None:
@@ -85,49 +95,72 @@ class RunDriver:
             self.bell.ring()
 
     def on_loop(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        return asyncio.run_coroutine_threadsafe(call(), self._parts.loop).result()
+        future = asyncio.run_coroutine_threadsafe(call(), self._parts.loop)
+        while True:
+            try:
+                return future.result(_LOOP_LOOK_SECONDS)
+            except concurrent.futures.TimeoutError:
+                if self._stopping:
+                    future.cancel()
+                    raise _Stop from None
 
     # --- the thread -----------------------------------------------------------------------------
 
     def _main(self) -> None:
         with log_context(run=self.run_id):
-            while True:
-                try:
-                    self._drive()
-                except _Stop:
+            try:
+                while self._go_on():
                     pass
-                except Unavailable as error:
-                    # Storage is busy or full: nothing is lost, the round is taken up again.
-                    log.warning("the run waits: %s", error)
-                    self.bell.wait(self.bell.rings, _RETRY_SECONDS)
-                    continue
-                except HfmdsError as error:
-                    self._fail(str(error))
-                except Exception:
-                    log.exception("the run fails")
-                    self._fail("unexpected error; the coordinator's log has it")
-                break
-            self._on_end(self.run_id)
-            self.bell.ring()
+            finally:
+                self._on_end(self.run_id)
+                self.bell.ring()
+
+    def _go_on(self) -> bool:
+        """Drive until the run ends, or until something is in the way; true if it may go on."""
+        try:
+            self._drive()
+            return False
+        except _Stop:
+            return False
+        except Unavailable as error:
+            return self._rest(error)
+        except Exception as error:
+            if self._stopping:  # whatever it was, it came from the parts going away
+                return False
+            if isinstance(error, HfmdsError):
+                reason = str(error)
+            else:
+                log.exception("unexpected error")
+                reason = f"unexpected {type(error).__name__}; the coordinator's log has it"
+            try:
+                self.pause(reason)
+            except Unavailable as busy:
+                return self._rest(busy)
+            return True
+
+    def _rest(self, error: Unavailable) -> bool:
+        """Storage is busy or full: nothing is lost, the round is taken up again."""
+        log.warning("the run waits: %s", error)
+        self.bell.wait(self.bell.rings, _RETRY_SECONDS)
+        return not self._stopping
 
     def _drive(self) -> None:
-        fleet = RemoteFleet(self.run_id, self._spec, self, self._parts)
         self.heed()
-        for result in federate(fleet, self._spec.recipe, self._start()):
+        fleet = RemoteFleet(self._record, self, self._parts)
+        for result in federate(fleet, self._record.spec.recipe, self._start()):
             completed = self._completed(result)
-            record = self._parts.runs.complete_round(self.run_id, completed)
+            state = self._parts.runs.complete_round(self.run_id, completed).state
             self._drop_updates(completed)
             self._parts.metrics.round_completed(self.run_id, completed)
-            accuracy = completed.evaluation.accuracy if completed.evaluation else None
             with log_context(round=completed.number):
                 log.info(
                     "round completed",
                     extra={
                         "devices": len(completed.device_ids),
-                        "accuracy": accuracy,
+                        "accuracy": completed.evaluation and completed.evaluation.accuracy,
                         "training_loss": completed.training_loss,
                         "seconds": round(completed.duration_seconds, 3),
-                        "state": record.state.value,
+                        "state": state.value,
                     },
                 )
             self.bell.ring()
@@ -136,25 +169,24 @@ class RunDriver:
         """Where the loop begins: after the last recorded round, or at w^0."""
         last = self._parts.runs.get(self.run_id).last_round
         if last is None:
-            recipe = self._spec.recipe
+            recipe = self._record.spec.recipe
             seed = derive_seed(recipe.seed, "weights")
             return Checkpoint(0, initial_weights(recipe.model, seed))
         self._parts.metrics.show_round(self.run_id, last)
-        path = self._parts.contents.of(self.run_id).blobs.local_path(last.weights)
+        path = self._blobs.local_path(last.weights)
         weights = StoredWeights(path, f"the model after round {last.number}")
         return Checkpoint(last.number, weights, last.pool)
 
     def _completed(self, result: RoundResult) -> Round:
         """The round as it is recorded; its model is durable when this returns."""
         t = result.checkpoint.round_number
-        blobs = self._parts.contents.of(self.run_id).blobs
         first = self._parts.tasks.get_phase(
             PhaseKey(self.run_id, t, "synthesise" if result.refreshed else "train")
         )
         return Round(
             number=t,
             device_ids=result.cohort,
-            weights=blobs.put_bytes(encode_weights(result.checkpoint.weights)),
+            weights=self._blobs.put_bytes(encode_weights(result.checkpoint.weights)),
             training_loss=result.training_loss,
             evaluation=result.evaluation,
             refreshed=result.refreshed,
@@ -164,17 +196,8 @@ class RunDriver:
         )
 
     def _drop_updates(self, completed: Round) -> None:
-        """Free the space of updates that are averaged; an update may also be a model: keep it."""
-        blobs = self._parts.contents.of(self.run_id).blobs
+        """Free the space of everything but models: no phase is open, so no update is needed."""
         models = self._parts.tasks.models_handed_out(self.run_id) | {completed.weights.sha256}
-        phase = self._parts.tasks.get_phase(PhaseKey(self.run_id, completed.number, "train"))
-        for task in phase.in_state(TaskState.ACCEPTED):
-            update = decode_update_report(task.report).update
-            if update.sha256 not in models:
-                blobs.delete(update)
-
-    def _fail(self, reason: str) -> None:
-        log.error("the run fails: %s", reason)
-        self._parts.runs.change_state(
-            self.run_id, RunState.FAILED, {RunState.RUNNING, RunState.PAUSED}, reason
-        )
+        for digest in self._blobs.digests():
+            if digest.sha256 not in models:
+                self._blobs.delete(digest)

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from hfmds.algorithm.evaluation import evaluate
-from hfmds.algorithm.types import Evaluation, LabelledImages, Recipe, Weights
-from hfmds.data.sources import load_images
+from hfmds.algorithm.types import Evaluation, Recipe, Weights
+from hfmds.data.named_images import load_named_images
 
 
 class HeldOut:
     """Evaluates models; without a source it knows nothing and says so."""
 
     def __init__(self, source: str | None, threads: int = 1) -> None:
+        """Load the source; ConfigurationError if it cannot be used."""
         torch.set_num_threads(threads)
-        self._source = source
-        self._load = lru_cache(maxsize=4)(load_images)  # by source and class names
+        what = "the held-out set (HFMDS_HELD_OUT)"
+        self._images = load_named_images(source, what) if source else None
 
     def check(self, recipe: Recipe) -> None:
         """Refuse a recipe whose model does not fit the set."""
-        self._images(recipe)
+        if self._images is not None:
+            self._images.labelled_for(recipe)
 
     def evaluate(self, recipe: Recipe, weights: Weights) -> Evaluation | None:
         """Accuracy and loss; None without a set."""
-        images = self._images(recipe)
-        if images is None:
+        if self._images is None:
             return None
+        images = self._images.labelled_for(recipe)
         return evaluate(recipe.model, weights, recipe.normalisation, images)
-
-    def _images(self, recipe: Recipe) -> LabelledImages | None:
-        if self._source is None:
-            return None
-        images = self._load(self._source, recipe.class_names)
-        images.require_fit(recipe.model, f"the held-out set {self._source} (HFMDS_HELD_OUT)")
-        return images

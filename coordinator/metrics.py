@@ -6,12 +6,12 @@ number stays bounded however long the process lives.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from hfmds.algorithm.types import LeakageSummary, Traffic
 from hfmds.wire.types import Device, DeviceState, Round, Run, RunState
@@ -73,30 +73,13 @@ class Metrics:
             "Payload bytes that devices sent for accepted tasks.",
             registry=registry,
         )
-        self._devices = Gauge(
-            "hfmds_coordinator_devices",
-            "Devices that have ever checked in, by what they are doing.",
-            ("state",),
-            registry=registry,
-        )
-        self._runs = Gauge(
-            "hfmds_coordinator_runs", "Runs by state.", ("state",), registry=registry
-        )
+        self._registry = registry
 
     def count(
         self, devices: Callable[[], Sequence[Device]], runs: Callable[[], Sequence[Run]]
     ) -> None:
         """Count devices and runs anew at every scrape."""
-
-        def in_state(things: Callable[[], Sequence[Device | Run]], state: enum.Enum) -> int:
-            return sum(thing.state is state for thing in things())
-
-        for device_state in DeviceState:
-            gauge = self._devices.labels(device_state.value)
-            gauge.set_function(partial(in_state, devices, device_state))
-        for run_state in RunState:
-            gauge = self._runs.labels(run_state.value)
-            gauge.set_function(partial(in_state, runs, run_state))
+        self._registry.register(_Census(devices, runs))
 
     def round_completed(self, run_id: str, completed: Round) -> None:
         """Show a run's newest round."""
@@ -137,3 +120,36 @@ class Metrics:
             for statistic in ("mean", "p99", "max"):
                 value = getattr(leakage, f"{real}_{statistic}")
                 self._leakage.labels(run_id, real, statistic).set(value)
+
+
+class _Census(Collector):
+    """Devices and runs by state, as they are at the time of the scrape."""
+
+    def __init__(
+        self, devices: Callable[[], Sequence[Device]], runs: Callable[[], Sequence[Run]]
+    ) -> None:
+        self._devices = devices
+        self._runs = runs
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families([], [])
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families(self._devices(), self._runs())
+
+    def _families(self, devices: Sequence[Device], runs: Sequence[Run]) -> Iterable[Metric]:
+        by_device_state = GaugeMetricFamily(
+            "hfmds_coordinator_devices",
+            "Devices that have ever checked in, by what they are doing.",
+            labels=["state"],
+        )
+        for device_state in DeviceState:
+            count = sum(device.state is device_state for device in devices)
+            by_device_state.add_metric([device_state.value], count)
+        by_run_state = GaugeMetricFamily(
+            "hfmds_coordinator_runs", "Runs by state.", labels=["state"]
+        )
+        for run_state in RunState:
+            count = sum(run.state is run_state for run in runs)
+            by_run_state.add_metric([run_state.value], count)
+        return by_device_state, by_run_state

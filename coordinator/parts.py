@@ -14,8 +14,7 @@ from coordinator.metrics import Metrics
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
 from coordinator.task_records import TaskRecords
-from hfmds.digest import Digest
-from hfmds.wire.types import PoolSpec, Snapshot
+from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 
 
 class PoolStore(Protocol):
@@ -24,8 +23,10 @@ class PoolStore(Protocol):
     async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
         """Open a pool for one refresh."""
 
-    async def seal_pool(self, pool_id: str, batches: Sequence[Digest]) -> Snapshot:
-        """Seal the named batches into the pool's snapshot."""
+    async def seal_pool(
+        self, pool_id: str, contributions: Sequence[Contribution]
+    ) -> tuple[Snapshot, tuple[Contribution, ...]]:
+        """Seal the named batches; the snapshot, and those that are not in the pool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,27 @@ seconds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine, select
 
 from coordinator.tables import DeviceRow
-from coordinator.task_records import TaskRecords, TaskState
+from coordinator.task_records import TaskRecords
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.types import Device, DeviceProfile, DeviceState
 
 
 @dataclass(slots=True)
 class _Sighting:
-    profile: DeviceProfile
-    at: float
-    visit: int  # counts check-ins, so that the end of an old one does not undo a newer one
+    """What is known of a device that has called since the coordinator was started."""
+
+    run_id: str  # the only run it works for; empty: any
+    last_seen_at: float
+    waiting: int = 0  # check-ins that are open
+    broken: bool = False  # its last check-in was cut off
 
 
 class Registry:
@@ -32,78 +36,65 @@ class Registry:
     def __init__(
         self, engine: Engine, tasks: TaskRecords, clock: Callable[[], float], away_seconds: float
     ) -> None:
+        self.away_seconds = away_seconds
         self._engine = engine
         self._tasks = tasks
         self._clock = clock
-        self._away_seconds = away_seconds
         self._lock = threading.Lock()
         self._sightings: dict[str, _Sighting] = {}
-        self._on_arrival: list[Callable[[], None]] = []
+        self._on_arrival: Callable[[], None] = lambda: None
 
     def on_arrival(self, callback: Callable[[], None]) -> None:
         """Call back whenever a device arrives that was not there."""
-        self._on_arrival.append(callback)
+        self._on_arrival = callback
 
-    def arrived(self, device_id: str, profile: DeviceProfile) -> int:
-        """Note a check-in; returns its visit number for `left`."""
-        now = self._clock()
+    @contextmanager
+    def visit(self, device_id: str, run_id: str) -> Iterator[None]:
+        """Around a check-in: inside, the device is there; cut off inside, it is not any more."""
         with self._lock:
-            before = self._sightings.get(device_id)
-            was_here = before is not None and now - before.at <= self._away_seconds
-            visit = before.visit + 1 if before else 1
-            self._sightings[device_id] = _Sighting(profile, now, visit)
-        if before is None or before.profile != profile:
-            self._remember(device_id, profile, now)
-        if not was_here:
-            for callback in self._on_arrival:
-                callback()
-        return visit
+            now = self._clock()
+            sighting = self._sightings.get(device_id)
+            arrives = sighting is None or not self._is_here(sighting, now)
+            if sighting is None:
+                sighting = self._sightings[device_id] = _Sighting(run_id, now)
+            sighting.run_id, sighting.last_seen_at = run_id, now
+            sighting.waiting += 1
+            sighting.broken = False
+        if arrives:
+            self._on_arrival()
+        broken = True
+        try:
+            yield
+            broken = False
+        finally:
+            with self._lock:
+                sighting.waiting -= 1
+                sighting.broken = broken
+                sighting.last_seen_at = self._clock()
 
     def heard(self, device_id: str) -> None:
         """Note that a device that checked in is still there."""
         with self._lock:
             sighting = self._sightings.get(device_id)
             if sighting:
-                sighting.at = self._clock()
+                sighting.last_seen_at, sighting.broken = self._clock(), False
 
-    def left(self, device_id: str, visit: int) -> None:
-        """Note that a waiting device's connection broke, unless it has come back meanwhile."""
+    def available(self, run_id: str) -> list[str]:
+        """The devices that are there, working or not, and would work for this run, by id."""
+        now = self._clock()
         with self._lock:
-            sighting = self._sightings.get(device_id)
-            if sighting and sighting.visit == visit:
-                sighting.at = float("-inf")
+            return sorted(
+                device_id
+                for device_id, sighting in self._sightings.items()
+                if sighting.run_id in ("", run_id) and self._is_here(sighting, now)
+            )
 
-    def available(self) -> list[str]:
-        """The devices that are there, working or not, by id."""
-        earliest = self._clock() - self._away_seconds
-        with self._lock:
-            return sorted(d for d, sighting in self._sightings.items() if sighting.at >= earliest)
-
-    def list(self) -> list[Device]:
-        """All devices that ever checked in, by id."""
-        here, leases = set(self.available()), self._tasks.leases(self._clock())
-        accepted = self._tasks.counts_by_device(TaskState.ACCEPTED)
-        failed = self._tasks.counts_by_device(TaskState.FAILED)
+    def remember(self, device_id: str, profile: DeviceProfile) -> None:
+        """Keep how a device describes itself."""
         with reading(self._engine) as session:
-            return [
-                Device(
-                    device_id=row.device_id,
-                    state=_state(row.device_id in here, row.device_id in leases),
-                    profile=DeviceProfile(row.samples, row.software_version, row.engine),
-                    last_seen_at=datetime.fromtimestamp(self._last_seen(row), UTC),
-                    accepted_tasks=accepted.get(row.device_id, 0),
-                    failed_tasks=failed.get(row.device_id, 0),
-                    task_id=leases.get(row.device_id),
-                )
-                for row in session.scalars(select(DeviceRow).order_by(DeviceRow.device_id))
-            ]
-
-    def _last_seen(self, row: DeviceRow) -> float:
-        with self._lock:
-            sighting = self._sightings.get(row.device_id)
-            return max(row.last_seen_at, sighting.at) if sighting else row.last_seen_at
-
-    def _remember(self, device_id: str, profile: DeviceProfile, now: float) -> None:
+            row = session.get(DeviceRow, device_id)
+            if row is not None and _profile(row) == profile:
+                return
         with transaction(self._engine) as session:
             session.merge(
                 DeviceRow(
@@ -111,9 +102,41 @@ class Registry:
                     samples=profile.samples,
                     software_version=profile.software_version,
                     engine=profile.engine,
-                    last_seen_at=now,
+                    last_seen_at=self._clock(),
                 )
             )
+
+    def list(self) -> list[Device]:
+        """All devices that ever checked in, by id."""
+        now = self._clock()
+        with self._lock:
+            seen_at = {d: sighting.last_seen_at for d, sighting in self._sightings.items()}
+            here = {d for d, sighting in self._sightings.items() if self._is_here(sighting, now)}
+        leases, tallies = self._tasks.leases(now), self._tasks.tallies()
+        with reading(self._engine) as session:
+            return [
+                Device(
+                    device_id=row.device_id,
+                    state=_state(row.device_id in here, row.device_id in leases),
+                    profile=_profile(row),
+                    last_seen_at=datetime.fromtimestamp(
+                        seen_at.get(row.device_id, row.last_seen_at), UTC
+                    ),
+                    accepted_tasks=tallies.get(row.device_id, (0, 0))[0],
+                    failed_tasks=tallies.get(row.device_id, (0, 0))[1],
+                    task_id=leases.get(row.device_id),
+                )
+                for row in session.scalars(select(DeviceRow).order_by(DeviceRow.device_id))
+            ]
+
+    def _is_here(self, sighting: _Sighting, now: float) -> bool:
+        if sighting.waiting:
+            return True
+        return not sighting.broken and now - sighting.last_seen_at <= self.away_seconds
+
+
+def _profile(row: DeviceRow) -> DeviceProfile:
+    return DeviceProfile(row.samples, row.software_version, row.engine)
 
 
 def _state(here: bool, working: bool) -> DeviceState:

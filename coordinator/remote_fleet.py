@@ -12,20 +12,22 @@ from typing import Any, Protocol, TypeVar
 
 from coordinator.bell import Bell
 from coordinator.parts import Parts
+from coordinator.run_records import RunRecord
 from coordinator.task_records import PhaseKey, PhaseRecord, Task, TaskState
+from hfmds.algorithm.sampling import sample_cohort
 from hfmds.algorithm.types import Evaluation, Pool, Traffic, Update, Weights
 from hfmds.digest import Digest
-from hfmds.errors import Unavailable
+from hfmds.errors import HfmdsError, Unavailable
 from hfmds.wire.records import decode_synthesis_report, decode_update_report
 from hfmds.wire.tensors import StoredWeights, encode_weights
-from hfmds.wire.types import Phase, PoolSpec, Progress, RunSpec
+from hfmds.wire.types import Contribution, Phase, PoolSpec, Progress
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 _LOOK_AGAIN_SECONDS = 1.0  # leases and deadlines run out without anyone ringing
-_STORE_RETRY_SECONDS = 2.0
+_STORE_RETRY_SECONDS = 1.0
 _SHOWN = {"train": Phase.TRAINING, "synthesise": Phase.SYNTHESISING}
 
 
@@ -34,8 +36,8 @@ class RunControl(Protocol):
 
     bell: Bell
 
-    def heed(self) -> bool:
-        """Raise if the run is to stop; block while it is paused; true if it was paused."""
+    def heed(self) -> None:
+        """Raise if the run is to stop; block while it is paused."""
 
     def pause(self, reason: str) -> None:
         """Pause the run until an operator resumes it."""
@@ -50,14 +52,15 @@ class RunControl(Protocol):
 class RemoteFleet:
     """A `Fleet` whose devices are behind the network."""
 
-    def __init__(self, run_id: str, spec: RunSpec, control: RunControl, parts: Parts) -> None:
-        self._run_id = run_id
-        self._spec = spec
+    def __init__(self, run: RunRecord, control: RunControl, parts: Parts) -> None:
+        self._run_id = run.run_id
+        self._run_uid = run.run_uid
+        self._spec = run.spec
         self._control = control
         self._tasks = parts.tasks
         self._registry = parts.registry
         self._dispatch = parts.dispatch
-        self._content = parts.contents.of(run_id)
+        self._content = parts.contents.of(run.run_id)
         self._store = parts.store
         self._held_out = parts.held_out
         self._clock = parts.clock
@@ -72,19 +75,21 @@ class RemoteFleet:
         return self._enough_devices(round_number)
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
+        key = PhaseKey(self._run_id, round_number, "synthesise")
         digest = self._content.blobs.put_bytes(encode_weights(weights))
-        pool_id, spec = f"{self._run_id}-{round_number}", self._pool_spec(round_number, digest)
-        self._with_store(lambda: self._store.open_pool(pool_id, spec))
-        accepted = self._conduct(
-            PhaseKey(self._run_id, round_number, "synthesise"),
-            digest,
-            pool_id,
-            lambda: self._enough_devices(round_number),
+        pool_id, spec = f"{self._run_uid}-{round_number}", self._pool_spec(round_number, digest)
+        self._with_store(round_number, lambda: self._store.open_pool(pool_id, spec))
+        accepted = self._conduct(key, digest, pool_id, lambda: self._enough_devices(round_number))
+        reports = {task.device_id: decode_synthesis_report(task.report) for task in accepted}
+        contributions = [Contribution(device, r.batch) for device, r in reports.items()]
+        snapshot, missing = self._with_store(
+            round_number, lambda: self._store.seal_pool(pool_id, contributions)
         )
-        reports = [decode_synthesis_report(task.report) for task in accepted]
-        batches = [report.batch for report in reports]
-        snapshot = self._with_store(lambda: self._store.seal_pool(pool_id, batches))
-        traffic = sum((report.traffic for report in reports), Traffic())
+        for contribution in missing:
+            log.warning(
+                "device %s reported a batch that the store does not have", contribution.device_id
+            )
+        traffic = sum((report.traffic for report in reports.values()), Traffic())
         return Pool(snapshot.snapshot_id, snapshot.samples, snapshot.leakage, traffic)
 
     def train(
@@ -112,74 +117,95 @@ class RemoteFleet:
         choose_devices: Callable[[], Sequence[str]],
     ) -> tuple[Task, ...]:
         """Have devices do a phase's work until enough is in; the accepted tasks by device id."""
-        phase = self._tasks.find_phase(key) or self._tasks.open_phase(
-            key, weights, reference, choose_devices(), self._spec.policy, self._clock()
-        )
+        phase = self._tasks.find_phase(key)
+        # After a restart nobody is there yet, and leases may have run out: give devices time.
+        patient_until = 0.0
+        if phase is not None:
+            patience = max(self._spec.policy.lease_seconds, self._registry.away_seconds)
+            patient_until = self._clock() + patience
+        else:
+            phase = self._tasks.open_phase(
+                key, weights, reference, choose_devices(), self._spec.policy, self._clock()
+            )
         self._dispatch.announce(task.device_id for task in phase.tasks)
         while not phase.closed:
+            self._control.heed()
             rings = self._control.bell.rings
             phase = self._tasks.get_phase(key)
             accepted = len(phase.in_state(TaskState.ACCEPTED))
             self._control.show(
                 Progress(key.round_number, _SHOWN[key.kind], accepted, len(phase.tasks))
             )
-            if self._is_done(phase):
+            if self._is_done(phase, patient_until):
                 phase = self._tasks.close_phase(key)
                 break
-            if self._is_stuck(phase):
+            if self._is_stuck(phase, patient_until):
                 self._extend_or_pause(phase)
             self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
-            if self._control.heed():  # it was paused: the clock starts anew
-                self._extend(phase, ())
         return phase.in_state(TaskState.ACCEPTED)
 
-    def _is_done(self, phase: PhaseRecord) -> bool:
+    def _is_done(self, phase: PhaseRecord, patient_until: float) -> bool:
         """Enough results are in, and nobody is left whom it is worth waiting for."""
         if len(phase.in_state(TaskState.ACCEPTED)) < self._spec.policy.minimum_devices:
             return False
         now = self._clock()
-        here = set(self._registry.available())
-        hopeful = any(
-            task.device_id in here
-            if task.state is TaskState.ASSIGNED
-            else task.lease_expires_at > now
-            for task in phase.pending
-        )
-        return not hopeful or now >= phase.deadline_at
+        if not phase.pending:
+            return True
+        return now >= patient_until and (now >= phase.deadline_at or not self._hopeful(phase))
 
-    def _is_stuck(self, phase: PhaseRecord) -> bool:
+    def _is_stuck(self, phase: PhaseRecord, patient_until: float) -> bool:
         """Too few results are in, and waiting on will not bring more."""
-        return not phase.pending or self._clock() >= phase.deadline_at
+        return not phase.pending or self._clock() >= max(phase.deadline_at, patient_until)
+
+    def _hopeful(self, phase: PhaseRecord) -> list[Task]:
+        """The pending tasks whose devices are there or hold a live lease."""
+        now, here = self._clock(), set(self._registry.available(self._run_id))
+        return [
+            task
+            for task in phase.pending
+            if (
+                task.device_id in here
+                if task.state is TaskState.ASSIGNED
+                else task.lease_expires_at > now
+            )
+        ]
 
     def _extend_or_pause(self, phase: PhaseRecord) -> None:
-        taken = {task.device_id for task in phase.tasks}
-        fresh = [device_id for device_id in self._registry.available() if device_id not in taken]
+        fresh = self._replacements(phase)
         failed = phase.in_state(TaskState.FAILED)
-        if not fresh and failed and not phase.pending:
+        if failed and not fresh and not phase.pending:
             accepted = len(phase.in_state(TaskState.ACCEPTED))
             self._control.pause(
                 f"round {phase.key.round_number}: {len(failed)} of {len(phase.tasks)} devices "
                 f"could not {phase.key.kind} and only {accepted} could, below the minimum of "
                 f"{self._spec.policy.minimum_devices}; {failed[0].device_id}: {failed[0].failure}"
             )
-            self._control.heed()
-        self._extend(phase, fresh)
-
-    def _extend(self, phase: PhaseRecord, more_devices: Sequence[str]) -> None:
-        now = self._clock()
-        deadline_at = now + self._spec.policy.deadline_seconds
-        self._tasks.extend_phase(phase.key, more_devices, now, deadline_at)
-        log.info("phase extended", extra={"kind": phase.key.kind, "more": len(more_devices)})
+            return
+        self._tasks.extend_phase(phase.key, fresh, self._clock())
+        log.info("phase extended", extra={"kind": phase.key.kind, "more": len(fresh)})
         self._dispatch.announce(task.device_id for task in self._tasks.get_phase(phase.key).tasks)
+
+    def _replacements(self, phase: PhaseRecord) -> Sequence[str]:
+        """Devices to take the places of those that failed or are gone."""
+        taken = {task.device_id for task in phase.tasks}
+        here = [d for d in self._registry.available(self._run_id) if d not in taken]
+        recipe = self._spec.recipe
+        if phase.key.kind == "synthesise" or not recipe.cohort_size:
+            return here
+        busy = len(phase.in_state(TaskState.ACCEPTED)) + len(self._hopeful(phase))
+        places = recipe.cohort_size - busy
+        if places <= 0 or not here:
+            return ()
+        return sample_cohort(here, places, recipe.seed, phase.key.round_number)
 
     # --- parts ----------------------------------------------------------------------------------
 
     def _enough_devices(self, round_number: int) -> Sequence[str]:
         minimum = self._spec.policy.minimum_devices
         while True:
-            rings = self._control.bell.rings
             self._control.heed()
-            here = self._registry.available()
+            rings = self._control.bell.rings
+            here = self._registry.available(self._run_id)
             if len(here) >= minimum:
                 return here
             self._control.show(
@@ -187,19 +213,24 @@ class RemoteFleet:
             )
             self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
 
-    def _with_store(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Call the store until it is there."""
+    def _with_store(
+        self, round_number: int, call: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Call the store until it is there; what it refuses pauses the run."""
         told = False
         while True:
             self._control.heed()
+            rings = self._control.bell.rings
             try:
                 return self._control.on_loop(call)
             except Unavailable as error:
                 if not told:
                     log.warning("the run waits for the synthesis store: %s", error)
                     told = True
-                rings = self._control.bell.rings
+                self._control.show(Progress(round_number, Phase.WAITING_FOR_STORE, 0, 0))
                 self._control.bell.wait(rings, _STORE_RETRY_SECONDS)
+            except HfmdsError as error:
+                self._control.pause(f"round {round_number}: the synthesis store refuses: {error}")
 
     def _update(self, task: Task) -> Update:
         report = decode_update_report(task.report)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.tables import RoundRow, RunRow
+from coordinator.task_records import end_pending, give_second_chance
 from hfmds.errors import Conflict, NotFound, WrongState
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
@@ -21,6 +22,7 @@ class RunRecord:
     """A run as the database knows it; what it is doing right now is known to its driver."""
 
     run_id: str
+    run_uid: str  # differs from that of any other run that ever had this id
     spec: RunSpec
     state: RunState
     state_reason: str
@@ -38,7 +40,7 @@ class RunRecord:
             created_at=datetime.fromtimestamp(self.created_at, UTC),
             progress=None if self.state.ended else progress,
             completed_rounds=self.completed_rounds,
-            last_round=self.last_round,
+            last_round=replace(self.last_round, device_ids=()) if self.last_round else None,
         )
 
 
@@ -60,6 +62,7 @@ class RunRecords:
                 return _record(session, row), False
             row = RunRow(
                 run_id=run_id,
+                nonce=secrets.token_hex(4),
                 spec=encode_run_spec(spec),
                 state=RunState.RUNNING.name,
                 state_reason="",
@@ -105,19 +108,31 @@ class RunRecords:
                 raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
             return decode_round(row.record)
 
-    def change_state(
-        self, run_id: str, to: RunState, allowed_from: Collection[RunState], reason: str = ""
-    ) -> RunRecord:
-        """Move a run to another state; being there already is fine."""
+    def pause(self, run_id: str, reason: str = "") -> RunRecord:
+        """Stop handing out its work; a paused run stays as it is."""
+        with transaction(self._engine) as session:
+            row = _active_row(session, run_id)
+            if row.state != RunState.PAUSED.name:
+                row.state, row.state_reason = RunState.PAUSED.name, reason
+            return _record(session, row)
+
+    def resume(self, run_id: str, now: float) -> RunRecord:
+        """Go on; open deadlines start anew, and devices that gave up get another chance."""
+        with transaction(self._engine) as session:
+            row = _active_row(session, run_id)
+            if row.state != RunState.RUNNING.name:
+                row.state, row.state_reason = RunState.RUNNING.name, ""
+                give_second_chance(session, run_id, now)
+            return _record(session, row)
+
+    def cancel(self, run_id: str) -> RunRecord:
+        """End it for good, and its pending tasks with it; a cancelled run stays so."""
         with transaction(self._engine) as session:
             row = _row(session, run_id)
-            state = RunState[row.state]
-            if state is not to:
-                if state not in allowed_from:
-                    raise WrongState(
-                        f"run {run_id!r} is {state.value}; it can no longer become {to.value}"
-                    )
-                row.state, row.state_reason = to.name, reason
+            if row.state != RunState.CANCELLED.name:
+                row = _active_row(session, run_id)
+                row.state, row.state_reason = RunState.CANCELLED.name, ""
+                end_pending(session, run_id)
             return _record(session, row)
 
     def complete_round(self, run_id: str, completed: Round) -> RunRecord:
@@ -131,6 +146,7 @@ class RunRecords:
             last = completed.number == decode_run_spec(row.spec).recipe.rounds
             if last and not RunState[row.state].ended:
                 row.state, row.state_reason = RunState.COMPLETED.name, ""
+                end_pending(session, run_id)
             session.flush()
             return _record(session, row)
 
@@ -139,6 +155,14 @@ def _row(session: Session, run_id: str) -> RunRow:
     row = session.get(RunRow, run_id)
     if row is None:
         raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows those there are")
+    return row
+
+
+def _active_row(session: Session, run_id: str) -> RunRow:
+    row = _row(session, run_id)
+    state = RunState[row.state]
+    if state.ended:
+        raise WrongState(f"run {run_id!r} is {state.value}; create another one")
     return row
 
 
@@ -152,6 +176,7 @@ def _record(session: Session, row: RunRow) -> RunRecord:
     last = session.get(RoundRow, (row.run_id, completed))
     return RunRecord(
         run_id=row.run_id,
+        run_uid=f"{row.run_id}.{row.nonce}",
         spec=decode_run_spec(row.spec),
         state=RunState[row.state],
         state_reason=row.state_reason,

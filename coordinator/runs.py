@@ -9,21 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Collection
+import threading
+import time
+from collections.abc import AsyncIterator
 
 from coordinator.bell import Bell
 from coordinator.driver import RunDriver
 from coordinator.parts import Parts
 from coordinator.run_records import RunRecord
-from hfmds.algorithm.models import build_model
-from hfmds.errors import InvalidInput
+from hfmds.algorithm.models import model_bytes
+from hfmds.algorithm.types import ModelSpec
+from hfmds.errors import InvalidInput, Unavailable
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
-from hfmds.wire.types import Device, Round, Run, RunSpec, RunState, require_id
+from hfmds.wire.types import Device, Round, Run, RunSpec, require_id
 
 log = logging.getLogger(__name__)
 
-_MAX_RUN_ID = 100  # pool ids are run ids with the round behind
+_MAX_RUN_ID = 100  # pool ids are run ids with a nonce and the round behind
 _WATCH_SECONDS = 30.0  # a watcher hears at least so often that the run is alive
 
 
@@ -33,6 +36,8 @@ class Runs:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._drivers: dict[str, RunDriver] = {}
+        self._drivers_lock = threading.Lock()
+        self._closing = False
         parts.registry.on_arrival(self._ring_all)
         parts.dispatch.on_result(self._ring)
 
@@ -47,17 +52,25 @@ class Runs:
                 log.info("run goes on", extra={"after_round": record.completed_rounds})
                 self._drive(record)
 
+    def leave_off(self) -> None:
+        """Begin to stop: drivers leave off and watchers are sent away. Returns at once."""
+        self._closing = True
+        for driver in self._driving():
+            driver.stop()
+
     def close(self, timeout_seconds: float) -> None:
         """Stop driving; nothing is lost."""
-        for driver in list(self._drivers.values()):
-            driver.stop(timeout_seconds)
+        self.leave_off()
+        give_up_at = time.monotonic() + timeout_seconds
+        for driver in self._driving():
+            driver.join(max(0.0, give_up_at - time.monotonic()))
 
     def create(self, run_id: str, spec: RunSpec) -> Run:
         """Add a run and start it, or find the same one."""
         run_id = require_id(run_id, "run_id") if run_id else _new_id(spec)
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
-        build_model(spec.recipe.model)  # refuses what cannot be built
+        self._require_size(spec.recipe.model)
         self._parts.held_out.check(spec.recipe)
         record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock())
         if is_new:
@@ -70,15 +83,19 @@ class Runs:
         """All runs, newest first."""
         return [self._seen(record) for record in self._parts.runs.list()]
 
-    def get(self, run_id: str) -> tuple[Run, tuple[Round, ...]]:
-        """A run with its rounds."""
-        return self._seen(self._parts.runs.get(run_id)), self._parts.runs.rounds(run_id)
+    def get(self, run_id: str) -> Run:
+        """A run."""
+        return self._seen(self._parts.runs.get(run_id))
+
+    def rounds(self, run_id: str, after_round: int = 0) -> tuple[Round, ...]:
+        """Its completed rounds after a number, in order."""
+        return self._parts.runs.rounds(run_id, after_round)
 
     async def watch(
         self, run_id: str, after_round: int
     ) -> AsyncIterator[tuple[Run, tuple[Round, ...]]]:
         """The run at every change, with the rounds completed since; ends with the run."""
-        while True:
+        while not self._closing:
             driver = self._drivers.get(run_id)
             bell = driver.bell if driver else Bell()
             rings = bell.rings
@@ -89,47 +106,60 @@ class Runs:
                 return
             after_round = rounds[-1].number if rounds else after_round
             await bell.wait_async(rings, _WATCH_SECONDS)
+        raise Unavailable("the coordinator is stopping; watch again when it is back")
 
     def pause(self, run_id: str) -> Run:
         """Stop handing out a run's work."""
-        return self._change(run_id, RunState.PAUSED, {RunState.RUNNING})
+        return self._changed(self._parts.runs.pause(run_id))
 
     def resume(self, run_id: str) -> Run:
         """Go on with a paused run."""
-        return self._change(run_id, RunState.RUNNING, {RunState.PAUSED})
+        return self._changed(self._parts.runs.resume(run_id, self._parts.clock()))
 
     def cancel(self, run_id: str) -> Run:
         """End a run for good."""
-        run = self._change(run_id, RunState.CANCELLED, {RunState.RUNNING, RunState.PAUSED})
-        self._parts.tasks.end_run(run_id)
-        return run
+        return self._changed(self._parts.runs.cancel(run_id))
 
     def devices(self) -> tuple[Device, ...]:
         """The devices that ever checked in, by id."""
         return tuple(self._parts.registry.list())
 
-    async def model(self, run_id: str, round_number: int) -> AsyncIterator[bytes]:
+    async def model(self, run_id: str, round_number: int, offset: int = 0) -> AsyncIterator[bytes]:
         """The model after a round, in chunks."""
         completed = await asyncio.to_thread(self._parts.runs.round, run_id, round_number)
-        blobs = self._parts.contents.of(run_id).blobs
-        async for chunk in outgoing(blobs, completed.weights, 0):
+        content = await asyncio.to_thread(self._parts.contents.of, run_id)
+        async for chunk in outgoing(content.blobs, completed.weights, offset):
             yield chunk
 
-    def _change(self, run_id: str, to: RunState, allowed_from: Collection[RunState]) -> Run:
-        record = self._parts.runs.change_state(run_id, to, allowed_from)
-        with log_context(run=run_id):
+    def _require_size(self, model: ModelSpec) -> None:
+        size_bytes, largest = model_bytes(model), self._parts.contents.max_blob_bytes
+        if size_bytes > largest:
+            raise InvalidInput(
+                f"the model would have {size_bytes} bytes; HFMDS_MAX_BLOB_BYTES allows {largest}"
+            )
+
+    def _changed(self, record: RunRecord) -> Run:
+        with log_context(run=record.run_id):
             log.info("run is %s", record.state.value)
-        self._ring(run_id)
+        self._ring(record.run_id)
         self._parts.dispatch.announce_all()  # work may have come, or gone, for any device
         return self._seen(record)
 
     def _drive(self, record: RunRecord) -> None:
-        driver = RunDriver(record, self._parts, self._ended)
-        self._drivers[record.run_id] = driver
+        with self._drivers_lock:
+            if record.run_id in self._drivers:
+                return
+            driver = RunDriver(record, self._parts, self._ended)
+            self._drivers[record.run_id] = driver
         driver.start()
 
+    def _driving(self) -> tuple[RunDriver, ...]:
+        with self._drivers_lock:
+            return tuple(self._drivers.values())
+
     def _ended(self, run_id: str) -> None:
-        self._drivers.pop(run_id, None)
+        with self._drivers_lock:
+            self._drivers.pop(run_id, None)
         if self._parts.runs.state(run_id).ended:
             self._parts.metrics.run_ended(run_id)
             self._parts.dispatch.announce_all()  # devices that wait for this run only may go
@@ -144,7 +174,7 @@ class Runs:
             driver.bell.ring()
 
     def _ring_all(self) -> None:
-        for driver in list(self._drivers.values()):
+        for driver in self._driving():
             driver.bell.ring()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 
@@ -20,6 +21,7 @@ from hfmds.wire.assignments import (
 )
 from hfmds.wire.chunks import split_upload
 from hfmds.wire.messages import digest_from, require_finite, require_part
+from hfmds.wire.pages import first_page, page
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
 from hfmds.wire.types import require_id
 
@@ -50,7 +52,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def RenewLease(
         self, request: coordinator_pb2.RenewLeaseRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.RenewLeaseResponse:
-        seconds = await self._dispatch.renew_lease(request.device_id, request.task_id)
+        seconds = await self._dispatch.renew_lease(*_ids(request))
         return coordinator_pb2.RenewLeaseResponse(lease_seconds=seconds)
 
     async def DownloadBlob(
@@ -58,18 +60,14 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> AsyncIterator[coordinator_pb2.DownloadBlobResponse]:
         require_part(request, "digest")
         digest = digest_from(request.digest)
-        async for chunk in self._dispatch.download(
-            request.device_id, request.task_id, digest, request.offset
-        ):
+        async for chunk in self._dispatch.download(*_ids(request), digest, request.offset):
             yield coordinator_pb2.DownloadBlobResponse(data=chunk)
 
     async def QueryUpload(
         self, request: coordinator_pb2.QueryUploadRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.QueryUploadResponse:
         require_part(request, "update")
-        state = await self._dispatch.query_upload(
-            request.device_id, request.task_id, digest_from(request.update)
-        )
+        state = await self._dispatch.query_upload(*_ids(request), digest_from(request.update))
         return coordinator_pb2.QueryUploadResponse(offset=state.offset, complete=state.complete)
 
     async def UploadUpdate(
@@ -80,8 +78,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         header, chunks = await split_upload(requests)
         require_part(header, "update")
         await self._dispatch.receive_update(
-            header.device_id,
-            header.task_id,
+            *_ids(header),
             digest_from(header.update),
             header.offset,
             chunks,
@@ -91,16 +88,14 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def SubmitUpdate(
         self, request: coordinator_pb2.SubmitUpdateRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.SubmitUpdateResponse:
-        already = await self._dispatch.submit_update(
-            request.device_id, request.task_id, update_report_from(request)
-        )
+        already = await self._dispatch.submit_update(*_ids(request), update_report_from(request))
         return coordinator_pb2.SubmitUpdateResponse(already_accepted=already)
 
     async def SubmitSynthesis(
         self, request: coordinator_pb2.SubmitSynthesisRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.SubmitSynthesisResponse:
         already = await self._dispatch.submit_synthesis(
-            request.device_id, request.task_id, synthesis_report_from(request)
+            *_ids(request), synthesis_report_from(request)
         )
         return coordinator_pb2.SubmitSynthesisResponse(already_accepted=already)
 
@@ -108,7 +103,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: coordinator_pb2.ReportFailureRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.ReportFailureResponse:
         reason = request.reason[:MAX_REASON_CHARACTERS]
-        await self._dispatch.report_failure(request.device_id, request.task_id, reason)
+        await self._dispatch.report_failure(*_ids(request), reason)
         return coordinator_pb2.ReportFailureResponse()
 
 
@@ -132,22 +127,35 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListRuns(
         self, request: admin_pb2.ListRunsRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListRunsResponse:
-        runs = await asyncio.to_thread(self._runs.list)
-        return admin_pb2.ListRunsResponse(runs=map(run_message, runs))
+        runs = map(run_message, await asyncio.to_thread(self._runs.list))
+        entries, token = page(runs, request.page_size, request.page_token, lambda run: run.run_id)
+        return admin_pb2.ListRunsResponse(runs=entries, next_page_token=token)
 
     async def GetRun(
         self, request: admin_pb2.GetRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.GetRunResponse:
-        run, rounds = await asyncio.to_thread(self._runs.get, request.run_id)
-        return admin_pb2.GetRunResponse(run=run_message(run), rounds=map(round_message, rounds))
+        run = await asyncio.to_thread(self._runs.get, request.run_id)
+        return admin_pb2.GetRunResponse(run=run_message(run))
+
+    async def ListRounds(
+        self, request: admin_pb2.ListRoundsRequest, context: grpc.aio.ServicerContext
+    ) -> admin_pb2.ListRoundsResponse:
+        rounds = await asyncio.to_thread(self._runs.rounds, request.run_id, request.after_round)
+        return admin_pb2.ListRoundsResponse(
+            rounds=first_page([*map(round_message, rounds)], request.page_size)
+        )
 
     async def WatchRun(
         self, request: admin_pb2.WatchRunRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[admin_pb2.WatchRunResponse]:
         async for run, rounds in self._runs.watch(request.run_id, request.after_round):
-            yield admin_pb2.WatchRunResponse(
-                run=run_message(run), new_rounds=map(round_message, rounds)
-            )
+            messages = [*map(round_message, rounds)]
+            while True:
+                new_rounds = first_page(messages)
+                yield admin_pb2.WatchRunResponse(run=run_message(run), new_rounds=new_rounds)
+                messages = messages[len(new_rounds) :]
+                if not messages:
+                    break
 
     async def PauseRun(
         self, request: admin_pb2.PauseRunRequest, context: grpc.aio.ServicerContext
@@ -170,11 +178,19 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListDevices(
         self, request: admin_pb2.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListDevicesResponse:
-        devices = await asyncio.to_thread(self._runs.devices)
-        return admin_pb2.ListDevicesResponse(devices=map(device_message, devices))
+        devices = map(device_message, await asyncio.to_thread(self._runs.devices))
+        entries, token = page(
+            devices, request.page_size, request.page_token, lambda device: device.device_id
+        )
+        return admin_pb2.ListDevicesResponse(devices=entries, next_page_token=token)
 
     async def DownloadModel(
         self, request: admin_pb2.DownloadModelRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[admin_pb2.DownloadModelResponse]:
-        async for chunk in self._runs.model(request.run_id, request.round):
+        async for chunk in self._runs.model(request.run_id, request.round, request.offset):
             yield admin_pb2.DownloadModelResponse(data=chunk)
+
+
+def _ids(request: Any) -> tuple[str, str]:
+    """Who calls, and about which task."""
+    return require_id(request.device_id, "device_id"), require_id(request.task_id, "task_id")

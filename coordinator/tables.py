@@ -27,6 +27,8 @@ class RunRow(Base):
     state: Mapped[str] = mapped_column(String(16), index=True)  # RunState by name
     state_reason: Mapped[str] = mapped_column(default="")
     created_at: Mapped[float]
+    # Tells this run from one of the same id that a coordinator with other storage once had.
+    nonce: Mapped[str] = mapped_column(String(16))
 
 
 class RoundRow(Base):
@@ -51,6 +53,7 @@ class PhaseRow(Base):
     weights_bytes: Mapped[int]
     reference: Mapped[str] = mapped_column(_ID)  # pool id, or snapshot id ("" without a pool)
     opened_at: Mapped[float]
+    deadline_seconds: Mapped[float]
     deadline_at: Mapped[float]
     lease_seconds: Mapped[float]
     closed: Mapped[bool] = mapped_column(default=False)
@@ -72,6 +75,7 @@ class TaskRow(Base):
     result_sha256: Mapped[str] = mapped_column(_SHA256, default="")
     report: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
     failure: Mapped[str] = mapped_column(default="")
+    failures: Mapped[int] = mapped_column(default=0)
 
     __table_args__ = (
         Index("tasks_by_phase", "run_id", "round_number", "kind"),

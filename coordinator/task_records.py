@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Engine, func, select, update
+from sqlalchemy import ColumnElement, Engine, case, func, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.tables import PhaseRow, RunRow, TaskRow
@@ -110,6 +110,7 @@ class TaskRecords:
                     weights_bytes=weights.size_bytes,
                     reference=reference,
                     opened_at=now,
+                    deadline_seconds=policy.deadline_seconds,
                     deadline_at=now + policy.deadline_seconds,
                     lease_seconds=policy.lease_seconds,
                     closed=False,
@@ -131,18 +132,11 @@ class TaskRecords:
         with reading(self._engine) as session:
             return _phase_record(session, session.get_one(PhaseRow, _primary_key(key)))
 
-    def extend_phase(
-        self, key: PhaseKey, more_devices: Iterable[str], now: float, deadline_at: float
-    ) -> None:
-        """Give a phase more time and more devices; those that gave up get another chance."""
+    def extend_phase(self, key: PhaseKey, more_devices: Iterable[str], now: float) -> None:
+        """Give a phase as much time again, and more devices."""
         with transaction(self._engine) as session:
             phase = session.get_one(PhaseRow, _primary_key(key))
-            phase.deadline_at = deadline_at
-            session.execute(
-                update(TaskRow)
-                .where(*_of_phase(key), TaskRow.state == TaskState.FAILED.name)
-                .values(state=TaskState.ASSIGNED.name, failure="")
-            )
+            phase.deadline_at = now + phase.deadline_seconds
             _add_tasks(session, key, more_devices, now)
 
     def close_phase(self, key: PhaseKey) -> PhaseRecord:
@@ -159,15 +153,6 @@ class TaskRecords:
                 session.flush()
             return _phase_record(session, phase)
 
-    def end_run(self, run_id: str) -> None:
-        """End every pending task of a run that has ended."""
-        with transaction(self._engine) as session:
-            session.execute(
-                update(TaskRow)
-                .where(TaskRow.run_id == run_id, TaskRow.state.in_(_PENDING))
-                .values(state=TaskState.OVER.name)
-            )
-
     def models_handed_out(self, run_id: str) -> set[str]:
         """SHA-256 of every model the run has sent to devices."""
         with reading(self._engine) as session:
@@ -181,21 +166,25 @@ class TaskRecords:
 
         Without a run id, a task of any running run.
         """
-        with transaction(self._engine) as session:
-            candidates = (
-                select(TaskRow)
-                .join(RunRow, RunRow.run_id == TaskRow.run_id)
-                .where(
-                    TaskRow.device_id == device_id,
-                    TaskRow.state.in_(_PENDING),
-                    RunRow.state == RunState.RUNNING.name,
-                )
-                # LEASED sorts after ASSIGNED: a device goes on with what it holds.
-                .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
-                .limit(1)
+        candidates = (
+            select(TaskRow)
+            .join(RunRow, RunRow.run_id == TaskRow.run_id)
+            .where(
+                TaskRow.device_id == device_id,
+                TaskRow.state.in_(_PENDING),
+                RunRow.state == RunState.RUNNING.name,
             )
-            if run_id:
-                candidates = candidates.where(TaskRow.run_id == run_id)
+            # LEASED sorts after ASSIGNED: a device goes on with what it holds.
+            .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
+            .limit(1)
+        )
+        if run_id:
+            candidates = candidates.where(TaskRow.run_id == run_id)
+        # Looked for first without the write lock: most check-ins find nothing.
+        with reading(self._engine) as session:
+            if session.scalar(candidates) is None:
+                return None
+        with transaction(self._engine) as session:
             row = session.scalar(candidates)
             if row is None:
                 return None
@@ -243,23 +232,25 @@ class TaskRecords:
             row.report = report
             return False
 
-    def fail(self, device_id: str, task_id: str, reason: str) -> None:
-        """Note that the device gave the task up; saying so again is fine."""
+    def fail(self, device_id: str, task_id: str, reason: str) -> bool:
+        """Note that the device gave the task up; true if it had said so before."""
         with transaction(self._engine) as session:
             row = _own_task(session, device_id, task_id)
-            if row.state != TaskState.FAILED.name:
-                _require_pending(row)
-                row.state, row.failure = TaskState.FAILED.name, reason
+            if row.state == TaskState.FAILED.name:
+                return True
+            _require_pending(row)
+            row.state, row.failure = TaskState.FAILED.name, reason
+            row.failures += 1
+            return False
 
-    def counts_by_device(self, state: TaskState) -> dict[str, int]:
-        """How many tasks of each device are in a state, over all runs."""
+    def tallies(self) -> dict[str, tuple[int, int]]:
+        """For each device, over all runs: tasks accepted, and how often it gave one up."""
+        accepted = case((TaskRow.state == TaskState.ACCEPTED.name, 1), else_=0)
+        by_device = select(
+            TaskRow.device_id, func.sum(accepted), func.sum(TaskRow.failures)
+        ).group_by(TaskRow.device_id)
         with reading(self._engine) as session:
-            counts = (
-                select(TaskRow.device_id, func.count())
-                .where(TaskRow.state == state.name)
-                .group_by(TaskRow.device_id)
-            )
-            return dict(session.execute(counts).all())
+            return {row[0]: (row[1], row[2]) for row in session.execute(by_device)}
 
     def leases(self, now: float) -> dict[str, str]:
         """The task each working device holds."""
@@ -268,6 +259,27 @@ class TaskRecords:
                 TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
             )
             return dict(session.execute(live).all())
+
+
+def end_pending(session: Session, run_id: str) -> None:
+    """Within a transaction that ends a run: its pending tasks are over."""
+    session.execute(
+        update(TaskRow)
+        .where(TaskRow.run_id == run_id, TaskRow.state.in_(_PENDING))
+        .values(state=TaskState.OVER.name)
+    )
+
+
+def give_second_chance(session: Session, run_id: str, now: float) -> None:
+    """Within a transaction that resumes a run: failed tasks and open deadlines start anew."""
+    is_open = (PhaseRow.run_id == run_id, PhaseRow.closed.is_(False))
+    for phase in session.scalars(select(PhaseRow).where(*is_open)):
+        phase.deadline_at = now + phase.deadline_seconds
+        session.execute(
+            update(TaskRow)
+            .where(*_of_phase(_key(phase)), TaskRow.state == TaskState.FAILED.name)
+            .values(state=TaskState.ASSIGNED.name)
+        )
 
 
 def _primary_key(key: PhaseKey) -> tuple[str, int, str]:
@@ -283,9 +295,10 @@ def _of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
 
 
 def _add_tasks(session: Session, key: PhaseKey, devices: Iterable[str], now: float) -> None:
+    nonce = session.get_one(RunRow, key.run_id).nonce
     for device_id in devices:
         # Derived, not drawn: assigning a device to the same phase twice is one task.
-        name = f"{key.run_id}/{key.round_number}/{key.kind}/{device_id}"
+        name = f"{key.run_id}/{nonce}/{key.round_number}/{key.kind}/{device_id}"
         task_id = hashlib.sha256(name.encode()).hexdigest()[:32]
         if session.get(TaskRow, task_id) is None:
             session.add(

@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry
 from edge_client.agent import Agent
 from edge_client.cache import ContentCache
 from edge_client.engine import open_engine
-from edge_client.local_images import load_local_images
 from edge_client.metrics import EdgeMetrics
 from edge_client.patience import Patience
 from edge_client.peers import Peers
 from edge_client.settings import EdgeSettings
 from edge_client.state import DeviceState
 from edge_client.tasks import TaskRunner
+from hfmds.data.named_images import load_named_images
 from hfmds.service.channel import Backoff, Peer
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
@@ -50,7 +50,9 @@ async def _work(settings: EdgeSettings) -> None:
         state = stack.enter_context(closing(DeviceState(settings.state_dir, settings.device_id)))
         stack.enter_context(log_context(device=state.device_id))
         cache = ContentCache(settings.state_dir / "cache", settings.cache_max_bytes)
-        images = await asyncio.to_thread(load_local_images, settings.data, settings.own_class_names)
+        images = await asyncio.to_thread(
+            load_named_images, settings.data, "the device's data", settings.own_class_names
+        )
         engine = await asyncio.to_thread(open_engine, settings)
 
         backoff = Backoff(max_seconds=settings.retry_max_seconds)

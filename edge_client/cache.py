@@ -31,7 +31,7 @@ class ContentCache:
         self._uses = folder / "uses"
         make_data_folder(self._uses, setting="HFMDS_STATE_DIR")
         self.content = Content(
-            FolderBlobs(folder / "blobs", setting="HFMDS_STATE_DIR"),
+            FolderBlobs(folder / "blobs", setting="HFMDS_STATE_DIR", durable=False),
             Staging(folder / "partial", max_bytes, setting="HFMDS_STATE_DIR"),
         )
         self.content.staging.purge(_ABANDONED_AFTER_SECONDS, time.time())
@@ -66,7 +66,7 @@ class ContentCache:
 
     def evict(self, keep: Collection[Digest]) -> None:
         """Bring the cache below its size, least recently used first, but for what is in use."""
-        markers = sorted(self._uses.iterdir(), key=lambda marker: marker.stat().st_mtime_ns)
+        markers = sorted(self._uses.glob("[0-9a-f]*"), key=lambda marker: marker.stat().st_mtime_ns)
         contents = [_digest_in(marker.name) for marker in markers]
         total_bytes = sum(digest.size_bytes for digest in contents)
         for digest in contents:

@@ -5,7 +5,7 @@ Nothing in this folder ever leaves the device; deleting it makes the device a ne
 
     device-id                       the id, made at the first start
     result.json                     the last finished task's report; its bytes are in the cache
-    runs/<run>/prototypes-<round>   zbar_c of that refresh as safetensors, one vector per class
+    runs/<run uid>/prototypes-<round> zbar_c of that refresh as safetensors, one vector per class
     lock                            held while a process uses the folder
 """
 
@@ -55,33 +55,33 @@ class DeviceState:
 
     # --- prototypes -----------------------------------------------------------------------------
 
-    def previous_prototypes(self, run_id: str, round_number: int) -> Prototypes:
+    def previous_prototypes(self, run_uid: str, round_number: int) -> Prototypes:
         """Those of the last refresh before this round: a repeated refresh starts from the same."""
-        earlier = [t for t in self._refreshes(run_id) if t < round_number]
+        earlier = [t for t in self._refreshes(run_uid) if t < round_number]
         if not earlier:
             return {}
-        path = self._prototypes_path(run_id, max(earlier))
+        path = self._prototypes_path(run_uid, max(earlier))
         stored = StoredWeights(path, f"prototypes in {path}")
         return {int(name): stored[name] for name in stored}
 
-    def save_prototypes(self, run_id: str, round_number: int, prototypes: Prototypes) -> None:
+    def save_prototypes(self, run_uid: str, round_number: int, prototypes: Prototypes) -> None:
         """Keep the prototypes of a refresh, and forget old ones."""
-        path = self._prototypes_path(run_id, round_number)
+        path = self._prototypes_path(run_uid, round_number)
         make_folder_durably(path.parent)
         _write_whole(path, encode_weights({str(c): zbar for c, zbar in prototypes.items()}))
-        for old in sorted(self._refreshes(run_id))[:-_KEEP_REFRESHES]:
-            self._prototypes_path(run_id, old).unlink(missing_ok=True)
+        for old in sorted(self._refreshes(run_uid))[:-_KEEP_REFRESHES]:
+            self._prototypes_path(run_uid, old).unlink(missing_ok=True)
         self._forget_old_runs()
 
-    def _refreshes(self, run_id: str) -> list[int]:
-        files = self._run_folder(run_id).glob("prototypes-*")
+    def _refreshes(self, run_uid: str) -> list[int]:
+        files = self._run_folder(run_uid).glob("prototypes-*")
         return [int(file.name.removeprefix("prototypes-")) for file in files]
 
-    def _prototypes_path(self, run_id: str, round_number: int) -> Path:
-        return self._run_folder(run_id) / f"prototypes-{round_number}"
+    def _prototypes_path(self, run_uid: str, round_number: int) -> Path:
+        return self._run_folder(run_uid) / f"prototypes-{round_number}"
 
-    def _run_folder(self, run_id: str) -> Path:
-        return self._folder / "runs" / require_id(run_id, "run")  # it becomes a path: no "../"
+    def _run_folder(self, run_uid: str) -> Path:
+        return self._folder / "runs" / require_id(run_uid, "run_uid")  # it becomes a path: no "../"
 
     def _forget_old_runs(self) -> None:
         runs = sorted((self._folder / "runs").iterdir(), key=lambda run: run.stat().st_mtime_ns)

@@ -19,13 +19,13 @@ import numpy as np
 from edge_client.cache import ContentCache
 from edge_client.computation import compute
 from edge_client.engine import Engine
-from edge_client.local_images import LocalImages
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from edge_client.state import DeviceState, Report
 from hfmds.algorithm.engine import Progress, Synthesis
 from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.algorithm.types import LabelledImages, Traffic
+from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest
 from hfmds.errors import CorruptData, InvalidInput, WrongState
 from hfmds.wire.tensors import StoredWeights, encode_batch, encode_weights, read_batch
@@ -52,7 +52,7 @@ class TaskRunner:
         self,
         peers: Peers,
         engine: Engine,
-        images: LocalImages,
+        images: NamedImages,
         state: DeviceState,
         cache: ContentCache,
         metrics: EdgeMetrics,
@@ -149,7 +149,7 @@ class TaskRunner:
         await asyncio.to_thread(self._cache.evict, {task.weights})
 
         def work(progress: Progress) -> SynthesisReport:
-            previous = self._state.previous_prototypes(task.run_id, task.round_number)
+            previous = self._state.previous_prototypes(task.run_uid, task.round_number)
             log.info("synthesising from %d own images", len(shard))
             weights = self._weights(task)
             started = time.monotonic()
@@ -158,6 +158,7 @@ class TaskRunner:
             )
             seconds = time.monotonic() - started
             _require_sound(made)
+            log.info("synthesis is done", extra=dataclasses.asdict(made.health))
             batch = self._cache.put(encode_batch(made.batch))
             report = SynthesisReport(
                 batch,
@@ -168,7 +169,7 @@ class TaskRunner:
                 synthesis_seconds=seconds,
             )
             # In this order: with the result on disk the prototypes would not be made again.
-            self._state.save_prototypes(task.run_id, task.round_number, made.prototypes)
+            self._state.save_prototypes(task.run_uid, task.round_number, made.prototypes)
             self._state.save_result(task.task_id, report)
             return report
 

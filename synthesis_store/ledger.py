@@ -18,15 +18,16 @@ from sqlalchemy import Engine, func, select, union
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
-from hfmds.errors import Conflict, NotFound, TooLate, Unavailable, WrongState
+from hfmds.errors import Conflict, NotFound, TooLate, Unavailable
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.records import decode_pool_spec
-from hfmds.wire.types import PoolSpec, Snapshot
+from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 from synthesis_store.tables import (
     Base,
     BatchRow,
     LooseBlobRow,
+    NamedBatchRow,
     PoolRow,
     ShardRow,
     SnapshotRow,
@@ -54,6 +55,14 @@ class PoolState:
 
     spec: PoolSpec
     sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What sealing a pool gave: a snapshot, and what was named but not in the pool."""
+
+    snapshot: Snapshot
+    missing: tuple[Contribution, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,7 @@ class Ledger:
                 raise pool_is_sealed(key.pool_id)
             self._claim(session, key.digest)
             if row is None:
-                row = BatchRow(pool_id=key.pool_id, device_id=key.device_id, in_snapshot=False)
+                row = BatchRow(pool_id=key.pool_id, device_id=key.device_id)
                 session.add(row)
             else:
                 replaced.append(_digest(row))
@@ -150,30 +159,32 @@ class Ledger:
 
     # --- snapshots ------------------------------------------------------------------------------
 
-    def batches_to_seal(self, pool_id: str, named: Set[Digest]) -> list[BatchKey]:
-        """The batches with the named content, by device id; WrongState if one is missing."""
+    def present(self, pool_id: str, named: Set[Contribution]) -> list[Contribution]:
+        """Those of the named batches that are in the pool, by device id."""
         with reading(self._engine) as session:
-            return _named_batches(session, pool_id, named)
+            return _present(session, pool_id, named)
 
-    def sealed_snapshot(self, pool_id: str, named: Set[Digest]) -> Snapshot | None:
-        """What the pool was sealed into; None while it is open; Conflict if of other batches."""
+    def sealed(self, pool_id: str, named: Set[Contribution]) -> Sealed | None:
+        """What sealing gave; None while the pool is open; Conflict if others were named."""
         with reading(self._engine) as session:
-            return _sealed_snapshot(session, pool_id, named)
+            return _sealed(session, pool_id, named)
 
-    def record_snapshot(self, snapshot: Snapshot, batches: Sequence[BatchKey]) -> Snapshot:
-        """Seal the pool into this snapshot of these batches; one that was sealed before stays.
+    def record_snapshot(
+        self, snapshot: Snapshot, named: Set[Contribution], merged: Sequence[Contribution]
+    ) -> Sealed:
+        """Seal the pool into this snapshot of the merged ones; one that was sealed before stays.
 
-        Batches whose content is not a shard are then known by name only.
+        Batches whose content is not a shard are then known by name only. Unavailable if those
+        that are in the pool are no longer the merged ones.
         """
-        named = {key.digest for key in batches}
         shards = {shard.digest for shard in snapshot.shards}
         left_out: list[Digest] = []
         with self._turn() as session:
-            existing = _sealed_snapshot(session, snapshot.pool_id, named)
+            existing = _sealed(session, snapshot.pool_id, named)
             if existing is not None:
                 return existing
-            if _named_batches(session, snapshot.pool_id, named) != list(batches):
-                raise WrongState(
+            if _present(session, snapshot.pool_id, named) != list(merged):
+                raise Unavailable(
                     f"the batches of pool {snapshot.pool_id} changed while it was sealed; try again"
                 )
             for digest in shards:
@@ -182,14 +193,14 @@ class Ledger:
             session.add(snapshot_row)
             session.flush()  # the shards' foreign key needs it
             session.add_all(shard_rows)
+            session.add_all(_named_row(snapshot.pool_id, item) for item in named)
             _pool(session, snapshot.pool_id).sealed = True
             for row in _batches(session, snapshot.pool_id):
-                row.in_snapshot = _digest(row) in named
                 if _digest(row) not in shards:
                     left_out.append(_digest(row))
                     _loosen(session, _digest(row))
         self.sweep(left_out)
-        return snapshot
+        return Sealed(snapshot, _missing(named, merged))
 
     def snapshot(self, snapshot_id: str) -> Snapshot:
         """The snapshot with its shards, or NotFound."""
@@ -270,25 +281,28 @@ def _pool(session: Session, pool_id: str) -> PoolRow:
 
 
 def _batches(session: Session, pool_id: str) -> list[BatchRow]:
+    return list(session.scalars(select(BatchRow).filter_by(pool_id=pool_id)))
+
+
+def _present(session: Session, pool_id: str, named: Set[Contribution]) -> list[Contribution]:
     # Sorted here: databases differ in how they order text.
-    rows = session.scalars(select(BatchRow).filter_by(pool_id=pool_id))
-    return sorted(rows, key=lambda row: row.device_id)
+    return sorted(named & set(map(_contribution, _batches(session, pool_id))))
 
 
-def _named_batches(session: Session, pool_id: str, named: Set[Digest]) -> list[BatchKey]:
-    rows = [row for row in _batches(session, pool_id) if _digest(row) in named]
-    missing = named - {_digest(row) for row in rows}
-    if missing:
-        raise WrongState(f"batch {min(missing)} is not in pool {pool_id}")
-    return [BatchKey(pool_id, row.device_id, _digest(row)) for row in rows]
+def _missing(named: Set[Contribution], present: Iterable[Contribution]) -> tuple[Contribution, ...]:
+    return tuple(sorted(named - set(present)))
 
 
-def _sealed_snapshot(session: Session, pool_id: str, named: Set[Digest]) -> Snapshot | None:
+def _sealed(session: Session, pool_id: str, named: Set[Contribution]) -> Sealed | None:
     if not _pool(session, pool_id).sealed:
         return None
-    if {_digest(row) for row in _batches(session, pool_id) if row.in_snapshot} != named:
+    rows = session.scalars(select(NamedBatchRow).filter_by(pool_id=pool_id))
+    if set(map(_contribution, rows)) != named:
         raise Conflict(f"pool {pool_id} was sealed before with other batches")
-    return _snapshot(session, session.scalars(select(SnapshotRow).filter_by(pool_id=pool_id)).one())
+    row = session.scalars(select(SnapshotRow).filter_by(pool_id=pool_id)).one()
+    # The batches of a sealed pool stay as they were, so the same ones are missing ever after.
+    missing = _missing(named, _present(session, pool_id, named))
+    return Sealed(_snapshot(session, row), missing)
 
 
 def _snapshot_row(session: Session, snapshot_id: str) -> SnapshotRow:
@@ -316,5 +330,18 @@ def _loosen(session: Session, digest: Digest) -> None:
     session.merge(LooseBlobRow(sha256=digest.sha256, size_bytes=digest.size_bytes))
 
 
-def _digest(row: BatchRow | LooseBlobRow) -> Digest:
+def _named_row(pool_id: str, named: Contribution) -> NamedBatchRow:
+    return NamedBatchRow(
+        pool_id=pool_id,
+        device_id=named.device_id,
+        sha256=named.batch.sha256,
+        size_bytes=named.batch.size_bytes,
+    )
+
+
+def _contribution(row: BatchRow | NamedBatchRow) -> Contribution:
+    return Contribution(row.device_id, _digest(row))
+
+
+def _digest(row: BatchRow | NamedBatchRow | LooseBlobRow) -> Digest:
     return Digest(row.sha256, row.size_bytes)

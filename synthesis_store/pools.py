@@ -28,9 +28,9 @@ from hfmds.errors import (
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import Content, outgoing, receive
 from hfmds.wire.tensors import encode_batch, read_batch
-from hfmds.wire.types import PoolSpec, Shard, Snapshot, UploadState
+from hfmds.wire.types import Contribution, PoolSpec, Shard, Snapshot, UploadState
 from synthesis_store.admission import most_batch_bytes, require_fit
-from synthesis_store.ledger import BatchKey, Ledger, pool_is_sealed
+from synthesis_store.ledger import BatchKey, Ledger, Sealed, pool_is_sealed
 from synthesis_store.merging import Merge
 from synthesis_store.metrics import StoreMetrics
 
@@ -133,7 +133,7 @@ class Pools:
     def _accept(self, key: BatchKey) -> bool:
         """Check the content that has arrived and make it the device's batch."""
         spec = self._ledger.pool(key.pool_id).spec
-        batch = self._read(key.digest)
+        batch = self._read(key.digest, only_known=True)
         require_fit(batch, spec, f"batch {key.digest}")
         if not self._ledger.record_batch(key, len(batch)):
             return False
@@ -148,39 +148,44 @@ class Pools:
 
     # --- sealing and serving --------------------------------------------------------------------
 
-    def seal(self, pool_id: str, batches: Iterable[Digest]) -> Snapshot:
-        """Make the named batches the pool's snapshot; repeating it gives the same one."""
+    def seal(self, pool_id: str, named: Iterable[Contribution]) -> Sealed:
+        """Make the named batches that are here the pool's snapshot; again, it gives the same."""
         with self._sealing:  # a repeated call waits for the first, then finds its snapshot
-            return self._seal(pool_id, frozenset(batches))
+            return self._seal(pool_id, frozenset(named))
 
-    def _seal(self, pool_id: str, named: frozenset[Digest]) -> Snapshot:
-        sealed = self._ledger.sealed_snapshot(pool_id, named)
-        if sealed is not None:
-            return sealed
-        if not named:
-            raise WrongState(f"pool {pool_id} cannot be sealed: no batch is named")
+    def _seal(self, pool_id: str, named: frozenset[Contribution]) -> Sealed:
+        before = self._ledger.sealed(pool_id, named)
+        if before is not None:
+            return before
         spec = self._ledger.pool(pool_id).spec
         with log_context(run=spec.run_id, round=spec.round_number, pool=pool_id):
-            keys = self._ledger.batches_to_seal(pool_id, named)
-            made = self._merge(pool_id, spec, keys)
+            present = self._ledger.present(pool_id, named)
+            if not present:
+                raise WrongState(
+                    f"pool {pool_id} cannot be sealed: "
+                    f"none of the {len(named)} named batches is in it"
+                )
+            made = self._merge(pool_id, spec, present)
             try:
-                snapshot = self._ledger.record_snapshot(made, keys)
+                sealed = self._ledger.record_snapshot(made, named, present)
             finally:  # shards that came to nothing
                 self._ledger.sweep(shard.digest for shard in made.shards)
-            if snapshot is made:
-                self._announce(snapshot)
-            return snapshot
+            if sealed.snapshot is made:
+                self._announce(sealed)
+            return sealed
 
-    def _merge(self, pool_id: str, spec: PoolSpec, keys: Sequence[BatchKey]) -> Snapshot:
+    def _merge(
+        self, pool_id: str, spec: PoolSpec, contributions: Iterable[Contribution]
+    ) -> Snapshot:
         """The batches as a snapshot whose shards are stored, but which nobody knows yet."""
         merge = Merge(spec.model.classes)
         shards = []
-        for key in keys:
-            batch = self._read(key.digest)
+        for contribution in contributions:
+            batch = self._read(contribution.batch)
             kept = merge.add(batch)
             if len(kept):
-                digest = key.digest if kept is batch else self._store(encode_batch(kept))
-                shards.append(Shard(digest, len(kept), self._pseudonym(key.device_id)))
+                digest = contribution.batch if kept is batch else self._store(encode_batch(kept))
+                shards.append(Shard(digest, len(kept), self._pseudonym(contribution.device_id)))
         return Snapshot(
             snapshot_id=_snapshot_id(pool_id, shards),
             pool_id=pool_id,
@@ -194,7 +199,8 @@ class Pools:
             shards=tuple(shards),
         )
 
-    def _announce(self, snapshot: Snapshot) -> None:
+    def _announce(self, sealed: Sealed) -> None:
+        snapshot = sealed.snapshot
         self._purge_uploads()  # sealing is rare, so a good moment
         self._metrics.duplicate_samples.inc(snapshot.duplicates)
         self._metrics.show_newest(snapshot)
@@ -206,6 +212,7 @@ class Pools:
                 "shards": len(snapshot.shards),
                 "samples": snapshot.samples,
                 "duplicates": snapshot.duplicates,
+                "missing": len(sealed.missing),
                 "psnr_paired_mean_db": round(snapshot.leakage.paired_mean, 2),
             },
         )
@@ -226,9 +233,10 @@ class Pools:
 
     # --- content --------------------------------------------------------------------------------
 
-    def _read(self, digest: Digest) -> SyntheticBatch:
+    def _read(self, digest: Digest, *, only_known: bool = False) -> SyntheticBatch:
         try:
-            return read_batch(self._content.blobs.local_path(digest), f"batch {digest}")
+            path = self._content.blobs.local_path(digest)
+            return read_batch(path, f"batch {digest}", only_known=only_known)
         except (NotFound, FileNotFoundError) as error:
             raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
 

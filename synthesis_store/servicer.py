@@ -12,7 +12,13 @@ from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
 from hfmds.wire.chunks import split_upload
 from hfmds.wire.messages import digest_from, require_part
-from hfmds.wire.snapshots import pool_spec_from, snapshot_message
+from hfmds.wire.pages import page
+from hfmds.wire.snapshots import (
+    contribution_from,
+    contribution_message,
+    pool_spec_from,
+    snapshot_message,
+)
 from hfmds.wire.types import require_id
 from synthesis_store.ledger import BatchKey
 from synthesis_store.pools import Pools
@@ -57,9 +63,12 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         self, request: pb.SealPoolRequest, context: grpc.aio.ServicerContext
     ) -> pb.SealPoolResponse:
         pool_id = require_id(request.pool_id, "pool_id")
-        batches = [digest_from(batch) for batch in request.batches]
-        snapshot = await asyncio.to_thread(self._pools.seal, pool_id, batches)
-        return pb.SealPoolResponse(snapshot=snapshot_message(snapshot))
+        named = [contribution_from(item) for item in request.contributions]
+        sealed = await asyncio.to_thread(self._pools.seal, pool_id, named)
+        return pb.SealPoolResponse(
+            snapshot=snapshot_message(sealed.snapshot),
+            missing=map(contribution_message, sealed.missing),
+        )
 
     async def GetSnapshot(
         self, request: pb.GetSnapshotRequest, context: grpc.aio.ServicerContext
@@ -73,7 +82,13 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.ListSnapshotsResponse:
         run_id = require_id(request.run_id, "run_id") if request.run_id else None
         snapshots = await asyncio.to_thread(self._pools.snapshots, run_id)
-        return pb.ListSnapshotsResponse(snapshots=map(snapshot_message, snapshots))
+        taken, next_page_token = page(
+            map(snapshot_message, snapshots),
+            request.page_size,
+            request.page_token,
+            lambda snapshot: snapshot.snapshot_id,
+        )
+        return pb.ListSnapshotsResponse(snapshots=taken, next_page_token=next_page_token)
 
     async def DownloadShard(
         self, request: pb.DownloadShardRequest, context: grpc.aio.ServicerContext

@@ -68,7 +68,17 @@ class BatchRow(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     samples: Mapped[int]
     accepted_at: Mapped[datetime] = mapped_column(_UtcDateTime)
-    in_snapshot: Mapped[bool] = mapped_column(default=False)
+
+
+class NamedBatchRow(Base):
+    """A batch that was named when a pool was sealed, whether it was in the pool or not."""
+
+    __tablename__ = "named_batches"
+
+    pool_id: Mapped[str] = mapped_column(ForeignKey(PoolRow.pool_id), primary_key=True)
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
 
 
 class SnapshotRow(Base):

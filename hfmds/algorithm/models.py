@@ -86,6 +86,12 @@ def build_model(spec: ModelSpec) -> SplitModel:
         return ARCHITECTURES[spec.architecture](spec)
 
 
+def model_bytes(spec: ModelSpec) -> int:
+    """The size of a model's weights, without making them."""
+    with torch.device("meta"):
+        return sum(4 * tensor.numel() for tensor in build_model(spec).state_dict().values())
+
+
 def initial_weights(spec: ModelSpec, seed: int) -> Weights:
     """w_0, by torch's own initialisation; the process's random state is left as it was."""
     with _building, torch.random.fork_rng(devices=[]):

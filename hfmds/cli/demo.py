@@ -6,10 +6,12 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from hfmds.algorithm.types import SyntheticBatch
@@ -54,7 +56,7 @@ async def _train(
     started = time.monotonic()
     services.start_store()
     data = await in_thread(write_demo_data, setting, folder / "data")
-    specs = setting.runs()  # bad values are told before anything else is started
+    specs = setting.runs()
     store = await services.addresses("store")
     services.start_coordinator(store, data)
     coordinator = await services.addresses("coordinator")
@@ -62,16 +64,22 @@ async def _train(
     _introduce(setting, coordinator, store, console)
     async with admin_client(coordinator.grpc) as client:
         runs = [FollowedRun(label, await client.create_run(spec)) for label, spec in specs.items()]
-        with display_for(console, runs) as display:
-            await asyncio.gather(*(_show(client, run, display) for run in runs))
-    for run in runs:
-        run.require_completed()
+        await show_all(client, runs, console)
     pool = await _download_pool(store, runs)
     return _result(setting, data, runs, pool, time.monotonic() - started)
 
 
+async def show_all(client: AdminClient, runs: Sequence[FollowedRun], console: Console) -> None:
+    """Follow the runs to their end; raise WrongState if one cannot come to it by itself."""
+    with display_for(console, runs) as display:
+        await asyncio.gather(*(_show(client, run, display) for run in runs))
+    for run in runs:
+        run.require_completed()
+
+
 async def _show(client: AdminClient, followed: FollowedRun, display: Display) -> None:
     async for new_rounds in follow(client, followed):
+        followed.require_not_stuck()  # nobody is there to resume it
         display.changed(followed, new_rounds)
 
 
@@ -131,11 +139,21 @@ def _conclude(result: DemoResult, console: Console) -> None:
     if leakage:
         console.print(
             "Measured leakage of the pool: PSNR to the nearest real image on the device "
-            "{} mean, {} max;".format(*leakage_rows(leakage)["nearest"][::2])
-            + f" real images to each other {decibel(float(result.real_psnr.mean()))} mean.",
+            "{} mean, {} max".format(*leakage_rows(leakage)["nearest"][::2])
+            + _yardstick(result.real_psnr),
             soft_wrap=plain,
         )
+    console.print(
+        "The runs share the devices' caches: what two of them have in common moves once.",
+        soft_wrap=plain,
+    )
     console.print(f"Took {seconds(result.elapsed_seconds)}. Report:")
+
+
+def _yardstick(real_psnr: NDArray[np.float32]) -> str:
+    if not len(real_psnr):  # one image per device
+        return "."
+    return f"; real images to each other {decibel(float(real_psnr.mean()))} mean."
 
 
 @contextmanager

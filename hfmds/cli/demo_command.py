@@ -11,6 +11,7 @@ from hfmds.cli.console import output
 from hfmds.cli.demo_setting import DEMO_OPTIONS, DemoSetting
 from hfmds.cli.interrupts import run_interruptible
 from hfmds.cli.options import with_options
+from hfmds.errors import ConfigurationError, InvalidInput
 
 
 @with_options(DEMO_OPTIONS)
@@ -30,6 +31,10 @@ def demo(
     rate and HFMDS-FL at once, compares them and writes a report. Ctrl-C stops everything.
     """
     setting = DemoSetting(**{name: value for name, value in given.items() if value is not None})
+    try:
+        setting.runs()
+    except InvalidInput as error:  # told before anything is started
+        raise ConfigurationError(str(error)) from error
     run_interruptible(_run(setting, report, keep))
 
 

@@ -39,11 +39,22 @@ class FollowedRun:
         """Of all completed rounds."""
         return sum((done.traffic for done in self.rounds), Traffic())
 
+    @property
+    def at_its_end(self) -> bool:
+        """Whether the run has ended and we have heard of all its rounds."""
+        return self.run.state.ended and len(self.rounds) >= self.run.completed_rounds
+
     def require_completed(self) -> None:
         """Raise WrongState if the run ended in any other way."""
         if self.run.state is not RunState.COMPLETED:
-            reason = f": {self.run.state_reason}" if self.run.state_reason else ""
-            raise WrongState(f"run {self.run.run_id} was {self.run.state.value}{reason}")
+            raise WrongState(f"run {self.run.run_id} was {self.run.state.value}")
+
+    def require_not_stuck(self) -> None:
+        """Raise WrongState if the coordinator has paused the run: it waits for an operator."""
+        if self.run.state is RunState.PAUSED and self.run.state_reason:
+            raise WrongState(
+                f"run {self.run.run_id} ({self.label}) was paused: {self.run.state_reason}"
+            )
 
 
 async def follow(client: AdminClient, followed: FollowedRun) -> AsyncIterator[Sequence[Round]]:
@@ -52,7 +63,7 @@ async def follow(client: AdminClient, followed: FollowedRun) -> AsyncIterator[Se
     A coordinator that goes away is asked again, from the last round seen, until it is back.
     """
     failures = 0
-    while not followed.run.state.ended:
+    while not followed.at_its_end:
         after = followed.rounds[-1].number if followed.rounds else 0
         try:
             async for run, rounds in client.watch_run(followed.run.run_id, after):
@@ -63,7 +74,7 @@ async def follow(client: AdminClient, followed: FollowedRun) -> AsyncIterator[Se
             reason = "the coordinator ended the stream"  # as when it is stopped in good order
         except Unavailable as error:
             reason = str(error)
-        if not followed.run.state.ended:
+        if not followed.at_its_end:
             failures += 1
             followed.away = reason
             yield ()

@@ -29,11 +29,12 @@ async def _cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.get_running_loop()
 
     def cancel_once() -> None:
-        for number in SIGNALS:
+        for number in heeded:
             loop.add_signal_handler(number, lambda: None)
         task.cancel()
 
-    for number in SIGNALS:
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:  # not what `nohup` has us ignore
         loop.add_signal_handler(number, cancel_once)
     return await task
 

@@ -14,7 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from hfmds.cli.following import FollowedRun
-from hfmds.cli.tables import accuracy_of, add_row, loss_of, new_table, state_text
+from hfmds.cli.tables import (
+    accuracy_of,
+    add_row,
+    loss_of,
+    new_table,
+    phase_of,
+    state_line,
+    state_text,
+)
 from hfmds.cli.text import NOTHING, decibel, seconds, size, sparkline
 from hfmds.wire.types import Progress, Round, RunState
 
@@ -75,11 +83,13 @@ class LiveTable:
             wide=self._console.width >= _WIDE_COLUMNS,
             curves=not self._console.options.ascii_only,
         )
-        away = {followed.away for followed in self._runs if followed.away}
+        away = {f"{followed.away} (trying again)" for followed in self._runs if followed.away}
+        paused = (f.run for f in self._runs if f.run.state is RunState.PAUSED)
+        notes = [*(f"run {run.run_id}: {state_line(run)}" for run in paused), *sorted(away)]
         return Group(
             table,
             Text(f"{seconds(time.monotonic() - self._started)}", style="dim"),
-            *(Text(f"{reason} (trying again)", style="yellow") for reason in sorted(away)),
+            *(Text(note, style="yellow") for note in notes),
         )
 
 
@@ -106,7 +116,7 @@ class PlainLines:
         """Print what is new."""
         for done in new_rounds:
             self._print(followed, _round_line(followed, done))
-        state = "away" if followed.away else followed.run.state.value
+        state = "away" if followed.away else state_line(followed.run)
         if state != self._told.get(followed.run.run_id):
             self._told[followed.run.run_id] = state
             self._print(followed, f"{followed.away} (trying again)" if followed.away else state)
@@ -149,8 +159,8 @@ def _progress_table(runs: Sequence[FollowedRun], wide: bool, curves: bool) -> Ta
 
 def _short_phase(progress: Progress | None) -> Text:
     """The phase in one word, so that the column keeps its width, and the devices done with it."""
-    if progress is None:
-        return Text(NOTHING)
+    if progress is None or not progress.expected:
+        return Text(phase_of(progress))
     return Text(f"{progress.phase.value.split()[0]} {progress.done}/{progress.expected}")
 
 

@@ -73,7 +73,7 @@ def show(
     run_id: RunId, as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
     """Show a run and all its completed rounds."""
-    run, rounds = ask_coordinator(coordinator, lambda client: client.get_run(run_id))
+    run, rounds = ask_coordinator(coordinator, lambda client: _ask_all(client, run_id))
     if as_json:
         typer.echo(to_json({"run": run, "rounds": rounds}))
         return
@@ -85,9 +85,9 @@ def show(
 
 @app.command()
 def watch(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """Follow a run until it ends, also through restarts of the coordinator.
+    """Follow a run until it ends, also through pauses and restarts of the coordinator.
 
-    Exit code 0 when it completes, 1 when it fails or is cancelled.
+    Exit code 0 when it completes, 1 when it is cancelled.
     """
     run_interruptible(_watch(run_id, coordinator))
 
@@ -127,7 +127,7 @@ def export(
     """Save the model after a round as a safetensors file, verified and in one piece."""
 
     async def download(client: AdminClient) -> tuple[Round, Path]:
-        _, rounds = await client.get_run(run_id)
+        rounds = await client.list_rounds(run_id)
         completed = _find_round(run_id, rounds, round_number)
         path = file or Path(f"{run_id}-round{completed.number}.safetensors")
         await download_model(client, run_id, completed, path)
@@ -142,9 +142,14 @@ def export(
     )
 
 
+async def _ask_all(client: AdminClient, run_id: str) -> tuple[Run, tuple[Round, ...]]:
+    """The run and its rounds, in this order: of a run that has ended no round is left out."""
+    return await client.get_run(run_id), await client.list_rounds(run_id)
+
+
 async def _watch(run_id: str, coordinator: str) -> None:
     async with admin_client(coordinator) as client:
-        run, rounds = await client.get_run(run_id)
+        run, rounds = await _ask_all(client, run_id)
         followed = FollowedRun(run_id, run, list(rounds))
         with display_for(output(), [followed]) as display:
             display.changed(followed, rounds)

@@ -71,7 +71,7 @@ def verdict(ours: RunSummary, others: Sequence[RunSummary]) -> Verdict:
     if missing:
         return Verdict(False, f"No comparison: {', '.join(missing)} was not evaluated.")
     leads = {run.label: 100 * _lead(ours, run) for run in others}
-    ahead = all(lead > 0 for lead in leads.values())
+    ahead = all(lead >= 0.05 for lead in leads.values())  # less is "level" in words
     parts = [
         f"{abs(lead):.1f} points {'ahead of' if lead > 0 else 'behind'} {label}"
         if abs(lead) >= 0.05

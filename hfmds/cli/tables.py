@@ -19,7 +19,6 @@ _STATE_STYLES = {
     RunState.PAUSED: "yellow",
     RunState.COMPLETED: "green",
     RunState.CANCELLED: "yellow",
-    RunState.FAILED: "red",
     DeviceState.AVAILABLE: "green",
     DeviceState.WORKING: "cyan",
     DeviceState.AWAY: "yellow",
@@ -76,7 +75,8 @@ def run_table(run: Run, now: datetime) -> Table:
     if run.state_reason:
         add_row(facts, "reason", run.state_reason)
     if run.progress:
-        add_row(facts, "now", f"round {run.progress.round_number}: {phase_of(run.progress)}")
+        name = "now" if run.state is RunState.RUNNING else "paused in"
+        add_row(facts, name, f"round {run.progress.round_number}: {phase_of(run.progress)}")
     add_row(facts, "created", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}, {ago(run.created_at, now)}")
     add_row(facts, "method", f"{recipe.method}, {recipe.rounds} rounds, seed {recipe.seed}")
     add_row(
@@ -258,10 +258,22 @@ def state_text(state: RunState | DeviceState) -> Text:
     return Text(state.value, _STATE_STYLES[state])
 
 
+def state_line(run: Run) -> str:
+    """The state in words: of a paused run with the reason, and how to go on."""
+    words = run.state.value
+    if run.state_reason:
+        words += f": {run.state_reason}"
+    if run.state is RunState.PAUSED:
+        words += f" (go on with: hfmds run resume {run.run_id})"
+    return words
+
+
 def phase_of(progress: Progress | None) -> str:
     """What a run is doing, and how many devices are done with it."""
     if progress is None:
         return NOTHING
+    if not progress.expected:  # it does not wait for devices
+        return progress.phase.value
     return f"{progress.phase.value} {progress.done}/{progress.expected}"
 
 

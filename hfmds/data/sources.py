@@ -31,6 +31,9 @@ IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".t
 _DIGITS = re.compile(r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?")
 _DIGITS_SIDE = 8  # as scikit-learn has them
 _TEST_EVERY = 5
+# Pillow's conversion of the others clips instead of scaling: a 16-bit image would come out white.
+_EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX"})
+_EIGHT_BIT_MODES |= {"CMYK", "YCbCr", "HSV", "LAB"}
 
 
 def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
@@ -140,6 +143,11 @@ def _read_image(file: Path) -> NDArray[np.uint8]:
     """[channels, height, width]: one channel for a grey image, three for any other."""
     try:
         with Image.open(file) as image:
+            if image.mode not in _EIGHT_BIT_MODES:
+                raise ConfigurationError(
+                    f"{file} has pixels of kind {image.mode!r}, more than 8 bits each; "
+                    "convert it to 8 bits"
+                )
             grey = image.mode in ("1", "L")
             values = np.asarray(image.convert("L" if grey else "RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

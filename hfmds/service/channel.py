@@ -1,16 +1,13 @@
 """How this project's processes call each other: channels, deadlines, retries.
 
-A channel retries a call that found nobody there, quickly and a few times; `retrying` sits out
-longer absences. Both may repeat a call that was carried out, which is safe: every call that
-changes something carries an idempotency key.
+A channel retries a call that found nobody there, quickly and a few times; sitting out longer
+absences, with a `Backoff`, is the caller's. Both may repeat a call that was carried out, which is
+safe: every call that changes something carries an idempotency key.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +15,11 @@ from typing import TypeVar
 
 import grpc
 
-from hfmds.errors import Unavailable
 from hfmds.service.address import is_loopback, split_address
 from hfmds.service.peer import Peer
 from hfmds.service.status import error_from
 
-__all__ = ["Backoff", "Peer", "call", "open_channel", "retrying", "translating"]
-
-log = logging.getLogger(__name__)
+__all__ = ["Backoff", "Peer", "call", "open_channel", "translating"]
 
 R = TypeVar("R")
 
@@ -93,37 +87,8 @@ class Backoff:
     first_seconds: float = 0.5
     max_seconds: float = 30.0
     factor: float = 2.0
-    attempts: int | None = None  # None: until it succeeds
 
     def ceiling(self, failures: int) -> float:
         """The longest wait after so many failures in a row (1 or more)."""
         # The exponent is bounded: a device that waits for a week must not overflow a float.
         return min(self.max_seconds, self.first_seconds * self.factor ** min(failures - 1, 64))
-
-
-async def retrying(
-    operation: Callable[[], Awaitable[R]],
-    backoff: Backoff,
-    *,
-    rng: random.Random,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> R:
-    """Repeat `operation` while it raises Unavailable; other errors come out at once.
-
-    Waits are drawn evenly from [0, ceiling): a fleet that lost its coordinator together must not
-    come back together.
-    """
-    failures = 0
-    while True:
-        try:
-            return await operation()
-        except Unavailable as error:
-            failures += 1
-            if failures == backoff.attempts:
-                raise
-            wait_seconds = rng.uniform(0, backoff.ceiling(failures))
-            log.warning(
-                "peer unavailable, trying again",
-                extra={"reason": str(error), "failures": failures, "wait_seconds": wait_seconds},
-            )
-        await sleep(wait_seconds)

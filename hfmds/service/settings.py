@@ -169,10 +169,11 @@ def describe(settings: ServiceSettings) -> dict[str, str]:
 
 def settings_table(cls: type[ServiceSettings]) -> list[str]:
     """The settings as rows of a Markdown table: variable, flag, default, meaning."""
-    return [
-        f"| `{_variable(name)}` | `{_flag(name)}` | {_default(field)} | {_meaning(field)} |"
-        for name, field in cls.model_fields.items()
-    ]
+    rows = []
+    for name, field in cls.model_fields.items():
+        meaning = _meaning(field).replace("|", r"\|")
+        rows.append(f"| `{_variable(name)}` | `{_flag(name)}` | {_default(field)} | {meaning} |")
+    return rows
 
 
 def _variable(field_name: str) -> str:
@@ -191,7 +192,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    return (field.description or "").replace("|", r"\|")
+    return field.description or ""
 
 
 def _nearest(name: str, known: set[str]) -> str:

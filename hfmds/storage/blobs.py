@@ -70,6 +70,9 @@ class Blobs(Protocol):
     def verify(self, digest: Digest) -> None:
         """Read the blob and compare: NotFound, or CorruptData if a byte has changed."""
 
+    def digests(self) -> Iterator[Digest]:
+        """All that is here; looks at every blob, so ask seldom."""
+
     def total_bytes(self) -> int:
         """The size of all content together; looks at every blob, so ask seldom."""
 
@@ -80,7 +83,15 @@ class FolderBlobs:
     A new blob is written to `incoming/`, synced, then renamed into place.
     """
 
-    def __init__(self, folder: Path, *, setting: str = "HFMDS_BLOBS_URL or HFMDS_DATA_DIR") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        setting: str = "HFMDS_BLOBS_URL or HFMDS_DATA_DIR",
+        durable: bool = True,
+    ) -> None:
+        """Open or make the folder; a cache, which may lose content, need not be `durable`."""
+        self._durable = durable
         self._folder = folder
         self._incoming = folder / "incoming"
         make_data_folder(self._incoming, setting)
@@ -160,6 +171,10 @@ class FolderBlobs:
         if found != digest:
             raise CorruptData(f"blob {digest} has changed: {path} now holds {found}; delete it")
 
+    def digests(self) -> Iterator[Digest]:
+        for path in self._folder.glob("??/??/*"):
+            yield Digest(path.name, _size_bytes(path))
+
     def total_bytes(self) -> int:
         return sum(_size_bytes(path) for path in self._folder.glob("??/??/*"))
 
@@ -173,6 +188,10 @@ class FolderBlobs:
     def _move_in(self, digest: Digest, path: Path) -> None:
         """The order matters: bytes on disk, then the name, then the name on disk."""
         destination = self._path(digest)
+        if not self._durable:
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(destination)
+            return
         sync_file(path)
         make_folder_durably(destination.parent)
         path.rename(destination)
@@ -188,7 +207,8 @@ class FolderBlobs:
 
     def _confirm(self, digest: Digest) -> None:
         """Another thread may have renamed the blob into place but not synced the name yet."""
-        sync_folder(self._path(digest).parent)
+        if self._durable:
+            sync_folder(self._path(digest).parent)
 
     def _clear_abandoned(self, now: float) -> None:
         """Remove what a killed process left; a live one never needs an hour to write a file."""

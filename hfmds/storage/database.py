@@ -6,14 +6,17 @@ Synchronous: on an event loop, call through `asyncio.to_thread`.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from hfmds.errors import ConfigurationError, Unavailable
@@ -21,6 +24,11 @@ from hfmds.storage.files import make_data_folder
 
 _SETTING = "HFMDS_DATABASE_URL"
 _SUPPORTED = "use sqlite:///file or postgresql+psycopg://user:password@host/name"
+
+# SQLite has one writer; those of this process take turns here, since SQLite's own way of waiting
+# is to sleep and look again.
+_turns: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
+
 _READ_ONLY = "hfmds_read_only"  # an execution option of our own
 
 # The low byte of SQLite's error code; these pass by themselves or when somebody makes room.
@@ -53,7 +61,11 @@ def transaction(engine: Engine) -> Iterator[Session]:
     On SQLite its first statement takes the write lock, even if it reads, so that a later one never
     fails because another writer came between. A busy or vanished database raises Unavailable.
     """
+    if engine.dialect.name == "postgresql":
+        # What SQLite gives anyway: a transaction sees no half of another one's work.
+        engine = engine.execution_options(isolation_level="SERIALIZABLE")
     with (
+        _turns.get(engine, nullcontext()),
         _passing_errors_are_unavailable(engine),
         Session(engine, expire_on_commit=False) as session,
         session.begin(),
@@ -80,6 +92,7 @@ def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
         raise ConfigurationError(f"{_SETTING} names no file; use sqlite:///file")
     make_data_folder(Path(url.database).absolute().parent, setting=_SETTING)
     engine = create_engine(url, connect_args={"timeout": busy_timeout_seconds})
+    _turns[engine] = threading.Lock()
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _: object) -> None:
@@ -131,6 +144,8 @@ def _open_postgresql(url: URL) -> Engine:
 def _passing_errors_are_unavailable(engine: Engine) -> Iterator[None]:
     try:
         yield
+    except PoolTimeoutError as error:
+        raise Unavailable(f"all connections to the database are in use: {error}") from error
     except DBAPIError as error:
         if not _passes(error):
             raise

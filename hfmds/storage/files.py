@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,10 @@ def make_data_folder(folder: Path, setting: str) -> None:
 
     ConfigurationError names the folder and the `setting` to change.
     """
-    probe = folder / f".probe-{os.getpid()}"
     try:
         make_folder_durably(folder)
-        probe.write_bytes(b"")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise ConfigurationError(
             f"cannot keep data in {folder} ({error.strerror}: {error.filename}); "

@@ -26,19 +26,19 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from hfmds.v1 import common_pb2 as hfmds_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hfmds/v1/admin.proto\x12\x08hfmds.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15hfmds/v1/common.proto\"R\n\x07RunSpec\x12 \n\x06recipe\x18\x01 \x01(\x0b\x32\x10.hfmds.v1.Recipe\x12%\n\x06policy\x18\x02 \x01(\x0b\x32\x15.hfmds.v1.RoundPolicy\"W\n\x0bRoundPolicy\x12\x17\n\x0fminimum_devices\x18\x01 \x01(\x05\x12\x18\n\x10\x64\x65\x61\x64line_seconds\x18\x02 \x01(\x01\x12\x15\n\rlease_seconds\x18\x03 \x01(\x01\"Y\n\x08Progress\x12\r\n\x05round\x18\x01 \x01(\x05\x12\x1e\n\x05phase\x18\x02 \x01(\x0e\x32\x0f.hfmds.v1.Phase\x12\x0c\n\x04\x64one\x18\x03 \x01(\x05\x12\x10\n\x08\x65xpected\x18\x04 \x01(\x05\"\x84\x02\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.hfmds.v1.RunSpec\x12!\n\x05state\x18\x03 \x01(\x0e\x32\x12.hfmds.v1.RunState\x12\x14\n\x0cstate_reason\x18\x04 \x01(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x08progress\x18\x06 \x01(\x0b\x32\x12.hfmds.v1.Progress\x12\x18\n\x10\x63ompleted_rounds\x18\x07 \x01(\x05\x12#\n\nlast_round\x18\x08 \x01(\x0b\x32\x0f.hfmds.v1.Round\"\xa6\x02\n\x05Round\x12\r\n\x05round\x18\x01 \x01(\x05\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12!\n\x07weights\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x15\n\rtraining_loss\x18\x04 \x01(\x01\x12-\n\nevaluation\x18\x05 \x01(\x0b\x32\x14.hfmds.v1.EvaluationH\x00\x88\x01\x01\x12\x11\n\trefreshed\x18\x06 \x01(\x08\x12(\n\x04pool\x18\x07 \x01(\x0b\x32\x15.hfmds.v1.PoolSummaryH\x01\x88\x01\x01\x12\"\n\x07traffic\x18\x08 \x01(\x0b\x32\x11.hfmds.v1.Traffic\x12\x18\n\x10\x64uration_seconds\x18\t \x01(\x01\x42\r\n\x0b_evaluationB\x07\n\x05_pool\"^\n\x0bPoolSummary\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x0f\n\x07samples\x18\x02 \x01(\x03\x12)\n\x07leakage\x18\x03 \x01(\x0b\x32\x18.hfmds.v1.LeakageSummary\"\xed\x01\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.hfmds.v1.DeviceState\x12\x0f\n\x07samples\x18\x03 \x01(\x03\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x18\n\x10software_version\x18\x05 \x01(\t\x12\x30\n\x0clast_seen_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0e\x61\x63\x63\x65pted_tasks\x18\x07 \x01(\x03\x12\x14\n\x0c\x66\x61iled_tasks\x18\x08 \x01(\x03\x12\x0f\n\x07task_id\x18\t \x01(\t\"C\n\x10\x43reateRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.hfmds.v1.RunSpec\"/\n\x11\x43reateRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"\x11\n\x0fListRunsRequest\"/\n\x10ListRunsResponse\x12\x1b\n\x04runs\x18\x01 \x03(\x0b\x32\r.hfmds.v1.Run\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"M\n\x0eGetRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\x12\x1f\n\x06rounds\x18\x02 \x03(\x0b\x32\x0f.hfmds.v1.Round\"6\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x66ter_round\x18\x02 \x01(\x05\"S\n\x10WatchRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\x12#\n\nnew_rounds\x18\x02 \x03(\x0b\x32\x0f.hfmds.v1.Round\"!\n\x0fPauseRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\".\n\x10PauseRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"\"\n\x10ResumeRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"/\n\x11ResumeRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"/\n\x11\x43\x61ncelRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"\x14\n\x12ListDevicesRequest\"8\n\x13ListDevicesResponse\x12!\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x10.hfmds.v1.Device\"5\n\x14\x44ownloadModelRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x05\"%\n\x15\x44ownloadModelResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c*\x9a\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_RUNNING\x10\x01\x12\x14\n\x10RUN_STATE_PAUSED\x10\x02\x12\x17\n\x13RUN_STATE_COMPLETED\x10\x03\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x04\x12\x14\n\x10RUN_STATE_FAILED\x10\x05*\x80\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x1d\n\x19PHASE_WAITING_FOR_DEVICES\x10\x01\x12\x16\n\x12PHASE_SYNTHESISING\x10\x02\x12\x12\n\x0ePHASE_TRAINING\x10\x03\x12\x15\n\x11PHASE_AGGREGATING\x10\x04*x\n\x0b\x44\x65viceState\x12\x1c\n\x18\x44\x45VICE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44\x45VICE_STATE_AVAILABLE\x10\x01\x12\x18\n\x14\x44\x45VICE_STATE_WORKING\x10\x02\x12\x15\n\x11\x44\x45VICE_STATE_AWAY\x10\x03\x32\x88\x05\n\x0c\x41\x64minService\x12\x44\n\tCreateRun\x12\x1a.hfmds.v1.CreateRunRequest\x1a\x1b.hfmds.v1.CreateRunResponse\x12\x41\n\x08ListRuns\x12\x19.hfmds.v1.ListRunsRequest\x1a\x1a.hfmds.v1.ListRunsResponse\x12;\n\x06GetRun\x12\x17.hfmds.v1.GetRunRequest\x1a\x18.hfmds.v1.GetRunResponse\x12\x43\n\x08WatchRun\x12\x19.hfmds.v1.WatchRunRequest\x1a\x1a.hfmds.v1.WatchRunResponse0\x01\x12\x41\n\x08PauseRun\x12\x19.hfmds.v1.PauseRunRequest\x1a\x1a.hfmds.v1.PauseRunResponse\x12\x44\n\tResumeRun\x12\x1a.hfmds.v1.ResumeRunRequest\x1a\x1b.hfmds.v1.ResumeRunResponse\x12\x44\n\tCancelRun\x12\x1a.hfmds.v1.CancelRunRequest\x1a\x1b.hfmds.v1.CancelRunResponse\x12J\n\x0bListDevices\x12\x1c.hfmds.v1.ListDevicesRequest\x1a\x1d.hfmds.v1.ListDevicesResponse\x12R\n\rDownloadModel\x12\x1e.hfmds.v1.DownloadModelRequest\x1a\x1f.hfmds.v1.DownloadModelResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hfmds/v1/admin.proto\x12\x08hfmds.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15hfmds/v1/common.proto\"R\n\x07RunSpec\x12 \n\x06recipe\x18\x01 \x01(\x0b\x32\x10.hfmds.v1.Recipe\x12%\n\x06policy\x18\x02 \x01(\x0b\x32\x15.hfmds.v1.RoundPolicy\"W\n\x0bRoundPolicy\x12\x17\n\x0fminimum_devices\x18\x01 \x01(\x05\x12\x18\n\x10\x64\x65\x61\x64line_seconds\x18\x02 \x01(\x01\x12\x15\n\rlease_seconds\x18\x03 \x01(\x01\"Y\n\x08Progress\x12\r\n\x05round\x18\x01 \x01(\x05\x12\x1e\n\x05phase\x18\x02 \x01(\x0e\x32\x0f.hfmds.v1.Phase\x12\x0c\n\x04\x64one\x18\x03 \x01(\x05\x12\x10\n\x08\x65xpected\x18\x04 \x01(\x05\"\x84\x02\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.hfmds.v1.RunSpec\x12!\n\x05state\x18\x03 \x01(\x0e\x32\x12.hfmds.v1.RunState\x12\x14\n\x0cstate_reason\x18\x04 \x01(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x08progress\x18\x06 \x01(\x0b\x32\x12.hfmds.v1.Progress\x12\x18\n\x10\x63ompleted_rounds\x18\x07 \x01(\x05\x12#\n\nlast_round\x18\x08 \x01(\x0b\x32\x0f.hfmds.v1.Round\"\xa6\x02\n\x05Round\x12\r\n\x05round\x18\x01 \x01(\x05\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12!\n\x07weights\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x15\n\rtraining_loss\x18\x04 \x01(\x01\x12-\n\nevaluation\x18\x05 \x01(\x0b\x32\x14.hfmds.v1.EvaluationH\x00\x88\x01\x01\x12\x11\n\trefreshed\x18\x06 \x01(\x08\x12(\n\x04pool\x18\x07 \x01(\x0b\x32\x15.hfmds.v1.PoolSummaryH\x01\x88\x01\x01\x12\"\n\x07traffic\x18\x08 \x01(\x0b\x32\x11.hfmds.v1.Traffic\x12\x18\n\x10\x64uration_seconds\x18\t \x01(\x01\x42\r\n\x0b_evaluationB\x07\n\x05_pool\"^\n\x0bPoolSummary\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x0f\n\x07samples\x18\x02 \x01(\x03\x12)\n\x07leakage\x18\x03 \x01(\x0b\x32\x18.hfmds.v1.LeakageSummary\"\xed\x01\n\x06\x44\x65vice\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12$\n\x05state\x18\x02 \x01(\x0e\x32\x15.hfmds.v1.DeviceState\x12\x0f\n\x07samples\x18\x03 \x01(\x03\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x18\n\x10software_version\x18\x05 \x01(\t\x12\x30\n\x0clast_seen_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\x0e\x61\x63\x63\x65pted_tasks\x18\x07 \x01(\x03\x12\x14\n\x0c\x66\x61iled_tasks\x18\x08 \x01(\x03\x12\x0f\n\x07task_id\x18\t \x01(\t\"C\n\x10\x43reateRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.hfmds.v1.RunSpec\"/\n\x11\x43reateRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"8\n\x0fListRunsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"H\n\x10ListRunsResponse\x12\x1b\n\x04runs\x18\x01 \x03(\x0b\x32\r.hfmds.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1f\n\rGetRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\",\n\x0eGetRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"K\n\x11ListRoundsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x66ter_round\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\"5\n\x12ListRoundsResponse\x12\x1f\n\x06rounds\x18\x01 \x03(\x0b\x32\x0f.hfmds.v1.Round\"6\n\x0fWatchRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x66ter_round\x18\x02 \x01(\x05\"S\n\x10WatchRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\x12#\n\nnew_rounds\x18\x02 \x03(\x0b\x32\x0f.hfmds.v1.Round\"!\n\x0fPauseRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\".\n\x10PauseRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"\"\n\x10ResumeRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"/\n\x11ResumeRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\"\"\n\x10\x43\x61ncelRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"/\n\x11\x43\x61ncelRunResponse\x12\x1a\n\x03run\x18\x01 \x01(\x0b\x32\r.hfmds.v1.Run\";\n\x12ListDevicesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x13ListDevicesResponse\x12!\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x10.hfmds.v1.Device\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"E\n\x14\x44ownloadModelRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"%\n\x15\x44ownloadModelResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c*\x84\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_RUNNING\x10\x01\x12\x14\n\x10RUN_STATE_PAUSED\x10\x02\x12\x17\n\x13RUN_STATE_COMPLETED\x10\x03\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x04*\x9d\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x1d\n\x19PHASE_WAITING_FOR_DEVICES\x10\x01\x12\x16\n\x12PHASE_SYNTHESISING\x10\x02\x12\x12\n\x0ePHASE_TRAINING\x10\x03\x12\x15\n\x11PHASE_AGGREGATING\x10\x04\x12\x1b\n\x17PHASE_WAITING_FOR_STORE\x10\x05*x\n\x0b\x44\x65viceState\x12\x1c\n\x18\x44\x45VICE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44\x45VICE_STATE_AVAILABLE\x10\x01\x12\x18\n\x14\x44\x45VICE_STATE_WORKING\x10\x02\x12\x15\n\x11\x44\x45VICE_STATE_AWAY\x10\x03\x32\xd1\x05\n\x0c\x41\x64minService\x12\x44\n\tCreateRun\x12\x1a.hfmds.v1.CreateRunRequest\x1a\x1b.hfmds.v1.CreateRunResponse\x12\x41\n\x08ListRuns\x12\x19.hfmds.v1.ListRunsRequest\x1a\x1a.hfmds.v1.ListRunsResponse\x12;\n\x06GetRun\x12\x17.hfmds.v1.GetRunRequest\x1a\x18.hfmds.v1.GetRunResponse\x12G\n\nListRounds\x12\x1b.hfmds.v1.ListRoundsRequest\x1a\x1c.hfmds.v1.ListRoundsResponse\x12\x43\n\x08WatchRun\x12\x19.hfmds.v1.WatchRunRequest\x1a\x1a.hfmds.v1.WatchRunResponse0\x01\x12\x41\n\x08PauseRun\x12\x19.hfmds.v1.PauseRunRequest\x1a\x1a.hfmds.v1.PauseRunResponse\x12\x44\n\tResumeRun\x12\x1a.hfmds.v1.ResumeRunRequest\x1a\x1b.hfmds.v1.ResumeRunResponse\x12\x44\n\tCancelRun\x12\x1a.hfmds.v1.CancelRunRequest\x1a\x1b.hfmds.v1.CancelRunResponse\x12J\n\x0bListDevices\x12\x1c.hfmds.v1.ListDevicesRequest\x1a\x1d.hfmds.v1.ListDevicesResponse\x12R\n\rDownloadModel\x12\x1e.hfmds.v1.DownloadModelRequest\x1a\x1f.hfmds.v1.DownloadModelResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hfmds.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RUNSTATE']._serialized_start=2117
-  _globals['_RUNSTATE']._serialized_end=2271
-  _globals['_PHASE']._serialized_start=2274
-  _globals['_PHASE']._serialized_end=2402
-  _globals['_DEVICESTATE']._serialized_start=2404
-  _globals['_DEVICESTATE']._serialized_end=2524
+  _globals['_RUNSTATE']._serialized_start=2360
+  _globals['_RUNSTATE']._serialized_end=2492
+  _globals['_PHASE']._serialized_start=2495
+  _globals['_PHASE']._serialized_end=2652
+  _globals['_DEVICESTATE']._serialized_start=2654
+  _globals['_DEVICESTATE']._serialized_end=2774
   _globals['_RUNSPEC']._serialized_start=90
   _globals['_RUNSPEC']._serialized_end=172
   _globals['_ROUNDPOLICY']._serialized_start=174
@@ -58,37 +58,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATERUNRESPONSE']._serialized_start=1319
   _globals['_CREATERUNRESPONSE']._serialized_end=1366
   _globals['_LISTRUNSREQUEST']._serialized_start=1368
-  _globals['_LISTRUNSREQUEST']._serialized_end=1385
-  _globals['_LISTRUNSRESPONSE']._serialized_start=1387
-  _globals['_LISTRUNSRESPONSE']._serialized_end=1434
-  _globals['_GETRUNREQUEST']._serialized_start=1436
-  _globals['_GETRUNREQUEST']._serialized_end=1467
-  _globals['_GETRUNRESPONSE']._serialized_start=1469
-  _globals['_GETRUNRESPONSE']._serialized_end=1546
-  _globals['_WATCHRUNREQUEST']._serialized_start=1548
-  _globals['_WATCHRUNREQUEST']._serialized_end=1602
-  _globals['_WATCHRUNRESPONSE']._serialized_start=1604
-  _globals['_WATCHRUNRESPONSE']._serialized_end=1687
-  _globals['_PAUSERUNREQUEST']._serialized_start=1689
-  _globals['_PAUSERUNREQUEST']._serialized_end=1722
-  _globals['_PAUSERUNRESPONSE']._serialized_start=1724
-  _globals['_PAUSERUNRESPONSE']._serialized_end=1770
-  _globals['_RESUMERUNREQUEST']._serialized_start=1772
-  _globals['_RESUMERUNREQUEST']._serialized_end=1806
-  _globals['_RESUMERUNRESPONSE']._serialized_start=1808
-  _globals['_RESUMERUNRESPONSE']._serialized_end=1855
-  _globals['_CANCELRUNREQUEST']._serialized_start=1857
-  _globals['_CANCELRUNREQUEST']._serialized_end=1891
-  _globals['_CANCELRUNRESPONSE']._serialized_start=1893
-  _globals['_CANCELRUNRESPONSE']._serialized_end=1940
-  _globals['_LISTDEVICESREQUEST']._serialized_start=1942
-  _globals['_LISTDEVICESREQUEST']._serialized_end=1962
-  _globals['_LISTDEVICESRESPONSE']._serialized_start=1964
-  _globals['_LISTDEVICESRESPONSE']._serialized_end=2020
-  _globals['_DOWNLOADMODELREQUEST']._serialized_start=2022
-  _globals['_DOWNLOADMODELREQUEST']._serialized_end=2075
-  _globals['_DOWNLOADMODELRESPONSE']._serialized_start=2077
-  _globals['_DOWNLOADMODELRESPONSE']._serialized_end=2114
-  _globals['_ADMINSERVICE']._serialized_start=2527
-  _globals['_ADMINSERVICE']._serialized_end=3175
+  _globals['_LISTRUNSREQUEST']._serialized_end=1424
+  _globals['_LISTRUNSRESPONSE']._serialized_start=1426
+  _globals['_LISTRUNSRESPONSE']._serialized_end=1498
+  _globals['_GETRUNREQUEST']._serialized_start=1500
+  _globals['_GETRUNREQUEST']._serialized_end=1531
+  _globals['_GETRUNRESPONSE']._serialized_start=1533
+  _globals['_GETRUNRESPONSE']._serialized_end=1577
+  _globals['_LISTROUNDSREQUEST']._serialized_start=1579
+  _globals['_LISTROUNDSREQUEST']._serialized_end=1654
+  _globals['_LISTROUNDSRESPONSE']._serialized_start=1656
+  _globals['_LISTROUNDSRESPONSE']._serialized_end=1709
+  _globals['_WATCHRUNREQUEST']._serialized_start=1711
+  _globals['_WATCHRUNREQUEST']._serialized_end=1765
+  _globals['_WATCHRUNRESPONSE']._serialized_start=1767
+  _globals['_WATCHRUNRESPONSE']._serialized_end=1850
+  _globals['_PAUSERUNREQUEST']._serialized_start=1852
+  _globals['_PAUSERUNREQUEST']._serialized_end=1885
+  _globals['_PAUSERUNRESPONSE']._serialized_start=1887
+  _globals['_PAUSERUNRESPONSE']._serialized_end=1933
+  _globals['_RESUMERUNREQUEST']._serialized_start=1935
+  _globals['_RESUMERUNREQUEST']._serialized_end=1969
+  _globals['_RESUMERUNRESPONSE']._serialized_start=1971
+  _globals['_RESUMERUNRESPONSE']._serialized_end=2018
+  _globals['_CANCELRUNREQUEST']._serialized_start=2020
+  _globals['_CANCELRUNREQUEST']._serialized_end=2054
+  _globals['_CANCELRUNRESPONSE']._serialized_start=2056
+  _globals['_CANCELRUNRESPONSE']._serialized_end=2103
+  _globals['_LISTDEVICESREQUEST']._serialized_start=2105
+  _globals['_LISTDEVICESREQUEST']._serialized_end=2164
+  _globals['_LISTDEVICESRESPONSE']._serialized_start=2166
+  _globals['_LISTDEVICESRESPONSE']._serialized_end=2247
+  _globals['_DOWNLOADMODELREQUEST']._serialized_start=2249
+  _globals['_DOWNLOADMODELREQUEST']._serialized_end=2318
+  _globals['_DOWNLOADMODELRESPONSE']._serialized_start=2320
+  _globals['_DOWNLOADMODELRESPONSE']._serialized_end=2357
+  _globals['_ADMINSERVICE']._serialized_start=2777
+  _globals['_ADMINSERVICE']._serialized_end=3498
 # @@protoc_insertion_point(module_scope)

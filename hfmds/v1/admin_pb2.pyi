@@ -18,7 +18,6 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_STATE_PAUSED: _ClassVar[RunState]
     RUN_STATE_COMPLETED: _ClassVar[RunState]
     RUN_STATE_CANCELLED: _ClassVar[RunState]
-    RUN_STATE_FAILED: _ClassVar[RunState]
 
 class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -27,6 +26,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_SYNTHESISING: _ClassVar[Phase]
     PHASE_TRAINING: _ClassVar[Phase]
     PHASE_AGGREGATING: _ClassVar[Phase]
+    PHASE_WAITING_FOR_STORE: _ClassVar[Phase]
 
 class DeviceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -39,12 +39,12 @@ RUN_STATE_RUNNING: RunState
 RUN_STATE_PAUSED: RunState
 RUN_STATE_COMPLETED: RunState
 RUN_STATE_CANCELLED: RunState
-RUN_STATE_FAILED: RunState
 PHASE_UNSPECIFIED: Phase
 PHASE_WAITING_FOR_DEVICES: Phase
 PHASE_SYNTHESISING: Phase
 PHASE_TRAINING: Phase
 PHASE_AGGREGATING: Phase
+PHASE_WAITING_FOR_STORE: Phase
 DEVICE_STATE_UNSPECIFIED: DeviceState
 DEVICE_STATE_AVAILABLE: DeviceState
 DEVICE_STATE_WORKING: DeviceState
@@ -169,14 +169,20 @@ class CreateRunResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListRunsResponse(_message.Message):
-    __slots__ = ("runs",)
+    __slots__ = ("runs", "next_page_token")
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[Run]
-    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("run_id",)
@@ -185,12 +191,26 @@ class GetRunRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class GetRunResponse(_message.Message):
-    __slots__ = ("run", "rounds")
+    __slots__ = ("run",)
     RUN_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     run: Run
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+
+class ListRoundsRequest(_message.Message):
+    __slots__ = ("run_id", "after_round", "page_size")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    after_round: int
+    page_size: int
+    def __init__(self, run_id: _Optional[str] = ..., after_round: _Optional[int] = ..., page_size: _Optional[int] = ...) -> None: ...
+
+class ListRoundsResponse(_message.Message):
+    __slots__ = ("rounds",)
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ...) -> None: ...
+    def __init__(self, rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ...) -> None: ...
 
 class WatchRunRequest(_message.Message):
     __slots__ = ("run_id", "after_round")
@@ -245,22 +265,30 @@ class CancelRunResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
 
 class ListDevicesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListDevicesResponse(_message.Message):
-    __slots__ = ("devices",)
+    __slots__ = ("devices", "next_page_token")
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     devices: _containers.RepeatedCompositeFieldContainer[Device]
-    def __init__(self, devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class DownloadModelRequest(_message.Message):
-    __slots__ = ("run_id", "round")
+    __slots__ = ("run_id", "round", "offset")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     round: int
-    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+    offset: int
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class DownloadModelResponse(_message.Message):
     __slots__ = ("data",)

@@ -54,6 +54,11 @@ class AdminServiceStub:
                 request_serializer=hfmds_dot_v1_dot_admin__pb2.GetRunRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_admin__pb2.GetRunResponse.FromString,
                 _registered_method=True)
+        self.ListRounds = channel.unary_unary(
+                '/hfmds.v1.AdminService/ListRounds',
+                request_serializer=hfmds_dot_v1_dot_admin__pb2.ListRoundsRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_admin__pb2.ListRoundsResponse.FromString,
+                _registered_method=True)
         self.WatchRun = channel.unary_stream(
                 '/hfmds.v1.AdminService/WatchRun',
                 request_serializer=hfmds_dot_v1_dot_admin__pb2.WatchRunRequest.SerializeToString,
@@ -106,14 +111,21 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """Lists all runs, newest first, without their rounds. Effect: none.
+        """Lists runs, newest first. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """Shows one run with all its rounds. Effect: none. Status: NOT_FOUND.
+        """Shows one run. Effect: none. Status: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRounds(self, request, context):
+        """Lists the completed rounds of a run, in order. Effect: none. Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +134,7 @@ class AdminServiceServicer:
     def WatchRun(self, request, context):
         """Follows a run: first its state, with the rounds after `after_round`, then a message at every change. The
         stream ends with the run. Effect: none; after a broken stream, call again with the last round seen.
-        Status: NOT_FOUND.
+        Status: NOT_FOUND; UNAVAILABLE the coordinator is stopping.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +150,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """Goes on with a paused run; the open round's deadline starts anew.
+        """Goes on with a paused run; the open round's deadline starts anew, and devices that gave up try again.
 
         Idempotent: a running run stays running. Status: NOT_FOUND; FAILED_PRECONDITION the run has ended.
         """
@@ -150,7 +162,7 @@ class AdminServiceServicer:
         """Ends a run for good. Completed rounds and their models are kept; open tasks are over.
 
         Idempotent: a cancelled run stays cancelled. Status: NOT_FOUND; FAILED_PRECONDITION the run has
-        completed or failed.
+        completed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,8 +176,9 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DownloadModel(self, request, context):
-        """Streams the model after a round as safetensors, in chunks of about 1 MiB. Effect: none.
-        Status: NOT_FOUND unknown run, or a round that is not completed.
+        """Streams the model after a round as safetensors, from an offset to the end, in chunks of about 1 MiB; its
+        digest is `Round.weights`. Effect: none.
+        Status: NOT_FOUND unknown run, or a round that is not completed; INVALID_ARGUMENT an offset outside.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +201,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetRun,
                     request_deserializer=hfmds_dot_v1_dot_admin__pb2.GetRunRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_admin__pb2.GetRunResponse.SerializeToString,
+            ),
+            'ListRounds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRounds,
+                    request_deserializer=hfmds_dot_v1_dot_admin__pb2.ListRoundsRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_admin__pb2.ListRoundsResponse.SerializeToString,
             ),
             'WatchRun': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchRun,
@@ -306,6 +324,33 @@ class AdminService:
             '/hfmds.v1.AdminService/GetRun',
             hfmds_dot_v1_dot_admin__pb2.GetRunRequest.SerializeToString,
             hfmds_dot_v1_dot_admin__pb2.GetRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRounds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.AdminService/ListRounds',
+            hfmds_dot_v1_dot_admin__pb2.ListRoundsRequest.SerializeToString,
+            hfmds_dot_v1_dot_admin__pb2.ListRoundsResponse.FromString,
             options,
             channel_credentials,
             insecure,

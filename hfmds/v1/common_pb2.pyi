@@ -73,24 +73,30 @@ class SynthesisRecipe(_message.Message):
     def __init__(self, every_rounds: _Optional[int] = ..., first_round: _Optional[int] = ..., samples_per_device: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., mu: _Optional[float] = ..., prototype_momentum: _Optional[float] = ..., matching_weight: _Optional[float] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "synthesis", "cohort_size", "class_names")
+    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NORMALISATION_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
-    SYNTHESIS_FIELD_NUMBER: _ClassVar[int]
     COHORT_SIZE_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
+    FEDAVG_FIELD_NUMBER: _ClassVar[int]
+    HFMDS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     normalisation: Normalisation
     rounds: int
     seed: int
     training: TrainingRecipe
-    synthesis: SynthesisRecipe
     cohort_size: int
     class_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., synthesis: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    fedavg: FedAvg
+    hfmds: SynthesisRecipe
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ...) -> None: ...
+
+class FedAvg(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class LeakageSummary(_message.Message):
     __slots__ = ("paired_mean", "paired_p99", "paired_max", "nearest_mean", "nearest_p99", "nearest_max")

@@ -155,7 +155,8 @@ class CoordinatorServiceServicer:
 
         Idempotency key: (task_id, update). Content that is complete is acknowledged without chunks.
         Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task; ABORTED the task is over;
-        FAILED_PRECONDITION the offset is not where the coordinator stands (ask QueryUpload);
+        FAILED_PRECONDITION the offset is not where the coordinator stands (ask QueryUpload), or the task is
+        not to train;
         RESOURCE_EXHAUSTED the update is larger than the coordinator allows; DATA_LOSS the bytes do not match
         the digest (they are discarded, start again at 0).
         """
@@ -169,7 +170,8 @@ class CoordinatorServiceServicer:
         Idempotency key: task_id. The same digest again is answered OK with `already_accepted`.
         Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task; ABORTED the round closed
         without it; ALREADY_EXISTS another update was accepted for this task; FAILED_PRECONDITION the bytes were
-        not uploaded; INVALID_ARGUMENT tensors are missing, extra, of the wrong shape or not finite.
+        not uploaded, or the task is not to train; INVALID_ARGUMENT tensors are missing, extra, of the wrong shape
+        or not finite.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -117,18 +117,28 @@ class PutBatchResponse(_message.Message):
     def __init__(self, already_present: _Optional[bool] = ...) -> None: ...
 
 class SealPoolRequest(_message.Message):
-    __slots__ = ("pool_id", "batches")
+    __slots__ = ("pool_id", "contributions")
     POOL_ID_FIELD_NUMBER: _ClassVar[int]
-    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     pool_id: str
-    batches: _containers.RepeatedCompositeFieldContainer[_common_pb2.Digest]
-    def __init__(self, pool_id: _Optional[str] = ..., batches: _Optional[_Iterable[_Union[_common_pb2.Digest, _Mapping]]] = ...) -> None: ...
+    contributions: _containers.RepeatedCompositeFieldContainer[Contribution]
+    def __init__(self, pool_id: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[Contribution, _Mapping]]] = ...) -> None: ...
+
+class Contribution(_message.Message):
+    __slots__ = ("device_id", "batch")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    batch: _common_pb2.Digest
+    def __init__(self, device_id: _Optional[str] = ..., batch: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ...) -> None: ...
 
 class SealPoolResponse(_message.Message):
-    __slots__ = ("snapshot",)
+    __slots__ = ("snapshot", "missing")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     snapshot: Snapshot
-    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+    missing: _containers.RepeatedCompositeFieldContainer[Contribution]
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., missing: _Optional[_Iterable[_Union[Contribution, _Mapping]]] = ...) -> None: ...
 
 class GetSnapshotRequest(_message.Message):
     __slots__ = ("snapshot_id",)
@@ -143,16 +153,22 @@ class GetSnapshotResponse(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
 
 class ListSnapshotsRequest(_message.Message):
-    __slots__ = ("run_id",)
+    __slots__ = ("run_id", "page_size", "page_token")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     run_id: str
-    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+    page_size: int
+    page_token: str
+    def __init__(self, run_id: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListSnapshotsResponse(_message.Message):
-    __slots__ = ("snapshots",)
+    __slots__ = ("snapshots", "next_page_token")
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
-    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class DownloadShardRequest(_message.Message):
     __slots__ = ("snapshot_id", "digest", "offset")

@@ -35,6 +35,8 @@ class SynthesisStoreServiceStub:
     labels        int64   [n]                            0 to classes - 1
     psnr_paired   float32 [n]                            dB, to the real image it was paired with
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
+    later versions can add some.
 
     Who calls: see each RPC. Identity: see common.proto; opening and sealing need the coordinator's. Retry: every
     call may be repeated on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
@@ -93,6 +95,8 @@ class SynthesisStoreServiceServicer:
     labels        int64   [n]                            0 to classes - 1
     psnr_paired   float32 [n]                            dB, to the real image it was paired with
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
+    later versions can add some.
 
     Who calls: see each RPC. Identity: see common.proto; opening and sealing need the coordinator's. Retry: every
     call may be repeated on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
@@ -135,11 +139,12 @@ class SynthesisStoreServiceServicer:
 
     def SealPool(self, request, context):
         """Seals a pool into an immutable snapshot of the named batches, in the order of their devices' ids, every
-        image once (the first of equal ones stays). Caller: coordinator.
+        image once (the first of equal ones stays). A named batch that is not in the pool is left out, and
+        listed in the answer. Caller: coordinator.
 
         Idempotency key: pool_id. A sealed pool answers with its snapshot.
-        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION a named batch is not in the pool, or no batch is
-        named; ALREADY_EXISTS it was sealed with other batches.
+        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION none of the named batches is in the pool;
+        ALREADY_EXISTS it was sealed with other batches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,6 +229,8 @@ class SynthesisStoreService:
     labels        int64   [n]                            0 to classes - 1
     psnr_paired   float32 [n]                            dB, to the real image it was paired with
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
+    later versions can add some.
 
     Who calls: see each RPC. Identity: see common.proto; opening and sealing need the coordinator's. Retry: every
     call may be repeated on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.

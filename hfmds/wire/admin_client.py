@@ -35,13 +35,27 @@ class AdminClient:
 
     async def list_runs(self) -> tuple[Run, ...]:
         """All runs, newest first."""
-        response = await self._call(self._stub.ListRuns, pb.ListRunsRequest())
-        return tuple(run_from(run) for run in response.runs)
+        runs: list[Run] = []
+        request = pb.ListRunsRequest()
+        while True:
+            response = await self._call(self._stub.ListRuns, request)
+            runs += map(run_from, response.runs)
+            if not response.next_page_token:
+                return tuple(runs)
+            request.page_token = response.next_page_token
 
-    async def get_run(self, run_id: str) -> tuple[Run, tuple[Round, ...]]:
-        """A run with its rounds."""
-        response = await self._call(self._stub.GetRun, pb.GetRunRequest(run_id=run_id))
-        return run_from(response.run), tuple(round_from(item) for item in response.rounds)
+    async def get_run(self, run_id: str) -> Run:
+        """A run."""
+        return run_from((await self._call(self._stub.GetRun, pb.GetRunRequest(run_id=run_id))).run)
+
+    async def list_rounds(self, run_id: str) -> tuple[Round, ...]:
+        """The completed rounds of a run, in order."""
+        rounds: list[Round] = []
+        request = pb.ListRoundsRequest(run_id=run_id)
+        while page := (await self._call(self._stub.ListRounds, request)).rounds:
+            rounds += map(round_from, page)
+            request.after_round = rounds[-1].number
+        return tuple(rounds)
 
     async def watch_run(
         self, run_id: str, after_round: int = 0
@@ -72,8 +86,14 @@ class AdminClient:
 
     async def list_devices(self) -> tuple[Device, ...]:
         """The devices the coordinator has seen, by id."""
-        response = await self._call(self._stub.ListDevices, pb.ListDevicesRequest())
-        return tuple(device_from(device) for device in response.devices)
+        devices: list[Device] = []
+        request = pb.ListDevicesRequest()
+        while True:
+            response = await self._call(self._stub.ListDevices, request)
+            devices += map(device_from, response.devices)
+            if not response.next_page_token:
+                return tuple(devices)
+            request.page_token = response.next_page_token
 
     async def download_model(self, run_id: str, round_number: int = 0) -> AsyncIterator[bytes]:
         """The model after a round (0: the last completed one), in chunks of safetensors bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hfmds.algorithm.types import Traffic
 from hfmds.errors import InvalidInput
 from hfmds.v1 import coordinator_pb2 as pb
 from hfmds.wire.messages import (
@@ -32,6 +33,8 @@ from hfmds.wire.types import (
 )
 
 MAX_REASON_CHARACTERS = 1000
+_MAX_NAME_CHARACTERS = 128
+_MAX_TRAFFIC_BYTES = 2**50  # so that no sum over a fleet passes 2^63
 
 
 def profile_message(profile: DeviceProfile) -> pb.DeviceProfile:
@@ -42,6 +45,11 @@ def profile_message(profile: DeviceProfile) -> pb.DeviceProfile:
 def profile_from(message: pb.DeviceProfile) -> DeviceProfile:
     """From the wire."""
     require_count(message, 1, "samples")
+    for name in ("software_version", "engine"):
+        if len(getattr(message, name)) > _MAX_NAME_CHARACTERS:
+            raise InvalidInput(
+                f"DeviceProfile.{name} is longer than {_MAX_NAME_CHARACTERS} characters"
+            )
     return flat_value(DeviceProfile, message)
 
 
@@ -51,6 +59,7 @@ def assignment_message(assignment: Assignment) -> pb.Assignment:
     return pb.Assignment(
         task_id=assignment.task_id,
         run_id=assignment.run_id,
+        run_uid=assignment.run_uid,
         round=assignment.round_number,
         lease_seconds=assignment.lease_seconds,
         recipe=recipe_message(assignment.recipe),
@@ -81,6 +90,7 @@ def assignment_from(message: pb.Assignment) -> Assignment:
     return Assignment(
         task_id=require_id(message.task_id, "task_id"),
         run_id=require_id(message.run_id, "run_id"),
+        run_uid=require_id(message.run_uid, "run_uid"),
         round_number=message.round,
         lease_seconds=message.lease_seconds,
         recipe=recipe_from(message.recipe),
@@ -138,7 +148,7 @@ def update_report_from(message: pb.SubmitUpdateRequest) -> UpdateReport:
         update=digest_from(message.update),
         samples=message.samples,
         loss=message.loss,
-        traffic=traffic_from(message.traffic),
+        traffic=_one_devices_traffic(message),
         training_seconds=message.training_seconds,
     )
 
@@ -169,6 +179,15 @@ def synthesis_report_from(message: pb.SubmitSynthesisRequest) -> SynthesisReport
         samples=message.samples,
         leakage=leakage_from(message.leakage),
         synthetic_accuracy=message.synthetic_accuracy,
-        traffic=traffic_from(message.traffic),
+        traffic=_one_devices_traffic(message),
         synthesis_seconds=message.synthesis_seconds,
     )
+
+
+def _one_devices_traffic(
+    message: pb.SubmitUpdateRequest | pb.SubmitSynthesisRequest,
+) -> Traffic:
+    traffic = traffic_from(message.traffic)
+    if max(traffic.received_bytes, traffic.sent_bytes) > _MAX_TRAFFIC_BYTES:
+        raise InvalidInput(f"Traffic is above {_MAX_TRAFFIC_BYTES} bytes; count again")
+    return traffic

@@ -94,17 +94,20 @@ def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
         rounds=recipe.rounds,
         seed=recipe.seed,
         training=common_pb2.TrainingRecipe(**flat_fields(recipe.training)),
-        synthesis=common_pb2.SynthesisRecipe(**flat_fields(recipe.synthesis))
-        if recipe.synthesis
-        else None,
         cohort_size=recipe.cohort_size,
         class_names=recipe.class_names,
+        fedavg=None if recipe.synthesis else common_pb2.FedAvg(),
+        hfmds=common_pb2.SynthesisRecipe(**flat_fields(recipe.synthesis))
+        if recipe.synthesis
+        else None,
     )
 
 
 def recipe_from(message: common_pb2.Recipe) -> Recipe:
     """From the wire."""
     require_part(message, "model", "normalisation", "training")
+    if message.WhichOneof("method") is None:
+        raise InvalidInput("Recipe.method is missing, or of a kind this version does not know")
     return Recipe(
         model=model_from(message.model),
         normalisation=Normalisation(
@@ -113,9 +116,7 @@ def recipe_from(message: common_pb2.Recipe) -> Recipe:
         rounds=message.rounds,
         seed=message.seed,
         training=flat_value(TrainingRecipe, message.training),
-        synthesis=flat_value(SynthesisRecipe, message.synthesis)
-        if message.HasField("synthesis")
-        else None,
+        synthesis=flat_value(SynthesisRecipe, message.hfmds) if message.HasField("hfmds") else None,
         cohort_size=message.cohort_size,
         class_names=tuple(message.class_names),
     )
@@ -148,5 +149,5 @@ def evaluation_message(evaluation: Evaluation) -> common_pb2.Evaluation:
 
 
 def evaluation_from(message: common_pb2.Evaluation) -> Evaluation:
-    """From the wire."""
-    return flat_value(Evaluation, message)
+    """From the wire; the loss of a model that diverged is NaN, and must not be refused here."""
+    return Evaluation(message.accuracy, message.loss, message.samples)

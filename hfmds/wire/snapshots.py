@@ -14,7 +14,7 @@ from hfmds.wire.messages import (
     require_part,
 )
 from hfmds.wire.runs import timestamp_from, timestamp_message
-from hfmds.wire.types import PoolSpec, Shard, Snapshot, require_id
+from hfmds.wire.types import Contribution, PoolSpec, Shard, Snapshot, require_id
 
 
 def pool_spec_message(spec: PoolSpec) -> pb.PoolSpec:
@@ -41,6 +41,19 @@ def pool_spec_from(message: pb.PoolSpec) -> PoolSpec:
         max_samples_per_device=message.max_samples_per_device,
         method=message.method,
     )
+
+
+def contribution_message(contribution: Contribution) -> pb.Contribution:
+    """To the wire."""
+    return pb.Contribution(
+        device_id=contribution.device_id, batch=digest_message(contribution.batch)
+    )
+
+
+def contribution_from(message: pb.Contribution) -> Contribution:
+    """From the wire."""
+    require_part(message, "batch")
+    return Contribution(require_id(message.device_id, "device_id"), digest_from(message.batch))
 
 
 def snapshot_message(snapshot: Snapshot) -> pb.Snapshot:

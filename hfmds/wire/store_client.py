@@ -12,8 +12,13 @@ from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.chunks import Content, fetch, send
 from hfmds.wire.messages import digest_message
-from hfmds.wire.snapshots import pool_spec_message, snapshot_from
-from hfmds.wire.types import PoolSpec, Snapshot, UploadState
+from hfmds.wire.snapshots import (
+    contribution_from,
+    contribution_message,
+    pool_spec_message,
+    snapshot_from,
+)
+from hfmds.wire.types import Contribution, PoolSpec, Snapshot, UploadState
 
 _CALL_SECONDS = 30.0
 _TRANSFER_SECONDS = 600.0
@@ -65,15 +70,17 @@ class StoreClient:
 
         return await send(blobs, batch, query, upload)
 
-    async def seal_pool(self, pool_id: str, batches: Sequence[Digest]) -> Snapshot:
-        """Seal the named batches into the pool's snapshot."""
+    async def seal_pool(
+        self, pool_id: str, contributions: Sequence[Contribution]
+    ) -> tuple[Snapshot, tuple[Contribution, ...]]:
+        """Seal the named batches; the snapshot, and those that are not in the pool."""
         request = pb.SealPoolRequest(
-            pool_id=pool_id, batches=[digest_message(batch) for batch in batches]
+            pool_id=pool_id, contributions=map(contribution_message, contributions)
         )
         response = await call(
             self._peer, self._stub.SealPool, request, timeout_seconds=_TRANSFER_SECONDS
         )
-        return snapshot_from(response.snapshot)
+        return snapshot_from(response.snapshot), tuple(map(contribution_from, response.missing))
 
     async def get_snapshot(self, snapshot_id: str) -> Snapshot:
         """A snapshot with its shards."""
@@ -85,11 +92,16 @@ class StoreClient:
 
     async def list_snapshots(self, run_id: str = "") -> tuple[Snapshot, ...]:
         """All snapshots, or one run's, newest first and without shards."""
+        snapshots: list[Snapshot] = []
         request = pb.ListSnapshotsRequest(run_id=run_id)
-        response = await call(
-            self._peer, self._stub.ListSnapshots, request, timeout_seconds=_CALL_SECONDS
-        )
-        return tuple(snapshot_from(snapshot) for snapshot in response.snapshots)
+        while True:
+            response = await call(
+                self._peer, self._stub.ListSnapshots, request, timeout_seconds=_CALL_SECONDS
+            )
+            snapshots += map(snapshot_from, response.snapshots)
+            if not response.next_page_token:
+                return tuple(snapshots)
+            request.page_token = response.next_page_token
 
     async def download_shard(self, snapshot_id: str, digest: Digest, content: Content) -> int:
         """Bring a shard here; returns the bytes that crossed the network."""

@@ -84,12 +84,15 @@ class StoredWeights(Mapping[str, NDArray[np.float32]]):
                 raise InvalidInput(f"{what}: tensor {name!r} has values that are not finite")
 
 
-def read_batch(path: Path, what: str) -> SyntheticBatch:
-    """A synthetic batch or shard from a file; `what` names it in errors."""
+def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticBatch:
+    """A synthetic batch or shard from a file; `what` names it in errors.
+
+    Tensors that a later version may have added are ignored, or refused if `only_known`.
+    """
     tensors = _open(path, what)
-    names = sorted(tensors.keys())
-    if names != sorted(_BATCH_TYPES):
-        raise InvalidInput(f"{what}: tensors are {names}, they must be {sorted(_BATCH_TYPES)}")
+    names, known = set(tensors.keys()), set(_BATCH_TYPES)
+    if not known <= names or (only_known and names != known):
+        raise InvalidInput(f"{what}: tensors are {sorted(names)}, they must be {sorted(known)}")
     for name, expected in _BATCH_TYPES.items():
         dtype = tensors.get_slice(name).get_dtype()
         if dtype != expected:

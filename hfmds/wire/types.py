@@ -60,6 +60,7 @@ class Assignment:
 
     task_id: str
     run_id: str
+    run_uid: str
     round_number: int
     lease_seconds: float
     recipe: Recipe
@@ -155,7 +156,6 @@ class RunState(enum.Enum):
     PAUSED = "paused"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
-    FAILED = "failed"
 
     @property
     def ended(self) -> bool:
@@ -169,6 +169,7 @@ class Phase(enum.Enum):
     SYNTHESISING = "synthesising"
     TRAINING = "training"
     AGGREGATING = "aggregating"
+    WAITING_FOR_STORE = "waiting for the store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,14 @@ class PoolSpec:
     model: ModelSpec
     max_samples_per_device: int
     method: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Contribution:
+    """A device's batch."""
+
+    device_id: str
+    batch: Digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import grpc
 
 from hfmds.digest import Digest, digest_of
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, synthesis_store_pb2, synthesis_store_pb2_grpc
+from hfmds.wire.pages import first_page, page
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
 from hfmds.wire.snapshots import snapshot_message
 from hfmds.wire.types import Device, Round, Run, RunState, Snapshot
@@ -22,7 +23,10 @@ from tests.cli.values import a_run
 
 
 class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
-    """Holds runs; `changes` is what a watcher of any run is told, one message each."""
+    """Holds runs; `changes` is what a watcher of any run is told, one message each.
+
+    Its pages have two entries at most, whatever is asked for.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
@@ -38,13 +42,18 @@ class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.CreateRunResponse(run=run_message(run))
 
     def ListRuns(self, request: Any, context: Any) -> Any:
-        return admin_pb2.ListRunsResponse(runs=[run_message(run) for run in self.runs.values()])
+        runs, token = page(
+            map(run_message, self.runs.values()), 2, request.page_token, lambda run: run.run_id
+        )
+        return admin_pb2.ListRunsResponse(runs=runs, next_page_token=token)
 
     def GetRun(self, request: Any, context: Any) -> Any:
-        return admin_pb2.GetRunResponse(
-            run=run_message(self._find(request.run_id, context)),
-            rounds=[round_message(done) for done in self.rounds],
-        )
+        return admin_pb2.GetRunResponse(run=run_message(self._find(request.run_id, context)))
+
+    def ListRounds(self, request: Any, context: Any) -> Any:
+        self._find(request.run_id, context)
+        later = [round_message(d) for d in self.rounds if d.number > request.after_round]
+        return admin_pb2.ListRoundsResponse(rounds=first_page(later, 2))
 
     def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:
         self.watched_after.append(request.after_round)
@@ -64,7 +73,10 @@ class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.CancelRunResponse(run=self._steer(request, context, RunState.CANCELLED))
 
     def ListDevices(self, request: Any, context: Any) -> Any:
-        return admin_pb2.ListDevicesResponse(devices=[device_message(d) for d in self.devices])
+        devices, token = page(
+            map(device_message, self.devices), 2, request.page_token, lambda d: d.device_id
+        )
+        return admin_pb2.ListDevicesResponse(devices=devices, next_page_token=token)
 
     def DownloadModel(self, request: Any, context: Any) -> Iterator[Any]:
         for start in range(0, len(self.model), 1000):

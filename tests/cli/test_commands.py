@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,13 +95,40 @@ def test_watch(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert "completed" in text
 
 
-def test_watching_a_run_that_fails_is_exit_code_1(
+def test_watch_goes_on_through_a_pause_and_says_how_to_end_it(
     coordinator: FakeCoordinator, capsys: Output
 ) -> None:
-    failed = a_run(state=RunState.FAILED, state_reason="no space left")
-    coordinator.runs["run-1"] = failed
+    paused = a_run(state=RunState.PAUSED, state_reason="no space left; make some")
+    coordinator.runs["run-1"] = paused
+    ended = a_run(state=RunState.COMPLETED, completed_rounds=1)
+    coordinator.changes = [(paused, []), (a_run(), []), (ended, [a_round(1)])]
+    assert main(["run", "watch", "run-1"]) == 0
+    text = capsys.readouterr().out
+    hint = "paused: no space left; make some (go on with: hfmds run resume run-1)"
+    assert text.count(hint) == 1
+    assert text.index(hint) < text.index("running") < text.index("completed")
+
+
+def test_watching_a_run_that_is_cancelled_is_exit_code_1(
+    coordinator: FakeCoordinator, capsys: Output
+) -> None:
+    coordinator.runs["run-1"] = a_run(state=RunState.CANCELLED)
     assert main(["run", "watch", "run-1"]) == 1
-    assert "run run-1 was failed: no space left" in capsys.readouterr().err
+    assert "run run-1 was cancelled" in capsys.readouterr().err
+
+
+def test_lists_are_read_to_their_last_page(coordinator: FakeCoordinator, capsys: Output) -> None:
+    coordinator.runs = {name: a_run(name, completed_rounds=5) for name in "abcde"}
+    coordinator.rounds = [a_round(number) for number in range(1, 6)]
+    coordinator.devices = [a_device(f"device-{number}") for number in range(5)]
+
+    def listed(*command: str) -> Any:
+        assert main([*command, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert [run["run_id"] for run in listed("run", "list")] == list("abcde")
+    assert [done["number"] for done in listed("run", "show", "a")["rounds"]] == [1, 2, 3, 4, 5]
+    assert len({device["device_id"] for device in listed("devices")}) == 5
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,38 @@ def test_a_run_that_is_gone_is_not_waited_for() -> None:
         asyncio.run(heard(address, FollowedRun("x", a_run())))
 
 
-def test_a_failed_run_is_an_error_with_its_reason() -> None:
-    followed = FollowedRun("x", a_run(state=RunState.FAILED, state_reason="no space left"))
-    with pytest.raises(WrongState, match="run run-1 was failed: no space left"):
+def test_a_stream_that_breaks_between_the_last_pages_of_rounds_is_taken_up_again() -> None:
+    ended = a_run(state=RunState.COMPLETED, completed_rounds=2)
+    coordinator = FakeCoordinator()
+    coordinator.changes = [(ended, [a_round(2)])]
+    followed = FollowedRun("x", ended, [a_round(1)])
+    with serving(coordinator) as address:
+        assert asyncio.run(heard(address, followed)) == ["[1, 2]"]
+    assert coordinator.watched_after == [1]
+
+
+def test_a_paused_run_is_followed_until_it_goes_on() -> None:
+    coordinator = FakeCoordinator()
+    coordinator.changes = [
+        (a_run(state=RunState.PAUSED, state_reason="no space left"), []),
+        (a_run(), []),
+        (a_run(state=RunState.COMPLETED, completed_rounds=1), [a_round(1)]),
+    ]
+    followed = FollowedRun("x", a_run())
+    with serving(coordinator) as address:
+        assert asyncio.run(heard(address, followed)) == ["[]", "[]", "[1]"]
+    followed.require_completed()
+
+
+def test_a_cancelled_run_is_an_error() -> None:
+    followed = FollowedRun("x", a_run(state=RunState.CANCELLED))
+    with pytest.raises(WrongState, match="run run-1 was cancelled"):
         followed.require_completed()
+
+
+def test_only_a_run_that_the_coordinator_paused_is_stuck() -> None:
+    followed = FollowedRun("HFMDS-FL", a_run(state=RunState.PAUSED))
+    followed.require_not_stuck()  # an operator did it, and can undo it
+    followed.run = a_run(state=RunState.PAUSED, state_reason="no space left")
+    with pytest.raises(WrongState, match=r"run run-1 \(HFMDS-FL\) was paused: no space left"):
+        followed.require_not_stuck()

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from hfmds.cli.following import FollowedRun
 from hfmds.cli.live import LiveTable, PlainLines, display_for
-from hfmds.wire.types import RunState
+from hfmds.wire.types import Phase, Progress, RunState
 from tests.cli.values import a_followed_run, a_round, a_run
 
 
@@ -49,6 +49,33 @@ def test_a_pipe_hears_once_that_the_coordinator_is_away() -> None:
     assert line.endswith("reset by [::1]:7401 (trying again)")
 
 
+def a_paused_run() -> FollowedRun:
+    return FollowedRun("x", a_run(state=RunState.PAUSED, state_reason="a full [disk]; clear it"))
+
+
+def test_a_pipe_hears_why_a_run_is_paused_and_how_to_go_on() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    followed = a_paused_run()
+    display = PlainLines(console)
+    for state in (followed.run, followed.run, a_run(), a_run(state=RunState.PAUSED)):
+        followed.run = state
+        display.changed(followed, [])
+    said, resumed, again = written(console).splitlines()
+    assert said.endswith("paused: a full [disk]; clear it (go on with: hfmds run resume run-1)")
+    assert resumed.endswith("running")
+    assert again.endswith("  paused (go on with: hfmds run resume run-1)")
+
+
+def test_a_terminal_shows_why_a_run_is_paused_and_how_to_go_on() -> None:
+    console = terminal()
+    followed = a_paused_run()
+    with display_for(console, [followed]):
+        pass
+    text = written(console)
+    assert "run run-1: paused: a full [disk]; clear it" in text
+    assert "hfmds run resume run-1" in text
+
+
 def test_a_terminal_gets_a_table_with_curves() -> None:
     console = terminal()
     runs = [a_followed_run("FedAvg", [0.1, 0.2]), a_followed_run("HFMDS", [0.0, 1.0], pool=True)]
@@ -70,6 +97,15 @@ def test_a_running_run_shows_its_phase_and_who_is_away() -> None:
     assert "2/3" in text
     assert "training 1/2" in text
     assert "nobody answers (trying again)" in text
+
+
+def test_a_run_that_waits_for_the_store_says_so() -> None:
+    console = terminal(width=80)
+    progress = Progress(2, Phase.WAITING_FOR_STORE, 0, 0)
+    with display_for(console, [FollowedRun("FedAvg, lr/10", a_run(progress=progress))]):
+        pass
+    assert "waiting for the store  " in written(console)
+    assert "0/0" not in written(console)
 
 
 def test_a_narrow_terminal_keeps_what_matters() -> None:

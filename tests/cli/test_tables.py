@@ -1,5 +1,6 @@
 from datetime import timedelta
 
+import pytest
 from rich.console import Console, RenderableType
 
 from hfmds.cli.summary import summarise
@@ -12,9 +13,10 @@ from hfmds.cli.tables import (
     shards_table,
     snapshot_table,
     snapshots_table,
+    state_text,
 )
 from hfmds.cli.text import ago, percent, seconds, size, sparkline
-from hfmds.wire.types import RunState, Shard
+from hfmds.wire.types import DeviceState, RunState, Shard
 from tests.cli.values import (
     DIGEST,
     MOMENT,
@@ -38,10 +40,10 @@ def has_row(text: str, *cells: str) -> bool:
 
 
 def test_runs() -> None:
-    failed = a_run("run-2", RunState.FAILED, state_reason="no space left")
-    text = shown(runs_table([a_run(completed_rounds=2), failed]))
+    paused = a_run("run-2", RunState.PAUSED, state_reason="no space left")
+    text = shown(runs_table([a_run(completed_rounds=2), paused]))
     assert has_row(text, "run-1", "fedavg", "running", "2/3", "50.0 %", "1.250", "training 1/2")
-    assert has_row(text, "run-2", "failed", "0/3", "no space left")
+    assert has_row(text, "run-2", "paused", "0/3", "no space left")
 
 
 def test_a_run_before_its_first_round_has_dashes() -> None:
@@ -57,6 +59,19 @@ def test_run() -> None:
     assert has_row(text, "training", "learning rate 0.005", "alpha 0.1")
     assert has_row(text, "synthesis", "100 images per device, 500 steps, mu 0.5")
     assert has_row(text, "rounds", "all devices, at least 2, deadline 10 min 0 s")
+
+
+def test_a_paused_run_shows_why_and_where() -> None:
+    run = a_run(state=RunState.PAUSED, completed_rounds=1, state_reason="no space left")
+    text = shown(run_table(run, MOMENT))
+    assert has_row(text, "state", "paused")
+    assert has_row(text, "reason", "no space left")
+    assert has_row(text, "paused in", "round 2: training 1/2")
+
+
+@pytest.mark.parametrize("state", [*RunState, *DeviceState])
+def test_every_state_has_its_colour(state: RunState | DeviceState) -> None:
+    assert state_text(state).style
 
 
 def test_rounds() -> None:
@@ -99,7 +114,7 @@ def test_numbers_that_matter_are_not_cut_at_80_columns() -> None:
 
 
 def test_ids_with_brackets_are_not_taken_for_markup() -> None:
-    text = shown(runs_table([a_run(state=RunState.FAILED, state_reason="lost [device]")]))
+    text = shown(runs_table([a_run(state=RunState.PAUSED, state_reason="lost [device]")]))
     assert "lost [device]" in text
 
 

@@ -75,7 +75,7 @@ def a_run(
         state=state,
         state_reason="",
         created_at=MOMENT,
-        progress=progress if state is RunState.RUNNING else None,
+        progress=None if state.ended else progress,
         completed_rounds=completed_rounds,
         last_round=a_round(completed_rounds) if completed_rounds else None,
     )

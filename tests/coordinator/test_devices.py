@@ -80,8 +80,8 @@ def test_a_second_submission_of_the_same_update_is_answered_as_the_first(tmp_pat
         run = await bench.until(lambda run: run.state is RunState.COMPLETED)
         # Also after the round is over and its updates are gone.
         assert await bench.submit("a", assignment, digest) is True
-        assert run.last_round is not None
-        assert run.last_round.device_ids == ("a",)
+        assert run.completed_rounds == 1
+        assert bench.runs.rounds("run")[0].device_ids == ("a",)
 
     with_task(tmp_path, scenario)
 
@@ -240,11 +240,12 @@ def test_a_device_that_works_for_one_run_is_finished_when_the_run_is(tmp_path: P
 def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
-            waiting = asyncio.create_task(bench.check_in("a", wait_seconds=30))
-            await asyncio.sleep(0.2)
+            (waiting,) = await bench.arrive("a")
+            while not bench.runs.devices():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             assert [device.state for device in bench.runs.devices()] == [DeviceState.AVAILABLE]
             waiting.cancel()
-            await asyncio.sleep(0.1)
+            await asyncio.wait([waiting])
             assert [device.state for device in bench.runs.devices()] == [DeviceState.AWAY]
             await bench.create(make_spec())
             await bench.check_in("a")
@@ -252,5 +253,30 @@ def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(tmp_path
             assert device.state is DeviceState.WORKING
             assert device.task_id is not None
             assert device.profile == PROFILE
+
+    asyncio.run(scenario())
+
+
+def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        for _ in range(2):
+            await bench.dispatch.report_failure("a", assignment.task_id, "broken")
+        await bench.until(lambda run: run.state is RunState.PAUSED)
+        assert [device.failed_tasks for device in bench.runs.devices()] == [1]
+        bench.runs.resume("run")
+        await bench.play("a", 1, echo)
+        (device,) = bench.runs.devices()
+        assert (device.accepted_tasks, device.failed_tasks) == (1, 1)
+
+    with_task(tmp_path, scenario)
+
+
+def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(refresh_every=1))
+            assignment = await bench.check_in("a")
+            with pytest.raises(WrongState, match="is to synthesise"):
+                await bench.upload("a", assignment, b"weights")
 
     asyncio.run(scenario())

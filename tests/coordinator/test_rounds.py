@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from hfmds.algorithm.models import initial_weights
 from hfmds.algorithm.seeds import derive_seed, task_seed
-from hfmds.errors import TooLate
+from hfmds.errors import TooLate, WrongState
 from hfmds.wire.tensors import encode_weights
 from hfmds.wire.types import Assignment, Phase, RunState, SynthesiseWork, TrainWork
 from tests.coordinator.workbench import (
@@ -41,7 +43,7 @@ def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path) -> N
                     values = ((up.astype(np.float64) + down) / 2).astype(np.float32)
                 expected[name] = values
             assert await model_after(bench, 2) == encode_weights(expected)
-            _, rounds = bench.runs.get("run")
+            rounds = bench.runs.rounds("run")
             assert rounds[0].device_ids == ("a", "b")
             assert rounds[0].training_loss == 1.5
             assert (rounds[0].traffic.received_bytes, rounds[0].traffic.sent_bytes) == (14, 6)
@@ -72,13 +74,15 @@ def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_the_snap
             await bench.create(make_spec(rounds=2, devices=2, refresh_every=2))
             # Round 1: train. Round 2: synthesise, then train.
             tasks, _ = await asyncio.gather(bench.play("a", 3, echo), bench.play("b", 3, echo))
+            (pool_id,) = store.sealed
+            assert pool_id == f"{tasks[0].run_uid}-2"
             assert [task.work for task in tasks] == [
                 TrainWork(None),
-                SynthesiseWork("run-2"),
-                TrainWork("snapshot-of-run-2"),
+                SynthesiseWork(pool_id),
+                TrainWork(f"snapshot-of-{pool_id}"),
             ]
             await bench.until(lambda run: run.state is RunState.COMPLETED)
-            _, (first, second) = bench.runs.get("run")
+            first, second = bench.runs.rounds("run")
             assert first.pool is None
             assert not first.refreshed
             assert second.refreshed
@@ -87,7 +91,7 @@ def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_the_snap
             assert second.pool.leakage == LEAKAGE
             # Two training and two synthesis results at (7, 3) and (1, 2) bytes.
             assert (second.traffic.received_bytes, second.traffic.sent_bytes) == (16, 10)
-            assert len(store.sealed["run-2"]) == 2
+            assert len(store.sealed[pool_id]) == 2
 
     asyncio.run(scenario())
 
@@ -99,8 +103,13 @@ def test_a_run_waits_while_the_store_is_away_and_then_goes_on(tmp_path: Path) ->
         async with workbench(tmp_path, store=store) as bench:
             await bench.create(make_spec(refresh_every=1))
             playing = asyncio.create_task(bench.play("a", 2, echo))
-            await asyncio.sleep(0.3)
-            assert bench.runs.get("run")[0].state is RunState.RUNNING
+            run = await bench.until(
+                lambda run: (
+                    run.progress is not None and run.progress.phase is Phase.WAITING_FOR_STORE
+                )
+            )
+            assert run.state is RunState.RUNNING
+            assert store.calls
             store.away = False
             await playing
             await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -129,15 +138,11 @@ def test_a_round_closes_at_its_deadline_with_quorum_and_a_late_result_is_aborted
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
             spec = make_spec(rounds=1, devices=1, deadline_seconds=1.0)
-            slow = asyncio.create_task(bench.check_in("slow"))
-            await asyncio.sleep(0.1)
-            quick = asyncio.create_task(bench.check_in("quick"))
-            await asyncio.sleep(0.1)
+            slow, quick = await bench.arrive("slow", "quick")
             await bench.create(spec)
             await bench.do("quick", await quick, echo)
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert run.last_round is not None
-            assert run.last_round.device_ids == ("quick",)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert bench.runs.rounds("run")[-1].device_ids == ("quick",)
             with pytest.raises(TooLate, match="check in again"):
                 await bench.do("slow", await slow, echo)
 
@@ -147,15 +152,12 @@ def test_a_round_closes_at_its_deadline_with_quorum_and_a_late_result_is_aborted
 def test_a_round_does_not_wait_for_a_device_whose_lease_ran_out(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
-            gone = asyncio.create_task(bench.check_in("gone"))
-            there = asyncio.create_task(bench.check_in("there"))
-            await asyncio.sleep(0.1)
+            gone, there = await bench.arrive("gone", "there")
             await bench.create(make_spec(lease_seconds=0.5, deadline_seconds=600))
             await gone
             await bench.do("there", await there, echo)
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert run.last_round is not None
-            assert run.last_round.device_ids == ("there",)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert bench.runs.rounds("run")[-1].device_ids == ("there",)
 
     asyncio.run(scenario())
 
@@ -165,15 +167,13 @@ def test_a_round_short_of_its_minimum_at_the_deadline_is_extended_to_new_devices
 ) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
-            waiting = [asyncio.create_task(bench.check_in(name)) for name in ("a", "b")]
-            await asyncio.sleep(0.1)
+            waiting = await bench.arrive("a", "b")
             await bench.create(make_spec(devices=2, deadline_seconds=0.5))
             a, _b = await asyncio.gather(*waiting)  # b takes its task and is never seen again
             await bench.do("a", a, echo)
             await bench.play("c", 1, echo)
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert run.last_round is not None
-            assert run.last_round.device_ids == ("a", "c")
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert bench.runs.rounds("run")[-1].device_ids == ("a", "c")
 
     asyncio.run(scenario())
 
@@ -208,12 +208,13 @@ def test_a_cohort_of_the_asked_size_is_drawn_anew_each_round(tmp_path: Path) -> 
                         await bench.do(name, outcome, echo)
 
             playing = [asyncio.create_task(device(name)) for name in names]
-            await asyncio.sleep(0.2)
+            while len(bench.parts.registry.available("")) < len(names):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             await bench.create(make_spec(rounds=4, devices=2, cohort_size=2))
             await bench.until(lambda run: run.state is RunState.COMPLETED)
             done.set()
             await asyncio.gather(*playing)
-            cohorts = [item.device_ids for item in bench.runs.get("run")[1]]
+            cohorts = [item.device_ids for item in bench.runs.rounds("run")]
             assert all(len(cohort) == 2 for cohort in cohorts)
             assert len(set(cohorts)) > 1
 
@@ -240,5 +241,79 @@ def test_an_update_that_equals_the_model_does_not_take_the_model_away(tmp_path: 
             await bench.play("a", 3, echo)
             await bench.until(lambda run: run.state is RunState.COMPLETED)
             assert await model_after(bench, 1) == await model_after(bench, 3)
+
+    asyncio.run(scenario())
+
+
+def test_one_failure_drafts_one_replacement_not_the_fleet(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            names = [f"device-{n}" for n in range(6)]
+            waiting = await bench.arrive(*names)
+            await bench.create(make_spec(devices=2, cohort_size=2))
+            chosen = {}
+            while len(chosen) < 2:
+                await asyncio.wait(
+                    [task for task in waiting if not task.done()],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                chosen = {n: t.result() for n, t in zip(names, waiting, strict=True) if t.done()}
+            (able, good), (broken, bad) = chosen.items()
+            await bench.do(able, good, echo)
+            await bench.dispatch.report_failure(broken, bad.task_id, "broken")
+            run = await bench.until(
+                lambda run: run.progress is not None and run.progress.expected > 2
+            )
+            assert run.progress is not None
+            assert run.progress.expected == 3
+            for task in waiting:
+                task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_the_store_does_not_have_is_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        store.lost = {"a"}
+        async with workbench(tmp_path, store=store) as bench:
+            await bench.create(make_spec(devices=2, refresh_every=1))
+            await asyncio.gather(bench.play("a", 2, echo), bench.play("b", 2, echo))
+            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert run.last_round is not None
+            assert run.last_round.pool is not None
+            assert run.last_round.pool.samples == 2
+
+    asyncio.run(scenario())
+
+
+def test_what_the_store_refuses_pauses_the_run_and_resuming_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        store.refusal = WrongState("the pool is broken")
+        async with workbench(tmp_path, store=store) as bench:
+            await bench.create(make_spec(refresh_every=1))
+            run = await bench.until(lambda run: run.state is RunState.PAUSED)
+            assert "the pool is broken" in run.state_reason
+            store.refusal = None
+            bench.runs.resume("run")
+            await bench.play("a", 2, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_diverged_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path, held_out="digits:16#test") as bench:
+            spec = make_spec(rounds=2)
+            model = dataclasses.replace(spec.recipe.model, classes=10)
+            recipe = dataclasses.replace(spec.recipe, model=model)
+            await bench.create(dataclasses.replace(spec, recipe=recipe))
+            await bench.play("a", 2, nudge(1e30))
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            first = bench.runs.rounds("run")[0]
+            assert first.evaluation is not None
+            assert not math.isfinite(first.evaluation.loss)
 
     asyncio.run(scenario())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hfmds.errors import Conflict, InvalidInput, NotFound, WrongState
-from hfmds.wire.types import RetryLater, RunState
+from coordinator.task_records import PhaseKey
+from hfmds.errors import Conflict, InvalidInput, NotFound, Unavailable, WrongState
+from hfmds.wire.types import Assignment, Phase, RetryLater, RunState
 from tests.coordinator.workbench import (
     PROFILE,
     PoolStoreInMemory,
@@ -184,3 +186,116 @@ def test_a_restarted_coordinator_goes_on_in_the_same_round_to_the_same_model(
             return await model_after(bench, 3)
 
     assert asyncio.run(undisturbed()) == asyncio.run(restarted())
+
+
+def test_after_a_restart_a_round_waits_for_devices_to_come_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            waiting = await bench.arrive("a", "b")
+            await bench.create(make_spec(devices=1))
+            a, _ = await asyncio.gather(*waiting)
+            await bench.do("a", a, echo)
+        async with workbench(tmp_path) as bench:
+            await asyncio.sleep(0.5)  # time enough to close the round too early
+            await bench.play("b", 1, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert bench.runs.rounds("run")[0].device_ids == ("a", "b")
+
+    asyncio.run(scenario())
+
+
+def test_resuming_after_a_restart_starts_the_deadline_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        now = [1000.0]
+        async with workbench(tmp_path, clock=lambda: now[0]) as bench:
+            waiting = await bench.arrive("a", "b")
+            await bench.create(make_spec(devices=1, deadline_seconds=50, lease_seconds=500))
+            a, b = await asyncio.gather(*waiting)
+            await bench.do("a", a, echo)
+            bench.runs.pause("run")
+        now[0] += 1000.0
+        async with workbench(tmp_path, clock=lambda: now[0], away_seconds=1.0) as bench:
+            bench.runs.resume("run")
+            key = PhaseKey("run", 1, "train")
+            assert bench.parts.tasks.get_phase(key).deadline_at == now[0] + 50
+            await bench.check_in("b")
+            await bench.do("b", b, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert bench.runs.rounds("run")[0].device_ids == ("a", "b")
+
+    asyncio.run(scenario())
+
+
+def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(), "one")
+            await bench.create(make_spec(), "two")
+            pinned = await bench.dispatch.check_in("a", PROFILE, 5.0, "one")
+            assert isinstance(pinned, Assignment)
+            await bench.do("a", pinned, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED, "one")
+            progress = bench.runs.get("two").progress
+            assert progress is not None
+            assert progress.phase is Phase.WAITING_FOR_DEVICES
+            with pytest.raises(NotFound, match="'three'"):
+                await bench.dispatch.check_in("b", PROFILE, 0.0, "three")
+            assert bench.parts.registry.available("two") == []
+
+    asyncio.run(scenario())
+
+
+def test_stopping_does_not_wait_for_a_store_that_hangs_and_loses_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        store.hangs = True
+        async with workbench(tmp_path, store=store) as bench:
+            await bench.create(make_spec(refresh_every=1))
+            while not store.calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        async with workbench(tmp_path) as bench:
+            assert bench.runs.get("run").state is RunState.RUNNING
+            await bench.play("a", 2, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+
+    asyncio.run(scenario())
+
+
+def test_opening_twice_drives_a_run_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+            bench.runs.open()
+            drivers = [t for t in threading.enumerate() if t.name == "run-run"]
+            assert len(drivers) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_watcher_is_sent_away_when_the_coordinator_stops(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+
+            async def watch() -> None:
+                async for _ in bench.runs.watch("run", 0):
+                    pass
+
+            watching = asyncio.create_task(watch())
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(bench.runs.close, 10.0)
+            with pytest.raises(Unavailable, match="stopping"):
+                await asyncio.wait_for(watching, 5)
+
+    asyncio.run(scenario())
+
+
+def test_a_model_too_large_to_move_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            spec = make_spec()
+            model = replace(spec.recipe.model, classes=2**31 - 1)
+            with pytest.raises(InvalidInput, match="HFMDS_MAX_BLOB_BYTES"):
+                await bench.create(replace(spec, recipe=replace(spec.recipe, model=model)))
+
+    asyncio.run(scenario())

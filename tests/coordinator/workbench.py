@@ -34,11 +34,12 @@ from hfmds.algorithm.types import (
     Weights,
 )
 from hfmds.digest import Digest, digest_of
-from hfmds.errors import Unavailable
+from hfmds.errors import HfmdsError, Unavailable
 from hfmds.storage.database import open_database
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import (
     Assignment,
+    Contribution,
     DeviceProfile,
     PoolSpec,
     RoundPolicy,
@@ -90,32 +91,46 @@ class PoolStoreInMemory:
 
     def __init__(self) -> None:
         self.away = False
+        self.refusal: HfmdsError | None = None
+        self.hangs = False
+        self.calls = 0
+        self.lost: set[str] = set()  # devices whose batches are not in the pool
         self.opened: dict[str, PoolSpec] = {}
-        self.sealed: dict[str, tuple[Digest, ...]] = {}
+        self.sealed: dict[str, tuple[Contribution, ...]] = {}
 
     async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
-        self._require_here()
+        await self._answer()
         assert self.opened.setdefault(pool_id, spec) == spec
 
-    async def seal_pool(self, pool_id: str, batches: Sequence[Digest]) -> Snapshot:
-        self._require_here()
+    async def seal_pool(
+        self, pool_id: str, contributions: Sequence[Contribution]
+    ) -> tuple[Snapshot, tuple[Contribution, ...]]:
+        await self._answer()
         assert pool_id in self.opened
-        assert self.sealed.setdefault(pool_id, tuple(batches)) == tuple(batches)
-        return Snapshot(
+        named = tuple(contributions)
+        assert self.sealed.setdefault(pool_id, named) == named
+        missing = tuple(item for item in named if item.device_id in self.lost)
+        snapshot = Snapshot(
             snapshot_id=f"snapshot-of-{pool_id}",
             pool_id=pool_id,
             spec=self.opened[pool_id],
-            samples=2 * len(batches),
+            samples=2 * (len(named) - len(missing)),
             class_histogram=(2, 0, 0),
             duplicates=0,
             leakage=LEAKAGE,
             sealed_at=datetime.now(UTC),
             size_bytes=1,
         )
+        return snapshot, missing
 
-    def _require_here(self) -> None:
+    async def _answer(self) -> None:
+        self.calls += 1
+        if self.hangs:
+            await asyncio.sleep(3600)
         if self.away:
             raise Unavailable("the synthesis store is away")
+        if self.refusal:
+            raise self.refusal
 
 
 @dataclass
@@ -141,6 +156,13 @@ class Workbench:
     def weights(self, assignment: Assignment) -> StoredWeights:
         blobs = self.parts.contents.of(assignment.run_id).blobs
         return StoredWeights(blobs.local_path(assignment.weights), "weights")
+
+    async def arrive(self, *device_ids: str) -> list[asyncio.Task[Assignment]]:
+        """Have devices wait for work; returns when the coordinator knows of all of them."""
+        waiting = [asyncio.create_task(self.check_in(device, 30.0)) for device in device_ids]
+        while not set(device_ids) <= set(self.parts.registry.available("")):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return waiting
 
     async def upload(self, device_id: str, assignment: Assignment, data: bytes) -> Digest:
         digest = digest_of(data)

@@ -163,3 +163,11 @@ def test_an_npz_that_is_none_is_refused(tmp_path: Path, content: bytes):
 def test_save_npz_wants_the_suffix(tmp_path: Path):
     with pytest.raises(ConfigurationError, match=r"must end in .npz"):
         save_npz(tmp_path / "shard", LabelledImages(PIXELS, LABELS))
+
+
+def test_an_image_of_more_than_8_bits_is_refused_not_clipped(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    deep = np.full((4, 4), 40_000, np.uint16)
+    Image.fromarray(deep).save(tmp_path / "0" / "deep.png")
+    with pytest.raises(ConfigurationError, match=r"deep\.png.*8 bits"):
+        load_images(str(tmp_path))

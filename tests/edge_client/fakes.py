@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
 from edge_client.cache import ContentCache
-from edge_client.local_images import LocalImages
 from edge_client.metrics import EdgeMetrics
 from edge_client.patience import Patience
 from edge_client.peers import Peers
@@ -34,6 +33,7 @@ from hfmds.algorithm.types import (
     SyntheticBatch,
     Weights,
 )
+from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import NotFound, Unavailable
 from hfmds.service.channel import Backoff
@@ -300,7 +300,7 @@ class Device:
     coordinator: FakeCoordinator = field(default_factory=FakeCoordinator)
     store: FakeStore = field(default_factory=FakeStore)
     engine: FakeEngine = field(default_factory=FakeEngine)
-    local: LocalImages = field(default_factory=lambda: LocalImages("test data", images(0, 1, 2)))
+    local: NamedImages = field(default_factory=lambda: NamedImages("test data", images(0, 1, 2)))
     cache_max_bytes: int = 10_000_000
     run_id: str = ""
     sleep: Callable[[float], Awaitable[None]] | None = None
@@ -359,5 +359,13 @@ class Device:
         self, task_id: str, round_number: int, work: TrainWork | SynthesiseWork, seed: int = 7
     ) -> Assignment:
         return Assignment(
-            task_id, "run", round_number, 30.0, RECIPE, seed, self.coordinator.weights, work
+            task_id,
+            "run",
+            "run.1",
+            round_number,
+            30.0,
+            RECIPE,
+            seed,
+            self.coordinator.weights,
+            work,
         )

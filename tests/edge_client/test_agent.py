@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.local_images import LocalImages
 from hfmds.algorithm.types import Traffic
+from hfmds.data.named_images import NamedImages
 from hfmds.errors import (
     Conflict,
     CorruptData,
@@ -338,7 +338,7 @@ def test_unforeseen_error_keeps_its_text_on_the_device(
 
 def test_images_that_do_not_fit_the_model_are_reported(device: Device) -> None:
     wide = dataclasses.replace(images(0, 1), pixels=np.zeros((2, 1, 2, 5), np.uint8))
-    device.local = LocalImages("/data/wide", wide)
+    device.local = NamedImages("/data/wide", wide)
     device.work(device.train_task(), device.synthesise_task())
     assert "/data/wide" in device.coordinator.failures["t1"]
     assert "[1, 2, 5]" in device.coordinator.failures["s1"]
@@ -346,7 +346,7 @@ def test_images_that_do_not_fit_the_model_are_reported(device: Device) -> None:
 
 
 def test_unknown_class_is_reported(device: Device) -> None:
-    device.local = LocalImages("/data/pets", images(0, 1), ("cat", "yak"), named_by_folders=True)
+    device.local = NamedImages("/data/pets", images(0, 1), ("cat", "yak"), named_by_folders=True)
     task = device.train_task()
     recipe = dataclasses.replace(RECIPE, class_names=("ant", "bee", "cat"))
     device.work(dataclasses.replace(task, recipe=recipe))
@@ -446,7 +446,7 @@ def test_repeated_refresh_gives_the_same_batch(device: Device) -> None:
 
 
 def test_prototypes_of_runs_do_not_mix(device: Device) -> None:
-    other = dataclasses.replace(device.synthesise_task("s2", 2), run_id="another")
+    other = dataclasses.replace(device.synthesise_task("s2", 2), run_uid="run.2")
     device.work(device.synthesise_task("s1", 1), other)
     assert device.engine.previous == [{}, {}]
 

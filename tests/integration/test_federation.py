@@ -112,7 +112,7 @@ def with_admin(
 async def completed(client: AdminClient, run_id: str) -> tuple[Run, tuple[Round, ...]]:
     async for _ in client.watch_run(run_id):
         pass
-    run, rounds = await client.get_run(run_id)
+    run, rounds = await client.get_run(run_id), await client.list_rounds(run_id)
     assert run.state is RunState.COMPLETED, run.state_reason
     return run, rounds
 

@@ -1,12 +1,10 @@
 import asyncio
-import random
 import socket
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from hfmds.errors import NotFound, Unavailable
-from hfmds.service.channel import Backoff, Peer, call, open_channel, retrying, translating
+from hfmds.service.channel import Backoff, Peer, call, open_channel, translating
 from tests.service.loopback import Stub, running
 
 
@@ -84,57 +82,6 @@ def test_a_brief_absence_is_bridged_by_the_channel() -> None:
     assert calls == 2
 
 
-class Clock:
-    """Takes note of waits instead of waiting."""
-
-    def __init__(self) -> None:
-        self.waits: list[float] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
-
-
-def failing(times: int, error: Exception) -> Callable[[], Awaitable[str]]:
-    failures = iter([error] * times)
-
-    async def operation() -> str:
-        if failure := next(failures, None):
-            raise failure
-        return "done"
-
-    return operation
-
-
-def test_retries_wait_longer_and_longer_with_full_jitter() -> None:
-    clock = Clock()
+def test_the_ceiling_of_waits_grows_to_its_maximum() -> None:
     backoff = Backoff(first_seconds=1, max_seconds=5, factor=2)
-    operation = failing(2000, Unavailable("away"))
-    result = asyncio.run(retrying(operation, backoff, rng=random.Random(0), sleep=clock.sleep))
-    assert result == "done"
-    ceilings = [1, 2, 4] + [5] * 1997
-    assert all(0 <= wait <= most for wait, most in zip(clock.waits, ceilings, strict=True))
-    assert min(clock.waits) < 0.1
-    assert max(clock.waits) > 4.9
-
-
-def test_retries_end_after_the_given_attempts() -> None:
-    clock = Clock()
-    with pytest.raises(Unavailable, match="away"):
-        asyncio.run(
-            retrying(
-                failing(9, Unavailable("away")),
-                Backoff(attempts=3),
-                rng=random.Random(0),
-                sleep=clock.sleep,
-            )
-        )
-    assert len(clock.waits) == 2
-
-
-def test_an_error_that_will_not_pass_is_not_retried() -> None:
-    clock = Clock()
-    with pytest.raises(NotFound):
-        asyncio.run(
-            retrying(failing(1, NotFound("x")), Backoff(), rng=random.Random(0), sleep=clock.sleep)
-        )
-    assert clock.waits == []
+    assert [backoff.ceiling(failures) for failures in (1, 2, 3, 4, 10**6)] == [1, 2, 4, 5, 5]

@@ -17,7 +17,7 @@ from hfmds.storage.database import open_database
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolSpec
+from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 from synthesis_store.ledger import BatchKey, Ledger
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pools import Pools
@@ -55,6 +55,11 @@ def joined(*batches: SyntheticBatch) -> SyntheticBatch:
         np.concatenate([batch.psnr_paired for batch in batches]),
         np.concatenate([batch.psnr_nearest for batch in batches]),
     )
+
+
+def named(**batches: Digest) -> list[Contribution]:
+    """Batches by the devices they are of."""
+    return [Contribution(device_id, digest) for device_id, digest in batches.items()]
 
 
 def same(left: SyntheticBatch, right: SyntheticBatch) -> bool:
@@ -97,6 +102,12 @@ class Store:
         digest = digest_of(content)
         asyncio.run(self.pools.put(BatchKey(pool_id, device_id, digest), 0, chunks_of(content)))
         return digest
+
+    def seal(self, pool_id: str = "pool-1", /, **batches: Digest) -> Snapshot:
+        """Seal these devices' batches, all of which are in the pool."""
+        sealed = self.pools.seal(pool_id, named(**batches))
+        assert sealed.missing == ()
+        return sealed.snapshot
 
     def held_bytes(self) -> int:
         """Everything that lies around: content, and uploads that broke."""

@@ -26,8 +26,8 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.wire.tensors import encode_batch, read_batch
-from hfmds.wire.types import Snapshot, UploadState
-from synthesis_store.ledger import BatchKey
+from hfmds.wire.types import Contribution, Snapshot, UploadState
+from synthesis_store.ledger import BatchKey, Sealed
 from synthesis_store.pools import MAX_CLASSES
 from tests.synthesis_store.examples import (
     SPEC,
@@ -36,6 +36,7 @@ from tests.synthesis_store.examples import (
     chunks_of,
     joined,
     make_batch,
+    named,
     same,
 )
 
@@ -47,7 +48,7 @@ UNKNOWN = digest_of(b"unknown")
 
 def test_opening_again_changes_nothing_even_after_sealing(store: Store) -> None:
     store.pools.open("pool-1", SPEC)
-    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    snapshot = store.seal(a=store.put("a", make_batch(1)))
     store.pools.open("pool-1", SPEC)
     assert store.pools.snapshot(snapshot.snapshot_id) == snapshot
 
@@ -78,7 +79,7 @@ def test_a_batch_put_twice_is_there_once_and_needs_no_bytes(store: Store) -> Non
     key = BatchKey("pool-1", "a", digest)
     assert asyncio.run(store.pools.put(key, 0, chunks_of(b""))) is True
     assert store.metric("accepted_samples_total") == 3
-    assert store.pools.seal("pool-1", [digest]).samples == 3
+    assert store.seal(a=digest).samples == 3
 
 
 def test_a_broken_upload_goes_on_where_it_stood(store: Store) -> None:
@@ -121,9 +122,9 @@ def test_a_later_batch_of_a_device_takes_the_place_of_the_earlier(store: Store) 
     earlier = store.put("a", make_batch(1))
     later = store.put("a", make_batch(2))
     assert not store.blobs.contains(earlier)
-    with pytest.raises(WrongState, match="not in pool"):
-        store.pools.seal("pool-1", [earlier])
-    assert store.pools.seal("pool-1", [later]).samples == 3
+    with pytest.raises(WrongState, match="none of the 1 named batches"):
+        store.seal(a=earlier)
+    assert store.seal(a=later).samples == 3
 
 
 def test_replaced_content_stays_while_another_device_needs_it(store: Store) -> None:
@@ -131,7 +132,7 @@ def test_replaced_content_stays_while_another_device_needs_it(store: Store) -> N
     store.put("b", make_batch(1))
     store.put("a", make_batch(2))
     assert store.blobs.contains(shared)
-    assert store.pools.seal("pool-1", [shared]).samples == 3
+    assert store.seal(b=shared).samples == 3
 
 
 def test_unknown_pool_is_not_found(store: Store) -> None:
@@ -140,12 +141,12 @@ def test_unknown_pool_is_not_found(store: Store) -> None:
     with pytest.raises(NotFound, match="pool-9"):
         store.pools.query(BatchKey("pool-9", "a", UNKNOWN))
     with pytest.raises(NotFound, match="pool-9"):
-        store.pools.seal("pool-9", [UNKNOWN])
+        store.seal("pool-9", a=UNKNOWN)
 
 
 def test_a_sealed_pool_takes_no_batch_but_knows_those_it_took(store: Store) -> None:
     sealed, left_out = store.put("a", make_batch(1)), store.put("b", make_batch(2))
-    store.pools.seal("pool-1", [sealed])
+    store.seal(a=sealed)
     held = store.held_bytes()
     with pytest.raises(TooLate, match="pool-1 is sealed"):
         store.put("c", make_batch(3))
@@ -160,7 +161,7 @@ def test_a_pool_sealed_during_an_upload_leaves_nothing_of_it(store: Store) -> No
 
     async def slow() -> AsyncIterator[bytes]:
         yield data[:100]
-        await asyncio.to_thread(store.pools.seal, "pool-1", [sealed])
+        await asyncio.to_thread(store.seal, a=sealed)
         yield data[100:]
 
     with pytest.raises(TooLate):
@@ -214,7 +215,7 @@ def test_a_refused_batch_leaves_the_devices_accepted_one(store: Store) -> None:
     accepted = store.put("a", make_batch(1))
     with pytest.raises(LimitExceeded):
         store.put("a", make_batch(2, 9))
-    assert store.pools.seal("pool-1", [accepted]).samples == 3
+    assert store.seal(a=accepted).samples == 3
 
 
 def test_content_another_pool_accepted_survives_being_refused_by_a_stricter_one(
@@ -281,7 +282,7 @@ def test_concurrent_puts_of_many_devices_all_count(store: Store) -> None:
         )
 
     asyncio.run(put_all())
-    assert store.pools.seal("pool-1", map(digest_of, batches.values())).samples == 24
+    assert store.seal(**{name: digest_of(data) for name, data in batches.items()}).samples == 24
 
 
 def test_two_concurrent_puts_of_the_same_batch_leave_it_whole(store: Store) -> None:
@@ -296,7 +297,7 @@ def test_two_concurrent_puts_of_the_same_batch_leave_it_whole(store: Store) -> N
     assert any(isinstance(outcome, bool) for outcome in outcomes)
     # The slower one may be told that its offset is not where the store stands, never worse.
     assert all(isinstance(outcome, bool | WrongState) for outcome in outcomes)
-    assert store.pools.seal("pool-1", [key.digest]).samples == 3
+    assert store.seal(a=key.digest).samples == 3
 
 
 # --- sealing ------------------------------------------------------------------------------------
@@ -314,7 +315,7 @@ def read_shards(store: Store, snapshot: Snapshot) -> list[bytes]:
 def test_a_snapshot_describes_what_was_sealed(store: Store) -> None:
     batches = {"b": make_batch(2), "a": make_batch(1), "c": make_batch(3)}
     digests = {device: store.put(device, batch) for device, batch in batches.items()}
-    snapshot = store.pools.seal("pool-1", [digests["b"], digests["a"]])
+    snapshot = store.seal(b=digests["b"], a=digests["a"])
     expected = merge({"a": batches["a"], "b": batches["b"]})
     assert (snapshot.pool_id, snapshot.spec, snapshot.sealed_at) == ("pool-1", SPEC, START)
     assert (snapshot.samples, snapshot.duplicates) == (6, 0)
@@ -331,8 +332,10 @@ def test_contributors_are_pseudonyms_stable_within_the_store_only(tmp_path: Path
     for folder, pool_id in (("one", "pool-1"), ("one", "pool-2"), ("two", "pool-1")):
         store = Store(tmp_path / folder)
         store.pools.open(pool_id, SPEC)
-        digests = [store.put(device, make_batch(1 + i), pool_id) for i, device in enumerate("ab")]
-        names.append([s.contributor for s in store.pools.seal(pool_id, digests).shards])
+        digests = {
+            device: store.put(device, make_batch(1 + i), pool_id) for i, device in enumerate("ab")
+        }
+        names.append([shard.contributor for shard in store.seal(pool_id, **digests).shards])
     assert names[0] == names[1]
     assert len({*names[0], *names[2]}) == 4
     assert not {"a", "b"} & {*names[0], *names[2]}
@@ -346,11 +349,11 @@ def test_equal_samples_of_several_devices_are_kept_once(store: Store) -> None:
         "c": joined(make_batch(2, 1), common, make_batch(3, 1)),
         "d": common,
     }
-    digests = [store.put(device, batch) for device, batch in batches.items()]
-    snapshot = store.pools.seal("pool-1", digests)
+    digests = {device: store.put(device, batch) for device, batch in batches.items()}
+    snapshot = store.seal(**digests)
     assert (snapshot.samples, snapshot.duplicates) == (6, 4)
     assert [shard.samples for shard in snapshot.shards] == [2, 2, 2]
-    assert [shard.digest for shard in snapshot.shards[:2]] == digests[:2]
+    assert [shard.digest for shard in snapshot.shards[:2]] == [digests["a"], digests["b"]]
     shards = [read_batch(store.blobs.local_path(s.digest), "shard") for s in snapshot.shards]
     assert same(joined(*shards), merge(batches))
     assert store.metric("duplicate_samples_total") == 4
@@ -361,73 +364,99 @@ def test_the_order_in_which_devices_came_does_not_matter(tmp_path: Path) -> None
     for folder, order in (("one", "abc"), ("two", "cab")):
         store = Store(tmp_path / folder)
         store.pools.open("pool-1", SPEC)
-        digests = [store.put(device, make_batch(ord(device))) for device in order]
-        ids.add(store.pools.seal("pool-1", digests).snapshot_id)
+        digests = {device: store.put(device, make_batch(ord(device))) for device in order}
+        ids.add(store.seal(**digests).snapshot_id)
     assert len(ids) == 1
 
 
 def test_equal_content_in_another_pool_is_another_snapshot(store: Store) -> None:
     store.pools.open("pool-2", SPEC)
-    first = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
-    second = store.pools.seal("pool-2", [store.put("a", make_batch(1), "pool-2")])
+    first = store.seal(a=store.put("a", make_batch(1)))
+    second = store.seal("pool-2", a=store.put("a", make_batch(1), "pool-2"))
     assert first.shards == second.shards
     assert first.snapshot_id != second.snapshot_id
 
 
 def test_sealing_again_with_the_same_batches_answers_as_the_first_time(store: Store) -> None:
-    digests = [store.put("a", make_batch(1)), store.put("b", make_batch(2))]
-    snapshot = store.pools.seal("pool-1", digests)
-    assert store.pools.seal("pool-1", [*reversed(digests), digests[0]]) == snapshot
+    batches = named(a=store.put("a", make_batch(1)), b=store.put("b", make_batch(2)))
+    sealed = store.pools.seal("pool-1", batches)
+    assert store.pools.seal("pool-1", [*reversed(batches), batches[0]]) == sealed
     assert store.metric("pools", state="sealed") == 1
 
 
 def test_sealing_again_with_other_batches_is_a_conflict(store: Store) -> None:
-    digests = [store.put("a", make_batch(1)), store.put("b", make_batch(2))]
-    store.pools.seal("pool-1", digests)
-    for other in (digests[:1], [*digests, UNKNOWN], []):
+    a, b = store.put("a", make_batch(1)), store.put("b", make_batch(2))
+    store.seal(a=a, b=b)
+    for other in (named(a=a), named(a=a, b=b, c=UNKNOWN), named(a=b, b=a), named()):
         with pytest.raises(Conflict, match="other batches"):
             store.pools.seal("pool-1", other)
 
 
-def test_sealing_nothing_or_an_unknown_batch_is_refused_and_the_pool_stays_open(
-    store: Store,
-) -> None:
+def test_sealing_nothing_that_is_there_is_refused_and_the_pool_stays_open(store: Store) -> None:
     digest = store.put("a", make_batch(1))
-    with pytest.raises(WrongState, match="no batch is named"):
-        store.pools.seal("pool-1", [])
-    with pytest.raises(WrongState, match=str(UNKNOWN)):
-        store.pools.seal("pool-1", [digest, UNKNOWN])
+    for batches in (named(), named(a=UNKNOWN), named(b=digest)):
+        with pytest.raises(WrongState, match=f"none of the {len(batches)} named batches"):
+            store.pools.seal("pool-1", batches)
     store.put("b", make_batch(2))
+
+
+def test_a_named_batch_that_is_not_there_is_left_out_and_listed_each_time(
+    tmp_path: Path, store: Store
+) -> None:
+    earlier, b = store.put("a", make_batch(1)), store.put("b", make_batch(2))
+    store.put("a", make_batch(3))  # in place of the earlier
+    batches = named(d=b, c=UNKNOWN, b=b, a=earlier)
+    sealed = store.pools.seal("pool-1", batches)
+    assert sealed.missing == tuple(named(a=earlier, c=UNKNOWN, d=b))
+    assert [shard.digest for shard in sealed.snapshot.shards] == [b]
+    assert store.pools.seal("pool-1", batches) == sealed
+    assert Store(tmp_path).pools.seal("pool-1", batches) == sealed
+    with pytest.raises(Conflict):  # though it would give the same snapshot
+        store.seal(b=b)
+
+
+def test_equal_batches_of_two_devices_are_two_contributions(store: Store) -> None:
+    digest = store.put("a", make_batch(1))
+    store.put("b", make_batch(1))
+    snapshot = store.seal(a=digest, b=digest)
+    assert (snapshot.samples, snapshot.duplicates) == (3, 3)
+    with pytest.raises(Conflict):
+        store.seal(a=digest)
 
 
 def test_what_is_not_in_the_snapshot_is_not_kept(store: Store) -> None:
     sealed, left_out = store.put("a", make_batch(1)), store.put("b", make_batch(2))
     trimmed = store.put("c", joined(make_batch(1, 2), make_batch(3, 2)))
-    snapshot = store.pools.seal("pool-1", [sealed, trimmed])
+    snapshot = store.seal(a=sealed, c=trimmed)
     assert not store.blobs.contains(left_out)
     assert not store.blobs.contains(trimmed) or trimmed in {s.digest for s in snapshot.shards}
     assert store.held_bytes() == snapshot.size_bytes
     assert store.metric("content_bytes") == snapshot.size_bytes
 
 
-def test_a_batch_replaced_while_it_is_sealed_makes_sealing_fail_not_the_pool(
-    store: Store,
+@pytest.mark.parametrize("late", ["a", "c"])
+def test_a_pool_that_changes_while_it_is_sealed_is_to_be_sealed_again(
+    store: Store, late: str
 ) -> None:
-    digest = store.put("a", make_batch(1))
-    keys = store.ledger.batches_to_seal("pool-1", {digest})
-    stale = store.pools._merge("pool-1", SPEC, keys)
-    later = store.put("a", make_batch(2))
-    with pytest.raises(WrongState, match="not in pool"):
-        store.ledger.record_snapshot(stale, keys)
-    assert store.pools.seal("pool-1", [later]).samples == 3
+    """Either a merged batch is replaced, or one that was missing comes."""
+    a, b = store.put("a", make_batch(1)), store.put("b", make_batch(2))
+    batches = frozenset(named(a=a, b=b, c=digest_of(encode_batch(make_batch(3)))))
+    present = store.ledger.present("pool-1", batches)
+    assert present == named(a=a, b=b)
+    stale = store.pools._merge("pool-1", SPEC, present)
+    store.put(late, make_batch(3))
+    with pytest.raises(Unavailable, match="try again"):
+        store.ledger.record_snapshot(stale, batches, present)
+    sealed = store.pools.seal("pool-1", batches)
+    assert len(sealed.missing) == (2 if late == "a" else 0)
 
 
 def test_concurrent_seals_give_one_snapshot(store: Store) -> None:
     common = make_batch(0, 2)
-    digests = [store.put("a", common), store.put("b", joined(common, make_batch(1)))]
+    a, b = store.put("a", common), store.put("b", joined(common, make_batch(1)))
 
     async def seal() -> list[Snapshot]:
-        seals = (asyncio.to_thread(store.pools.seal, "pool-1", digests) for _ in range(4))
+        seals = (asyncio.to_thread(store.seal, a=a, b=b) for _ in range(4))
         return await asyncio.gather(*seals)
 
     snapshots = asyncio.run(seal())
@@ -445,7 +474,7 @@ def test_snapshots_are_listed_newest_first_and_without_shards(store: Store) -> N
         pool_id = f"pool-{number}"
         store.pools.open(pool_id, replace(SPEC, run_id=run_id))
         digest = store.put("a", make_batch(number), pool_id)
-        expected.insert(0, replace(store.pools.seal(pool_id, [digest]), shards=()))
+        expected.insert(0, replace(store.seal(pool_id, a=digest), shards=()))
     assert store.pools.snapshots(None) == expected
     assert store.pools.snapshots("run-1") == [expected[0], expected[2]]
     assert store.pools.snapshots("run-3") == []
@@ -453,7 +482,7 @@ def test_snapshots_are_listed_newest_first_and_without_shards(store: Store) -> N
 
 def test_only_a_snapshots_own_shards_are_served(store: Store) -> None:
     store.pools.open("pool-2", SPEC)
-    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    snapshot = store.seal(a=store.put("a", make_batch(1)))
     foreign = store.put("a", make_batch(2), "pool-2")
 
     async def first_chunk(snapshot_id: str, digest: Digest, offset: int = 0) -> bytes:
@@ -477,7 +506,7 @@ def test_only_a_snapshots_own_shards_are_served(store: Store) -> None:
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path, store: Store) -> None:
-    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    snapshot = store.seal(a=store.put("a", make_batch(1)))
     store.pools.open("pool-2", SPEC)
     waiting = store.put("a", make_batch(2), "pool-2")
 
@@ -487,7 +516,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, store: Store) -> No
     assert again.pools.query(BatchKey("pool-2", "a", waiting)).complete
     assert again.metric("newest_snapshot_samples") == 3
     assert again.metric("pools", state="open") == 1
-    later = again.pools.seal("pool-2", [waiting])
+    later = again.seal("pool-2", a=waiting)
     assert later.shards[0].contributor == snapshot.shards[0].contributor
 
 
@@ -503,18 +532,21 @@ def test_killed_between_content_and_ledger_the_put_is_simply_repeated(
     assert again.held_bytes() == 0
     assert again.pools.query(key) == UploadState(0, complete=False)
     assert again.put("a", data) == key.digest
-    assert again.pools.seal("pool-1", [key.digest]).samples == 3
+    assert again.seal(a=key.digest).samples == 3
 
 
 def test_killed_while_sealing_the_seal_is_simply_repeated(tmp_path: Path, store: Store) -> None:
-    digests = [store.put("a", make_batch(1, 2)), store.put("b", make_batch(1, 3))]
-    joint = store.put("c", joined(make_batch(1, 2), make_batch(3)))
-    keys = store.ledger.batches_to_seal("pool-1", {*digests, joint})
-    made = store.pools._merge("pool-1", SPEC, keys)  # and here the process is killed
+    batches = named(
+        a=store.put("a", make_batch(1, 2)),
+        b=store.put("b", make_batch(1, 3)),
+        c=store.put("c", joined(make_batch(1, 2), make_batch(3))),
+    )
+    made = store.pools._merge("pool-1", SPEC, batches)  # and here the process is killed
 
     again = Store(tmp_path)
-    assert again.held_bytes() == sum(digest.size_bytes for digest in (*digests, joint))
-    assert again.pools.seal("pool-1", [*digests, joint]) == made
+    assert again.held_bytes() == sum(item.batch.size_bytes for item in batches)
+    missing = Contribution("d", UNKNOWN)
+    assert again.pools.seal("pool-1", [*batches, missing]) == Sealed(made, (missing,))
 
 
 def test_content_swept_from_under_an_upload_is_asked_for_again(store: Store) -> None:
@@ -537,12 +569,12 @@ def test_stale_uploads_are_purged_at_the_start_and_at_sealing(tmp_path: Path, st
     again = Store(tmp_path)
     assert not part.exists()
     leave_a_part(again)
-    again.pools.seal("pool-1", [again.put("a", make_batch(1))])
+    again.seal(a=again.put("a", make_batch(1)))
     assert not part.exists()
 
 
 def test_the_newest_snapshots_leakage_is_measured(store: Store) -> None:
-    snapshot = store.pools.seal("pool-1", [store.put("a", make_batch(1))])
+    snapshot = store.seal(a=store.put("a", make_batch(1)))
     shown = {
         (real_image, statistic): store.metric(
             "newest_snapshot_psnr_db", real_image=real_image, statistic=statistic

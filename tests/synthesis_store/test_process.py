@@ -24,8 +24,8 @@ from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import Snapshot
-from tests.synthesis_store.examples import SPEC, make_batch
+from hfmds.wire.types import Contribution, Snapshot
+from tests.synthesis_store.examples import SPEC, make_batch, named
 
 T = TypeVar("T")
 
@@ -110,8 +110,8 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         await client.open_pool("pool-1", SPEC)
         return await client.put_batch("pool-1", device_id, digest, device.blobs)
 
-    async def seal(client: StoreClient) -> Snapshot:
-        return await client.seal_pool("pool-1", [batch, late])
+    async def seal(client: StoreClient) -> tuple[Snapshot, tuple[Contribution, ...]]:
+        return await client.seal_pool("pool-1", named(a=batch, b=late, c=late))
 
     with running(tmp_path) as store:
         assert store.call(lambda client: put(client, "a", batch)) == batch.size_bytes
@@ -119,10 +119,12 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     with running(tmp_path) as store:
         assert store.call(lambda client: put(client, "a", batch)) == 0
         assert store.call(lambda client: put(client, "b", late)) == late.size_bytes
-        snapshot = store.call(seal)
+        sealed = store.call(seal)
         store.stop(signal.SIGKILL)
     with running(tmp_path) as store:
-        assert store.call(seal) == snapshot
+        assert store.call(seal) == sealed
+        snapshot, missing = sealed
+        assert missing == tuple(named(c=late))
         for shard in snapshot.shards:
             device.blobs.delete(shard.digest)
 

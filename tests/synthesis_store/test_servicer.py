@@ -36,7 +36,7 @@ from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.ledger import BatchKey
 from synthesis_store.servicer import StoreServicer
-from tests.synthesis_store.examples import SPEC, Store, make_batch
+from tests.synthesis_store.examples import SPEC, Store, make_batch, named
 
 
 class Caller:
@@ -114,7 +114,10 @@ def test_round_trip(store: Store, tmp_path: Path) -> None:
         sent = await device.client.put_batch("pool-2", "a", batch, device.content.blobs)
         assert sent == len(data)
         assert await device.client.put_batch("pool-2", "a", batch, device.content.blobs) == 0
-        sealed = await device.client.seal_pool("pool-2", [batch])
+        batches = named(a=batch, b=digest_of(b"unknown"))
+        sealed, missing = await device.client.seal_pool("pool-2", batches)
+        assert missing == (batches[1],)
+        assert await device.client.seal_pool("pool-2", batches) == (sealed, missing)
         assert await device.client.get_snapshot(sealed.snapshot_id) == sealed
         (listed,) = await device.client.list_snapshots("run-1")
         assert (listed.snapshot_id, listed.shards) == (sealed.snapshot_id, ())
@@ -138,7 +141,8 @@ def test_a_truncated_upload_is_resumed(store: Store, tmp_path: Path) -> None:
         )
         assert (await device.raw(device.stub.QueryBatch, query)).offset == 100
         batch = await device.put("a", data)
-        assert (await device.client.seal_pool("pool-1", [batch])).samples == 3
+        snapshot, _ = await device.client.seal_pool("pool-1", named(a=batch))
+        assert snapshot.samples == 3
 
     over_grpc(store, tmp_path, test)
 
@@ -167,7 +171,7 @@ def test_a_truncated_download_is_resumed(store: Store, tmp_path: Path) -> None:
     async def test(device: Caller) -> None:
         data = encode_batch(make_batch(1))
         shard = await device.put("a", data)
-        snapshot = await device.client.seal_pool("pool-1", [shard])
+        snapshot, _ = await device.client.seal_pool("pool-1", named(a=shard))
         device.content.blobs.delete(shard)
         device.content.staging.append("fetch", shard, 0, data[:100])
         # Asked from 0 again, the bytes would not fit behind the 100 that are here.
@@ -190,13 +194,13 @@ def test_each_refusal_has_its_status(store: Store, tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await device.put_parts(header(data, pool_id="pool-9"), chunk(data))
         with pytest.raises(WrongState):
-            await device.client.seal_pool("pool-1", [digest_of(data)])
+            await device.client.seal_pool("pool-1", named(a=digest_of(data)))
         batch = await device.put("a", data)
-        snapshot = await device.client.seal_pool("pool-1", [batch])
+        snapshot, _ = await device.client.seal_pool("pool-1", named(a=batch))
         with pytest.raises(TooLate):
             await device.put("b", other)
         with pytest.raises(Conflict):
-            await device.client.seal_pool("pool-1", [digest_of(other)])
+            await device.client.seal_pool("pool-1", named(a=digest_of(other)))
         with pytest.raises(NotFound):
             await device.client.get_snapshot("unknown")
         with pytest.raises(NotFound):
@@ -230,12 +234,14 @@ def test_ids_with_path_characters_are_refused(store: Store, tmp_path: Path, bad:
 
     async def test(device: Caller) -> None:
         spec = pool_spec_message(SPEC)
+        contribution = pb.Contribution(device_id=bad, batch=digest)
         stub = device.stub
         requests = [
             (stub.OpenPool, pb.OpenPoolRequest(pool_id=bad, spec=spec)),
             (stub.QueryBatch, pb.QueryBatchRequest(pool_id=bad, device_id="a", batch=digest)),
             (stub.QueryBatch, pb.QueryBatchRequest(pool_id="a", device_id=bad, batch=digest)),
-            (stub.SealPool, pb.SealPoolRequest(pool_id=bad, batches=[digest])),
+            (stub.SealPool, pb.SealPoolRequest(pool_id=bad)),
+            (stub.SealPool, pb.SealPoolRequest(pool_id="a", contributions=[contribution])),
             (stub.GetSnapshot, pb.GetSnapshotRequest(snapshot_id=bad)),
         ]
         for method, request in requests:
@@ -266,10 +272,12 @@ def test_messages_without_their_parts_are_refused_by_name(store: Store, tmp_path
             await device.put_parts(header(data, batch=None))
         with pytest.raises(InvalidInput, match=r"OpenPoolRequest\.spec is missing"):
             await device.raw(device.stub.OpenPool, pb.OpenPoolRequest(pool_id="p"))
-        with pytest.raises(InvalidInput, match="64 lower-case hex digits"):
+        with pytest.raises(InvalidInput, match=r"Contribution\.batch is missing"):
             await device.raw(
                 device.stub.SealPool,
-                pb.SealPoolRequest(pool_id="pool-1", batches=[pb.Shard().digest]),
+                pb.SealPoolRequest(
+                    pool_id="pool-1", contributions=[pb.Contribution(device_id="a")]
+                ),
             )
 
     over_grpc(store, tmp_path, test)
@@ -279,7 +287,29 @@ def test_messages_without_their_parts_are_refused_by_name(store: Store, tmp_path
 def test_two_devices_put_at_the_same_time(store: Store, tmp_path: Path) -> None:
     async def test(device: Caller) -> None:
         puts = (device.put(name, encode_batch(make_batch(i))) for i, name in enumerate("ab"))
-        snapshot = await device.client.seal_pool("pool-1", await asyncio.gather(*puts))
+        a, b = await asyncio.gather(*puts)
+        snapshot, _ = await device.client.seal_pool("pool-1", named(a=a, b=b))
         assert snapshot.samples == 6
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_snapshots_are_listed_in_pages(store: Store, tmp_path: Path) -> None:
+    sealed = []
+    for number in range(5):
+        store.pools.open(f"pool-{number}", SPEC)
+        sealed.append(
+            store.seal(f"pool-{number}", a=store.put("a", make_batch(1), f"pool-{number}"))
+        )
+    newest_first = [snapshot.snapshot_id for snapshot in reversed(sealed)]
+
+    async def test(device: Caller) -> None:
+        pages: list[list[str]] = []
+        request = pb.ListSnapshotsRequest(run_id="run-1", page_size=2)
+        while not pages or request.page_token:
+            response = await device.raw(device.stub.ListSnapshots, request)
+            pages.append([snapshot.snapshot_id for snapshot in response.snapshots])
+            request.page_token = response.next_page_token
+        assert pages == [newest_first[:2], newest_first[2:4], newest_first[4:]]
 
     over_grpc(store, tmp_path, test)

@@ -1,5 +1,6 @@
 """One value of every kind that crosses the wire, with no field at its default."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hfmds.algorithm.types import (
@@ -16,6 +17,7 @@ from hfmds.algorithm.types import (
 from hfmds.digest import digest_of
 from hfmds.wire.types import (
     Assignment,
+    Contribution,
     Device,
     DeviceProfile,
     DeviceState,
@@ -67,6 +69,7 @@ RECIPE = Recipe(
     cohort_size=9,
     class_names=("cat", "dog", "owl"),
 )
+FEDAVG_RECIPE = replace(RECIPE, synthesis=None)
 LEAKAGE = LeakageSummary(9.5, 11.5, 12.5, 13.5, 14.5, 15.5)
 TRAFFIC = Traffic(received_bytes=2**40, sent_bytes=7)
 EVALUATION = Evaluation(accuracy=0.75, loss=0.625, samples=1000)
@@ -75,6 +78,7 @@ PROFILE = DeviceProfile(samples=60, software_version="0.1.0", engine="torch")
 TRAIN = Assignment(
     task_id="task-1",
     run_id="run-1",
+    run_uid="uid-1",
     round_number=3,
     lease_seconds=42.5,
     recipe=RECIPE,
@@ -85,6 +89,7 @@ TRAIN = Assignment(
 SYNTHESISE = Assignment(
     task_id="task-2",
     run_id="run-1",
+    run_uid="uid-1",
     round_number=4,
     lease_seconds=43.5,
     recipe=RECIPE,
@@ -146,6 +151,7 @@ POOL_SPEC = PoolSpec(
     max_samples_per_device=20,
     method="hfmds",
 )
+CONTRIBUTION = Contribution(device_id="device-1", batch=digest_of(b"batch"))
 SNAPSHOT = Snapshot(
     snapshot_id="snapshot-1",
     pool_id="pool-1",

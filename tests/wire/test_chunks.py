@@ -55,6 +55,9 @@ class MemoryBlobs:
     def local_path(self, digest: Digest) -> Path:
         raise NotImplementedError
 
+    def digests(self) -> Iterator[Digest]:
+        return iter(self._contents)
+
     def delete(self, digest: Digest) -> None:
         self._contents.pop(digest, None)
 

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, synthesis_store_pb2
 from hfmds.wire import assignments, messages, runs, snapshots
@@ -22,6 +23,7 @@ PAIRS: dict[str, Pair] = {
     "digest": (examples.WEIGHTS, messages.digest_message, messages.digest_from),
     "model": (examples.MODEL, messages.model_message, messages.model_from),
     "recipe": (examples.RECIPE, messages.recipe_message, messages.recipe_from),
+    "fedavg recipe": (examples.FEDAVG_RECIPE, messages.recipe_message, messages.recipe_from),
     "leakage": (examples.LEAKAGE, messages.leakage_message, messages.leakage_from),
     "traffic": (examples.TRAFFIC, messages.traffic_message, messages.traffic_from),
     "evaluation": (examples.EVALUATION, messages.evaluation_message, messages.evaluation_from),
@@ -63,6 +65,11 @@ PAIRS: dict[str, Pair] = {
     "device": (examples.DEVICE, runs.device_message, runs.device_from),
     "timestamp": (examples.MOMENT, runs.timestamp_message, runs.timestamp_from),
     "pool spec": (examples.POOL_SPEC, snapshots.pool_spec_message, snapshots.pool_spec_from),
+    "contribution": (
+        examples.CONTRIBUTION,
+        snapshots.contribution_message,
+        snapshots.contribution_from,
+    ),
     "snapshot": (examples.SNAPSHOT, snapshots.snapshot_message, snapshots.snapshot_from),
 }
 
@@ -117,6 +124,7 @@ def test_every_field_of_the_contract_is_filled(name: str) -> None:
         ("run spec", "policy"),
         ("pool spec", "weights"),
         ("pool spec", "model"),
+        ("contribution", "batch"),
     ],
 )
 def test_a_missing_part_is_refused_by_name(name: str, part: str) -> None:
@@ -133,6 +141,11 @@ def test_a_missing_choice_is_refused() -> None:
         assignments.assignment_from(message)
     with pytest.raises(InvalidInput, match=r"CheckInResponse\.outcome is missing"):
         assignments.outcome_from(coordinator_pb2.CheckInResponse())
+    for method in ("fedavg recipe", "recipe"):
+        recipe = sent(method)
+        recipe.ClearField("method")
+        with pytest.raises(InvalidInput, match=r"Recipe\.method is missing"):
+            PAIRS[method][2](recipe)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +154,8 @@ def test_a_missing_choice_is_refused() -> None:
         ("profile", "samples", 0),
         ("update report", "samples", 0),
         ("synthesis report", "samples", -1),
+        ("profile", "engine", "x" * 129),
+        ("profile", "software_version", "x" * 129),
         ("traffic", "sent_bytes", -1),
         ("pool spec", "round", 0),
         ("pool spec", "max_samples_per_device", 0),
@@ -151,6 +166,8 @@ def test_a_missing_choice_is_refused() -> None:
         ("digest", "sha256", "A" * 64),
         ("digest", "sha256", "a" * 64 + "\n"),
         ("pool spec", "run_id", "../run"),
+        ("contribution", "device_id", "../device"),
+        ("train", "run_uid", "../run"),
     ],
 )
 def test_a_value_out_of_range_is_refused(name: str, field: str, value: object) -> None:
@@ -202,9 +219,26 @@ def test_the_number_that_is_refused_is_named() -> None:
         assignments.update_report_from(message)
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_the_evaluation_of_a_model_that_diverged_is_told(loss: float) -> None:
+    message = messages.evaluation_message(Evaluation(accuracy=0.1, loss=loss, samples=10))
+    told = messages.evaluation_from(message)
+    assert (told.accuracy, told.samples) == (0.1, 10)
+    assert told.loss == pytest.approx(loss, nan_ok=True)
+
+
+def test_a_devices_traffic_is_capped_but_not_the_sum_over_a_fleet() -> None:
+    most = Traffic(received_bytes=2**50, sent_bytes=2**50)
+    report = replace(examples.UPDATE_REPORT, traffic=most)
+    message = assignments.update_report_message("d", "t", report)
+    assert assignments.update_report_from(message).traffic == most
+    assert messages.traffic_from(messages.traffic_message(most + most)) == most + most
+    message.traffic.sent_bytes += 1
+    with pytest.raises(InvalidInput, match="Traffic is above"):
+        assignments.update_report_from(message)
+
+
 def test_optional_parts_stay_absent() -> None:
-    fedavg = replace(examples.RECIPE, synthesis=None)
-    assert messages.recipe_from(messages.recipe_message(fedavg)) == fedavg
     without_pool = replace(examples.TRAIN, work=TrainWork(None))
     message = assignments.assignment_message(without_pool)
     assert assignments.assignment_from(message) == without_pool

@@ -116,7 +116,6 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, what: str) -> No
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({**BATCH_TENSORS, "extra": BATCH.psnr_paired}, "extra"),
         ({n: t for n, t in BATCH_TENSORS.items() if n != "labels"}, "they must be"),
         ({}, "they must be"),
         ({**BATCH_TENSORS, "images": BATCH.images.pixels.astype(np.int8)}, "'images' is I8"),
@@ -132,8 +131,27 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, what: str) -> No
 def test_a_batch_with_other_tensors_is_refused(
     tmp_path: Path, tensors: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        read_batch(stored(tmp_path, tensors), "batch b")
+    for only_known in (False, True):
+        with pytest.raises(InvalidInput, match=message):
+            read_batch(stored(tmp_path, tensors), "batch b", only_known=only_known)
+
+
+@pytest.mark.parametrize("extra", [BATCH.psnr_paired, np.array([np.nan]), np.zeros((3, 1), bool)])
+def test_a_tensor_of_a_later_version_is_ignored_but_not_admitted(
+    tmp_path: Path, extra: Any
+) -> None:
+    path = stored(tmp_path, {**BATCH_TENSORS, "extra": extra})
+    assert encode_batch(read_batch(path, "shard s")) == encode_batch(BATCH)
+    with pytest.raises(InvalidInput, match=r"batch b: tensors are \['extra', "):
+        read_batch(path, "batch b", only_known=True)
+
+
+def test_a_tensor_of_a_later_version_makes_up_for_none_that_is_missing(tmp_path: Path) -> None:
+    tensors = {**BATCH_TENSORS, "extra": BATCH.psnr_paired}
+    del tensors["psnr_nearest"]
+    for only_known in (False, True):
+        with pytest.raises(InvalidInput, match="they must be"):
+            read_batch(stored(tmp_path, tensors), "batch b", only_known=only_known)
 
 
 def test_weights_of_another_type_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The device's own images, loaded once at start and labelled as each run counts its classes.
+"""Images loaded once, before it is known which runs they are for, and labelled as each run counts.
 
-A run may name its classes; which number "cat" has is then the run's business, and known only when a
-task arrives. So the images are kept with the names their owner gave them, and mapped by name.
+A run may name its classes; which number "cat" has is then the run's business. So the images are
+kept with the names their owner gave them, and mapped by name when a run comes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hfmds.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class LocalImages:
+class NamedImages:
     """Images whose label i means the class `class_names[i]`; without names, the class number i."""
 
-    source: str
+    what: str  # what these images are, for errors
     images: LabelledImages
     class_names: tuple[str, ...] = ()
     named_by_folders: bool = False  # then label i is only a place in `class_names`, no number
@@ -37,7 +37,7 @@ class LocalImages:
             for label in np.unique(images.labels).tolist():  # a class without images may be unknown
                 numbers[label] = self._number(self.class_names[label], recipe.class_names)
             images = LabelledImages(images.pixels, numbers[images.labels])
-        images.require_fit(recipe.model, f"the device's data {self.source}")
+        images.require_fit(recipe.model, self.what)
         return images
 
     def _number(self, name: str, run_names: tuple[str, ...]) -> int:
@@ -46,34 +46,35 @@ class LocalImages:
             return run_names.index(name)
         if run_names:
             raise ConfigurationError(
-                f"class {name!r} of the device's data {self.source} is not one of the "
-                f"run's classes ({', '.join(run_names)}); rename or remove it"
+                f"class {name!r} of {self.what} is not one of the run's classes "
+                f"({', '.join(run_names)}); rename or remove it"
             )
         if not re.fullmatch(r"[0-9]+", name):
             raise ConfigurationError(
-                f"class folder {Path(self.source) / name} is not a class number, and the run "
-                "has no class names; rename the folder, set HFMDS_CLASS_NAMES, "
-                "or give the run class names"
+                f"class folder {name!r} of {self.what} is not a class number, and the run has no "
+                "class names; rename the folder, or give the run class names"
             )
         return int(name)
 
 
-def load_local_images(source: str, class_names: tuple[str, ...] = ()) -> LocalImages:
+def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ()) -> NamedImages:
     """The images of a source (see `hfmds.data.sources`); ConfigurationError if they are unusable.
 
-    `class_names` gives numbered data names, and class folders numbers.
+    `class_names` gives numbered data names, and class folders numbers; `what` names the images in
+    errors, e.g. "the held-out set".
     """
+    what = f"{what} {source}"
     if Path(source).is_dir() and not class_names:
-        source = str(Path(source).absolute())  # so that a folder called "digits" is a folder
-        folders = _class_folders(source)
-        return LocalImages(source, load_images(source, folders), folders, named_by_folders=True)
+        folder = str(Path(source).absolute())  # so that a folder called "digits" is a folder
+        folders = _class_folders(folder)
+        return NamedImages(what, load_images(folder, folders), folders, named_by_folders=True)
     images = load_images(source, class_names)
     if class_names and not 0 <= images.labels.min() <= images.labels.max() < len(class_names):
         raise ConfigurationError(
-            f"labels of {source} run from {images.labels.min()} to {images.labels.max()}, but "
-            f"HFMDS_CLASS_NAMES has {len(class_names)} names, for 0 to {len(class_names) - 1}"
+            f"labels of {what} run from {images.labels.min()} to {images.labels.max()}, but "
+            f"{len(class_names)} class names are given, for 0 to {len(class_names) - 1}"
         )
-    return LocalImages(source, images, class_names)
+    return NamedImages(what, images, class_names)
 
 
 def _class_folders(source: str) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge_client.local_images import load_local_images
 from hfmds.algorithm.types import LabelledImages, ModelSpec, Normalisation, Recipe
+from hfmds.data.named_images import NamedImages, load_named_images
 from hfmds.data.sources import load_images, save_npz
 from hfmds.errors import ConfigurationError, InvalidInput
 
@@ -26,9 +26,13 @@ def folder_of(path: Path, *names: str) -> Path:
     return path
 
 
+def load(source: str, class_names: tuple[str, ...] = ()) -> NamedImages:
+    return load_named_images(source, "the device's data", class_names)
+
+
 def test_folders_are_mapped_by_name(tmp_path: Path) -> None:
     source = str(folder_of(tmp_path, "cat", "dog"))
-    images = load_local_images(source).labelled_for(PETS)
+    images = load(source).labelled_for(PETS)
     assert images.labels.tolist() == [2, 0]
     assert images.pixels[:, 0, 0, 0].tolist() == [0, 1]
     direct = load_images(source, PETS.class_names)  # what a simulation would load
@@ -37,7 +41,7 @@ def test_folders_are_mapped_by_name(tmp_path: Path) -> None:
 
 
 def test_one_device_serves_runs_that_count_differently(tmp_path: Path) -> None:
-    local = load_local_images(str(folder_of(tmp_path, "cat", "dog")))
+    local = load(str(folder_of(tmp_path, "cat", "dog")))
     other = dataclasses.replace(RECIPE, class_names=("cat", "cow", "dog"))
     assert local.labelled_for(PETS).labels.tolist() == [2, 0]
     assert local.labelled_for(other).labels.tolist() == [0, 2]
@@ -45,23 +49,23 @@ def test_one_device_serves_runs_that_count_differently(tmp_path: Path) -> None:
 
 def test_numbered_folders_are_their_numbers(tmp_path: Path) -> None:
     source = str(folder_of(tmp_path, "0", "2"))
-    assert load_local_images(source).labelled_for(RECIPE).labels.tolist() == [0, 2]
+    assert load(source).labelled_for(RECIPE).labels.tolist() == [0, 2]
 
 
 def test_unknown_class_is_named(tmp_path: Path) -> None:
-    local = load_local_images(str(folder_of(tmp_path, "cat", "yak")))
+    local = load(str(folder_of(tmp_path, "cat", "yak")))
     with pytest.raises(ConfigurationError, match=rf"'yak'.*{tmp_path}.*dog, ant, cat"):
         local.labelled_for(PETS)
 
 
 def test_named_folders_need_a_run_with_names(tmp_path: Path) -> None:
-    local = load_local_images(str(folder_of(tmp_path, "cat")))
-    with pytest.raises(ConfigurationError, match=rf"{tmp_path / 'cat'}.*HFMDS_CLASS_NAMES"):
+    local = load(str(folder_of(tmp_path, "cat")))
+    with pytest.raises(ConfigurationError, match=rf"'cat' of .*{tmp_path}.*class names"):
         local.labelled_for(RECIPE)
 
 
 def test_class_names_number_the_folders(tmp_path: Path) -> None:
-    local = load_local_images(str(folder_of(tmp_path, "cat", "dog")), ("dog", "emu", "cat"))
+    local = load(str(folder_of(tmp_path, "cat", "dog")), ("dog", "emu", "cat"))
     assert local.labelled_for(RECIPE).labels.tolist() == [2, 0]
     assert local.labelled_for(PETS).labels.tolist() == [2, 0]  # emu: no image, no trouble
 
@@ -69,27 +73,27 @@ def test_class_names_number_the_folders(tmp_path: Path) -> None:
 def test_class_names_name_the_numbers(tmp_path: Path) -> None:
     path = tmp_path / "pets.npz"
     save_npz(path, LabelledImages(np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 1, 1])))
-    named = load_local_images(str(path), ("cat", "dog"))
+    named = load(str(path), ("cat", "dog"))
     assert named.labelled_for(PETS).labels.tolist() == [2, 0, 0]
     assert named.labelled_for(RECIPE).labels.tolist() == [0, 1, 1]
-    assert load_local_images(str(path)).labelled_for(PETS).labels.tolist() == [0, 1, 1]
+    assert load(str(path)).labelled_for(PETS).labels.tolist() == [0, 1, 1]
 
 
 def test_too_few_class_names_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "pets.npz"
     save_npz(path, LabelledImages(np.zeros((1, 1, 2, 2), np.uint8), np.array([4])))
-    with pytest.raises(ConfigurationError, match="HFMDS_CLASS_NAMES has 2 names"):
-        load_local_images(str(path), ("cat", "dog"))
+    with pytest.raises(ConfigurationError, match="2 class names are given"):
+        load(str(path), ("cat", "dog"))
 
 
 def test_labels_outside_the_model_are_refused(tmp_path: Path) -> None:
-    local = load_local_images(str(folder_of(tmp_path, "0", "7")))
+    local = load(str(folder_of(tmp_path, "0", "7")))
     with pytest.raises(InvalidInput, match=rf"{tmp_path}.*0 to 7.*classes 0 to 2"):
         local.labelled_for(RECIPE)
 
 
 def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
-    local = load_local_images(str(folder_of(tmp_path, "0")))
+    local = load(str(folder_of(tmp_path, "0")))
     big = dataclasses.replace(RECIPE, model=dataclasses.replace(RECIPE.model, height=32))
     with pytest.raises(InvalidInput, match=rf"{tmp_path}.*\[1, 2, 2\].*\[1, 32, 2\]"):
         local.labelled_for(big)
@@ -98,14 +102,14 @@ def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [(), ("cat",)])
 def test_empty_folder_is_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match=str(tmp_path)):
-        load_local_images(str(tmp_path), names)
+        load(str(tmp_path), names)
 
 
 def test_class_without_images_is_refused(tmp_path: Path) -> None:
     folder_of(tmp_path, "cat")
     (tmp_path / "dog").mkdir()
     with pytest.raises(ConfigurationError, match=str(tmp_path / "dog")):
-        load_local_images(str(tmp_path))
+        load(str(tmp_path))
 
 
 def test_a_folder_called_digits_is_a_folder(
@@ -113,4 +117,4 @@ def test_a_folder_called_digits_is_a_folder(
 ) -> None:
     folder_of(tmp_path / "digits", "0")
     monkeypatch.chdir(tmp_path)
-    assert len(load_local_images("digits")) == 1
+    assert len(load("digits")) == 1
