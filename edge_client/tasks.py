@@ -14,8 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-import numpy as np
-
 from edge_client.cache import ContentCache
 from edge_client.computation import compute
 from edge_client.engine import Engine
@@ -23,6 +21,7 @@ from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from edge_client.state import DeviceState, Report
 from hfmds.algorithm.engine import Progress, Synthesis
+from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.algorithm.types import LabelledImages, Traffic
 from hfmds.data.named_images import NamedImages
@@ -135,11 +134,7 @@ class TaskRunner:
 
     def _pool(self, shards: Sequence[Digest]) -> LabelledImages:
         """The snapshot's images in the order of its manifest, as a simulated fleet merges them."""
-        batches = [read_batch(self._cache.path(d), f"shard {d}").images for d in shards]
-        return LabelledImages(
-            np.concatenate([batch.pixels for batch in batches]),
-            np.concatenate([batch.labels for batch in batches]),
-        )
+        return concatenate([read_batch(self._cache.path(d), f"shard {d}") for d in shards]).images
 
     # --- synthesis ------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from hfmds.wire.tensors import encode_batch, read_batch
 from hfmds.wire.types import Contribution, PoolSpec, Shard, Snapshot, UploadState
 from synthesis_store.admission import most_batch_bytes, require_fit
 from synthesis_store.ledger import BatchKey, Ledger, Sealed, pool_is_sealed
-from synthesis_store.merging import Merge
+from synthesis_store.merging import MergeWithSummary
 from synthesis_store.metrics import StoreMetrics
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Pools:
         self, pool_id: str, spec: PoolSpec, contributions: Iterable[Contribution]
     ) -> Snapshot:
         """The batches as a snapshot whose shards are stored, but which nobody knows yet."""
-        merge = Merge(spec.model.classes)
+        merge = MergeWithSummary(spec.model.classes)
         shards = []
         for contribution in contributions:
             batch = self._read(contribution.batch)

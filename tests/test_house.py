@@ -51,6 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "hfmds.cli": {
         "hfmds.errors",
         "hfmds.digest",
+        "hfmds.algorithm.pool",
         "hfmds.algorithm.privacy",
         "hfmds.algorithm.types",
         "hfmds.data",

@@ -7,7 +7,7 @@ contributed and not on who was first.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,26 +22,54 @@ def content_hash(pixels: NDArray[np.uint8], label: int) -> str:
     return hashlib.sha256(header + pixels.tobytes()).hexdigest()
 
 
+class Merge:
+    """Takes batches in device-id order, one at a time; of equal samples the first stays."""
+
+    def __init__(self) -> None:
+        self.duplicates = 0
+        self._seen: set[str] = set()
+
+    @property
+    def samples(self) -> int:
+        """How many were kept so far."""
+        return len(self._seen)
+
+    def add(self, batch: SyntheticBatch) -> SyntheticBatch:
+        """The samples of the batch that are new: `batch` itself if all are, maybe none."""
+        fresh = [index for index in range(len(batch)) if self._is_first(batch, index)]
+        self.duplicates += len(batch) - len(fresh)
+        if len(fresh) == len(batch):
+            return batch
+        kept = np.array(fresh, np.int64)
+        return SyntheticBatch(
+            batch.images.take(kept), batch.psnr_paired[kept], batch.psnr_nearest[kept]
+        )
+
+    def _is_first(self, batch: SyntheticBatch, index: int) -> bool:
+        name = content_hash(batch.images.pixels[index], int(batch.images.labels[index]))
+        known = name in self._seen
+        self._seen.add(name)
+        return not known
+
+
 def merge(batches: Mapping[str, SyntheticBatch]) -> SyntheticBatch:
-    """All batches in device-id order; of samples alike in pixels and label the first stays."""
-    ordered = [batches[device_id] for device_id in sorted(batches)]
-    if not ordered:
+    """All batches, by device id, as one."""
+    merging = Merge()
+    return concatenate([merging.add(batches[device_id]) for device_id in sorted(batches)])
+
+
+def concatenate(batches: Sequence[SyntheticBatch]) -> SyntheticBatch:
+    """Batches one behind the other, as they are."""
+    if not batches:
         raise InvalidInput("there is no synthetic batch to make a pool of")
-    for device_id, batch in batches.items():
-        if batch.images.pixels.shape[1:] != ordered[0].images.pixels.shape[1:]:
-            raise InvalidInput(
-                f"the synthetic batch of device {device_id!r} has images "
-                f"{list(batch.images.pixels.shape[1:])}, that of {min(batches)!r} "
-                f"{list(ordered[0].images.pixels.shape[1:])}"
-            )
-    pixels = np.concatenate([b.images.pixels for b in ordered])
-    labels = np.concatenate([b.images.labels for b in ordered])
-    first_seen: dict[str, int] = {}
-    for index, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
-        first_seen.setdefault(content_hash(image, label), index)
-    kept = np.fromiter(first_seen.values(), np.int64)
+    shapes = {batch.images.pixels.shape[1:] for batch in batches}
+    if len(shapes) > 1:
+        raise InvalidInput(f"synthetic batches have images of different shapes: {sorted(shapes)}")
     return SyntheticBatch(
-        LabelledImages(pixels[kept], labels[kept]),
-        psnr_paired=np.concatenate([b.psnr_paired for b in ordered])[kept],
-        psnr_nearest=np.concatenate([b.psnr_nearest for b in ordered])[kept],
+        LabelledImages(
+            np.concatenate([batch.images.pixels for batch in batches]),
+            np.concatenate([batch.images.labels for batch in batches]),
+        ),
+        psnr_paired=np.concatenate([batch.psnr_paired for batch in batches]),
+        psnr_nearest=np.concatenate([batch.psnr_nearest for batch in batches]),
     )

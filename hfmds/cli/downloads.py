@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.algorithm.pool import concatenate
+from hfmds.algorithm.types import SyntheticBatch
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, CorruptData, NotFound
 from hfmds.storage.blobs import FolderBlobs
@@ -69,11 +68,4 @@ async def download_snapshot(client: StoreClient, snapshot: Snapshot) -> Syntheti
             shards.append(read_batch(path, f"shard {shard.digest}"))
     if not shards:
         raise NotFound(f"snapshot {snapshot.snapshot_id} has no shards")
-    return SyntheticBatch(
-        LabelledImages(
-            np.concatenate([shard.images.pixels for shard in shards]),
-            np.concatenate([shard.images.labels for shard in shards]),
-        ),
-        np.concatenate([shard.psnr_paired for shard in shards]),
-        np.concatenate([shard.psnr_nearest for shard in shards]),
-    )
+    return concatenate(shards)

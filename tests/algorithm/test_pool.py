@@ -50,5 +50,5 @@ def test_what_makes_no_pool_is_refused():
         merge({})
     one_pixel = batch([1], [0])
     larger = LabelledImages(np.zeros((1, 1, 2, 2), np.uint8), one_pixel.images.labels)
-    with pytest.raises(InvalidInput, match=r"device 'b' has images \[1, 2, 2\], that of 'a'"):
+    with pytest.raises(InvalidInput, match="different shapes"):
         merge({"a": one_pixel, "b": replace(one_pixel, images=larger)})
