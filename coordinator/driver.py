@@ -45,7 +45,8 @@ class RunDriver:
 
     def __init__(self, record: RunRecord, parts: Parts, on_end: Callable[[str], None]) -> None:
         self.run_id = record.run_id
-        self.bell = Bell()
+        self.bell = Bell()  # rung when the driver should look again
+        self.news = Bell()  # rung by the driver when there is something to see
         self.progress: Progress | None = None
         self._record = record
         self._parts = parts
@@ -62,6 +63,7 @@ class RunDriver:
         """Leave off soon; what is recorded stays, the next start goes on from there."""
         self._stopping = True
         self.bell.ring()
+        self.news.ring()
 
     def join(self, timeout_seconds: float) -> None:
         """Wait for the thread to end."""
@@ -87,12 +89,12 @@ class RunDriver:
             self._parts.runs.pause(self.run_id, reason)
         except WrongState:  # it was cancelled meanwhile, which `heed` will notice
             return
-        self.bell.ring()
+        self.news.ring()
 
     def show(self, progress: Progress) -> None:
         if progress != self.progress:
             self.progress = progress
-            self.bell.ring()
+            self.news.ring()
 
     def on_loop(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         future = asyncio.run_coroutine_threadsafe(call(), self._parts.loop)
@@ -113,7 +115,7 @@ class RunDriver:
                     pass
             finally:
                 self._on_end(self.run_id)
-                self.bell.ring()
+                self.news.ring()
 
     def _go_on(self) -> bool:
         """Drive until the run ends, or until something is in the way; true if it may go on."""
@@ -163,7 +165,7 @@ class RunDriver:
                         "state": state.value,
                     },
                 )
-            self.bell.ring()
+            self.news.ring()
 
     def _start(self) -> Checkpoint:
         """Where the loop begins: after the last recorded round, or at w^0."""

@@ -97,15 +97,15 @@ class Runs:
         """The run at every change, with the rounds completed since; ends with the run."""
         while not self._closing:
             driver = self._drivers.get(run_id)
-            bell = driver.bell if driver else Bell()
-            rings = bell.rings
+            news = driver.news if driver else Bell()
+            rings = news.rings
             run = self._seen(await asyncio.to_thread(self._parts.runs.get, run_id))
             rounds = await asyncio.to_thread(self._parts.runs.rounds, run_id, after_round)
             yield run, rounds
             if run.state.ended:
                 return
             after_round = rounds[-1].number if rounds else after_round
-            await bell.wait_async(rings, _WATCH_SECONDS)
+            await news.wait_async(rings, _WATCH_SECONDS)
         raise Unavailable("the coordinator is stopping; watch again when it is back")
 
     def pause(self, run_id: str) -> Run:
@@ -141,7 +141,10 @@ class Runs:
     def _changed(self, record: RunRecord) -> Run:
         with log_context(run=record.run_id):
             log.info("run is %s", record.state.value)
-        self._ring(record.run_id)
+        driver = self._drivers.get(record.run_id)
+        if driver:
+            driver.bell.ring()
+            driver.news.ring()
         self._parts.dispatch.announce_all()  # work may have come, or gone, for any device
         return self._seen(record)
 
