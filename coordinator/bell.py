@@ -26,7 +26,8 @@ class Bell:
             self._condition.notify_all()
             sleepers, self._sleepers = self._sleepers, set()
         for sleeper in sleepers:
-            sleeper.get_loop().call_soon_threadsafe(_wake, sleeper)
+            if not sleeper.get_loop().is_closed():  # else nobody is there to wake
+                sleeper.get_loop().call_soon_threadsafe(_wake, sleeper)
 
     def wait(self, known_rings: int, timeout_seconds: float) -> None:
         """Block this thread until a ring after `known_rings`, or the timeout."""
