@@ -113,6 +113,7 @@ class Registry:
             seen_at = {d: sighting.last_seen_at for d, sighting in self._sightings.items()}
             here = {d for d, sighting in self._sightings.items() if self._is_here(sighting, now)}
         leases, tallies = self._tasks.leases(now), self._tasks.tallies()
+        failures = self._tasks.last_failures()
         with reading(self._engine) as session:
             return [
                 Device(
@@ -125,6 +126,7 @@ class Registry:
                     accepted_tasks=tallies.get(row.device_id, (0, 0))[0],
                     failed_tasks=tallies.get(row.device_id, (0, 0))[1],
                     task_id=leases.get(row.device_id),
+                    last_failure=failures.get(row.device_id, ""),
                 )
                 for row in session.scalars(select(DeviceRow).order_by(DeviceRow.device_id))
             ]

@@ -206,6 +206,11 @@ class RemoteFleet:
             self._control.heed()
             rings = self._control.bell.rings
             here = self._registry.available(self._run_id)
+            # Who could not do this run's work before is spared it, as long as the others suffice.
+            unable = self._tasks.unable(self._run_id)
+            able = [device_id for device_id in here if device_id not in unable]
+            if len(able) >= minimum:
+                return able
             if len(here) >= minimum:
                 return here
             self._control.show(

@@ -49,7 +49,8 @@ class Runs:
                     self._parts.metrics.show_round(record.run_id, record.last_round)
                 self._parts.metrics.run_ended(record.run_id)
             else:
-                log.info("run goes on", extra={"after_round": record.completed_rounds})
+                with log_context(run=record.run_id):
+                    log.info("run goes on", extra={"after_round": record.completed_rounds})
                 self._drive(record)
 
     def leave_off(self) -> None:

@@ -159,6 +159,14 @@ class TaskRecords:
             sent = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == run_id)
             return set(session.scalars(sent))
 
+    def unable(self, run_id: str) -> set[str]:
+        """Devices that gave a task of this run up, since it was created or last resumed."""
+        with reading(self._engine) as session:
+            failed = select(TaskRow.device_id).where(
+                TaskRow.run_id == run_id, TaskRow.state == TaskState.FAILED.name
+            )
+            return set(session.scalars(failed))
+
     # --- the device's side ----------------------------------------------------------------------
 
     def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
@@ -243,6 +251,16 @@ class TaskRecords:
             row.failures += 1
             return False
 
+    def last_failures(self) -> dict[str, str]:
+        """Why each device last gave a task up."""
+        told = (
+            select(TaskRow.device_id, TaskRow.failure)
+            .where(TaskRow.failures > 0)
+            .order_by(TaskRow.assigned_at)
+        )
+        with reading(self._engine) as session:
+            return {row[0]: row[1] for row in session.execute(told)}  # the last one stays
+
     def tallies(self) -> dict[str, tuple[int, int]]:
         """For each device, over all runs: tasks accepted, and how often it gave one up."""
         accepted = case((TaskRow.state == TaskState.ACCEPTED.name, 1), else_=0)
@@ -272,14 +290,17 @@ def end_pending(session: Session, run_id: str) -> None:
 
 def give_second_chance(session: Session, run_id: str, now: float) -> None:
     """Within a transaction that resumes a run: failed tasks and open deadlines start anew."""
+    failed = (TaskRow.run_id == run_id, TaskRow.state == TaskState.FAILED.name)
     is_open = (PhaseRow.run_id == run_id, PhaseRow.closed.is_(False))
     for phase in session.scalars(select(PhaseRow).where(*is_open)):
         phase.deadline_at = now + phase.deadline_seconds
         session.execute(
             update(TaskRow)
-            .where(*_of_phase(_key(phase)), TaskRow.state == TaskState.FAILED.name)
+            .where(*failed, *_of_phase(_key(phase)))
             .values(state=TaskState.ASSIGNED.name)
         )
+    # Those of closed phases no longer count against their devices.
+    session.execute(update(TaskRow).where(*failed).values(state=TaskState.OVER.name))
 
 
 def _primary_key(key: PhaseKey) -> tuple[str, int, str]:

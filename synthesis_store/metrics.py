@@ -69,7 +69,7 @@ class StoreMetrics:
             "hfmds_store_newest_snapshot_psnr_db",
             "Measured leakage of the newest snapshot: PSNR to the paired or the nearest real "
             "image, as mean, p99 or max.",
-            ("real_image", "statistic"),
+            ("real", "statistic"),
             registry=registry,
         )
         for reason in (*_REFUSAL_REASONS.values(), _OTHER_REASON):
@@ -89,5 +89,5 @@ class StoreMetrics:
         """The newest snapshot's size and leakage."""
         self.newest_samples.set(snapshot.samples)
         for name, decibels in dataclasses.asdict(snapshot.leakage).items():
-            real_image, statistic = name.split("_")  # "paired_mean"
-            self.newest_psnr.labels(real_image, statistic).set(decibels)
+            real, statistic = name.split("_")  # "paired_mean"
+            self.newest_psnr.labels(real, statistic).set(decibels)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
+from hfmds.cli.recipes import spec_from
 from hfmds.service.settings import ServiceSettings, settings_table
 from synthesis_store.settings import StoreSettings
 
@@ -45,3 +47,19 @@ def test_files_the_readme_names_exist() -> None:
     assert len(named) > 10
     missing = [name for name in named if not (REPOSITORY / name).exists()]
     assert not missing
+
+
+def test_the_recipe_in_the_readme_is_one(tmp_path: Path) -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    file = tmp_path / "recipe.toml"
+    file.write_text(text.partition("```toml\n")[2].partition("```")[0])
+    spec = spec_from(file, {})
+    assert spec.recipe.synthesis is not None
+    assert spec.recipe.synthesis.steps == 60
+    assert spec.policy.minimum_devices == 2
+
+
+def test_no_placeholder_is_left_in_the_docs() -> None:
+    for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
+        words = re.findall(r"^[A-Z_]{6,}$", path.read_text(), flags=re.MULTILINE)
+        assert not words, path

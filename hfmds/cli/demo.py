@@ -153,7 +153,7 @@ def _conclude(result: DemoResult, console: Console) -> None:
 def _yardstick(real_psnr: NDArray[np.float32]) -> str:
     if not len(real_psnr):  # one image per device
         return "."
-    return f"; real images to each other {decibel(float(real_psnr.mean()))} mean."
+    return f"; of real images to the nearest other one {decibel(float(real_psnr.mean()))} mean."
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hfmds.algorithm.types import Traffic
 from hfmds.cli.following import FollowedRun
 from hfmds.cli.tables import (
     accuracy_of,
@@ -24,8 +25,9 @@ from hfmds.cli.tables import (
     state_text,
 )
 from hfmds.cli.text import NOTHING, decibel, seconds, size, sparkline
-from hfmds.wire.types import Progress, Round, RunState
+from hfmds.wire.types import Phase, Progress, Round, RunState
 
+_WAITING = (Phase.WAITING_FOR_DEVICES, Phase.WAITING_FOR_STORE)
 _WIDE_COLUMNS = 96  # of a terminal that has room for all
 
 
@@ -116,7 +118,10 @@ class PlainLines:
         """Print what is new."""
         for done in new_rounds:
             self._print(followed, _round_line(followed, done))
+        progress = followed.run.progress
         state = "away" if followed.away else state_line(followed.run)
+        if state == RunState.RUNNING.value and progress and progress.phase in _WAITING:
+            state = progress.phase.value
         if state != self._told.get(followed.run.run_id):
             self._told[followed.run.run_id] = state
             self._print(followed, f"{followed.away} (trying again)" if followed.away else state)
@@ -173,6 +178,7 @@ def _round_line(followed: FollowedRun, done: Round) -> str:
     if done.pool:
         parts.append(f"PSNR {decibel(done.pool.leakage.paired_mean)}")
         parts.append(f"pool {done.pool.samples}{' new' if done.refreshed else ''}")
-    traffic = followed.traffic
+    so_far = [item.traffic for item in followed.rounds if item.number <= done.number]
+    traffic = sum(so_far, Traffic())
     parts.append(f"moved {size(traffic.received_bytes + traffic.sent_bytes)}")
     return "  ".join(parts)

@@ -140,6 +140,9 @@ def devices_table(devices: Sequence[Device], now: datetime) -> Table:
         table.add_column(name, no_wrap=True, justify="right")
     for name in ("engine", "version", "last seen", "task"):
         table.add_column(name, overflow="fold")
+    failing = any(device.last_failure for device in devices)
+    if failing:
+        table.add_column("last failure", overflow="fold")
     for device in devices:
         add_row(
             table,
@@ -152,6 +155,7 @@ def devices_table(devices: Sequence[Device], now: datetime) -> Table:
             device.profile.software_version,
             ago(device.last_seen_at, now),
             device.task_id or NOTHING,
+            *((device.last_failure or NOTHING,) if failing else ()),
         )
     return table
 

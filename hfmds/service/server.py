@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from hfmds.errors import ConfigurationError
 from hfmds.service.address import bound_socket, join_address, split_address
 from hfmds.service.interceptors import CallInterceptor
 from hfmds.service.rpc_metrics import RpcMetrics
+
+log = logging.getLogger(__name__)
 
 _OPTIONS = (
     # Two servers on one port would each get half of the calls: a taken port must fail.
@@ -94,6 +97,8 @@ class GrpcServer:
         """Tell health checks whether to send calls here, and if not, why."""
         self._unready_reason = None if ready else reason
         await self._publish_health()
+        if ready:
+            log.info("ready", extra={"grpc": self._address})
 
     def unready_reason(self) -> str | None:
         """Why calls should not be sent here now; None when they may."""

@@ -171,6 +171,7 @@ def device_message(device: Device) -> pb.Device:
         accepted_tasks=device.accepted_tasks,
         failed_tasks=device.failed_tasks,
         task_id=device.task_id or "",
+        last_failure=device.last_failure,
     )
 
 
@@ -184,4 +185,5 @@ def device_from(message: pb.Device) -> Device:
         accepted_tasks=message.accepted_tasks,
         failed_tasks=message.failed_tasks,
         task_id=message.task_id or None,
+        last_failure=message.last_failure,
     )

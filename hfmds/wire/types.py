@@ -230,6 +230,7 @@ class Device:
     accepted_tasks: int
     failed_tasks: int
     task_id: str | None
+    last_failure: str = ""
 
 
 # --- the synthesis store ------------------------------------------------------------------------

@@ -317,3 +317,24 @@ def test_a_model_that_diverged_is_recorded_and_the_run_goes_on(tmp_path: Path) -
             assert not math.isfinite(first.evaluation.loss)
 
     asyncio.run(scenario())
+
+
+def test_a_device_that_could_not_do_the_work_is_spared_it_while_others_suffice(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            able, broken = await bench.arrive("able", "broken")
+            await bench.create(make_spec(rounds=2))
+            await bench.dispatch.report_failure("broken", (await broken).task_id, "too small")
+            await bench.do("able", await able, echo)
+            waiting = asyncio.create_task(bench.check_in("broken", 30.0))
+            await bench.play("able", 1, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert not waiting.done()
+            waiting.cancel()
+            assert [item.device_ids for item in bench.runs.rounds("run")] == [("able",)] * 2
+            failures = {device.device_id: device.last_failure for device in bench.runs.devices()}
+            assert failures == {"able": "", "broken": "too small"}
+
+    asyncio.run(scenario())

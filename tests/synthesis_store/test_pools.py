@@ -576,10 +576,8 @@ def test_stale_uploads_are_purged_at_the_start_and_at_sealing(tmp_path: Path, st
 def test_the_newest_snapshots_leakage_is_measured(store: Store) -> None:
     snapshot = store.seal(a=store.put("a", make_batch(1)))
     shown = {
-        (real_image, statistic): store.metric(
-            "newest_snapshot_psnr_db", real_image=real_image, statistic=statistic
-        )
-        for real_image in ("paired", "nearest")
+        (real, statistic): store.metric("newest_snapshot_psnr_db", real=real, statistic=statistic)
+        for real in ("paired", "nearest")
         for statistic in ("mean", "p99", "max")
     }
     assert shown["paired", "mean"] == snapshot.leakage.paired_mean

@@ -141,6 +141,7 @@ DEVICE = Device(
     accepted_tasks=8,
     failed_tasks=1,
     task_id="task-1",
+    last_failure="images are too small",
 )
 
 POOL_SPEC = PoolSpec(
