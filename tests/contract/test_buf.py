@@ -32,12 +32,14 @@ def committed(revision: str) -> bool:
 
 
 def baseline() -> str | None:
-    """What must not be broken: main, or on main itself the commit before."""
+    """What must not be broken: main; on main itself, the commit before what is being changed."""
     head = run("git", "rev-parse", "HEAD").stdout.strip()
     for revision in ("origin/main", "main", "HEAD"):
         if committed(revision):
             commit = run("git", "rev-parse", revision).stdout.strip()
-            return f"{commit}~1" if commit == head and committed("HEAD~1") else commit
+            changing = run("git", "diff", "--quiet", "HEAD", "--", "protos").returncode != 0
+            on_main = commit == head and not changing
+            return "HEAD~1" if on_main and committed("HEAD~1") else commit
     return None
 
 
