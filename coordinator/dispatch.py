@@ -230,6 +230,13 @@ class Dispatch:
             self._metrics.task_ended(task.key.kind, "failed")
             self._on_result(task.key.run_id)
 
+    async def leave(self, device_id: str) -> None:
+        """Let a device stop: nobody waits for it, and its task waits for its return."""
+        runs = await asyncio.to_thread(self._tasks.expire_leases, device_id)
+        self._registry.left(device_id)
+        for run_id in runs:
+            self._on_result(run_id)
+
     async def _answerable(self, device_id: str, task_id: str, kind: Kind) -> Task:
         """The device's task, if it is of this kind and its answer is wanted or known."""
         task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)

@@ -27,7 +27,7 @@ class _Sighting:
     run_id: str  # the only run it works for; empty: any
     last_seen_at: float
     waiting: int = 0  # check-ins that are open
-    broken: bool = False  # its last check-in was cut off
+    broken: bool = False  # its last check-in was cut off, or it said goodbye
 
 
 class Registry:
@@ -78,6 +78,13 @@ class Registry:
             sighting = self._sightings.get(device_id)
             if sighting:
                 sighting.last_seen_at, sighting.broken = self._clock(), False
+
+    def left(self, device_id: str) -> None:
+        """Note that a device has gone, until it checks in again."""
+        with self._lock:
+            sighting = self._sightings.get(device_id)
+            if sighting:
+                sighting.broken = True
 
     def available(self, run_id: str) -> list[str]:
         """The devices that are there, working or not, and would work for this run, by id."""

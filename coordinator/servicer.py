@@ -106,6 +106,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         await self._dispatch.report_failure(*_ids(request), reason)
         return coordinator_pb2.ReportFailureResponse()
 
+    async def Leave(
+        self, request: coordinator_pb2.LeaveRequest, context: grpc.aio.ServicerContext
+    ) -> coordinator_pb2.LeaveResponse:
+        await self._dispatch.leave(require_id(request.device_id, "device_id"))
+        return coordinator_pb2.LeaveResponse()
+
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """AdminService: what operators call."""

@@ -209,6 +209,14 @@ class TaskRecords:
             row.lease_expires_at = now + seconds
             return seconds
 
+    def expire_leases(self, device_id: str) -> set[str]:
+        """Let the leases of a device that has gone run out now; the runs they were of."""
+        held = (TaskRow.device_id == device_id, TaskRow.state == TaskState.LEASED.name)
+        with transaction(self._engine) as session:
+            runs = set(session.scalars(select(TaskRow.run_id).where(*held)))
+            session.execute(update(TaskRow).where(*held).values(lease_expires_at=0.0))
+            return runs
+
     def get(self, device_id: str, task_id: str) -> Task:
         """A device's own task."""
         with reading(self._engine) as session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import sys
 from contextlib import AsyncExitStack, closing
@@ -21,6 +22,7 @@ from edge_client.settings import EdgeSettings
 from edge_client.state import DeviceState
 from edge_client.tasks import TaskRunner
 from hfmds.data.named_images import load_named_images
+from hfmds.errors import HfmdsError
 from hfmds.service.channel import Backoff, Peer
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
@@ -28,6 +30,8 @@ from hfmds.service.telemetry import log_context
 from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.types import DeviceProfile
+
+log = logging.getLogger(__name__)
 
 
 async def serve(settings: EdgeSettings, stop: asyncio.Event) -> None:
@@ -63,6 +67,7 @@ async def _work(settings: EdgeSettings) -> None:
 
         coordinator = CoordinatorClient(settings.coordinator_peer, state.device_id)
         stack.push_async_callback(coordinator.close)
+        stack.push_async_callback(_say_goodbye, coordinator)
         store = StoreClient(settings.store_peer)
         stack.push_async_callback(store.close)
         patience = patience_with(settings.coordinator_peer)
@@ -82,6 +87,13 @@ async def _work(settings: EdgeSettings) -> None:
         )
         stack.enter_context(published_addresses(settings.address_file, metrics=server.address))
         await agent.run()
+
+
+async def _say_goodbye(coordinator: CoordinatorClient) -> None:
+    try:
+        await coordinator.leave()
+    except HfmdsError as error:  # then it will be missed, only later
+        log.debug("the coordinator did not hear the goodbye: %s", error)
 
 
 def _software_version() -> str:

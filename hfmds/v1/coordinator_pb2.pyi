@@ -225,3 +225,13 @@ class ReportFailureRequest(_message.Message):
 class ReportFailureResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("device_id",)
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    def __init__(self, device_id: _Optional[str] = ...) -> None: ...
+
+class LeaveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -37,6 +37,7 @@ class CoordinatorServiceStub:
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     CheckIn -> ...
+    Leave, when it stops
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
     on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
@@ -88,6 +89,11 @@ class CoordinatorServiceStub:
                 request_serializer=hfmds_dot_v1_dot_coordinator__pb2.ReportFailureRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_coordinator__pb2.ReportFailureResponse.FromString,
                 _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/hfmds.v1.CoordinatorService/Leave',
+                request_serializer=hfmds_dot_v1_dot_coordinator__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_coordinator__pb2.LeaveResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServiceServicer:
@@ -102,6 +108,7 @@ class CoordinatorServiceServicer:
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     CheckIn -> ...
+    Leave, when it stops
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
     on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
@@ -197,6 +204,17 @@ class CoordinatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Leave(self, request, context):
+        """Says that the device stops for now, so that no round waits for it. A courtesy: a device that vanishes
+        without it is missed when its lease or the time for being heard of runs out.
+
+        Effect: the device is away until it checks in again, and gets back the task it held, if that is still open.
+        Idempotent. Status: INVALID_ARGUMENT for a malformed id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -240,6 +258,11 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.ReportFailureRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_coordinator__pb2.ReportFailureResponse.SerializeToString,
             ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.LeaveRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_coordinator__pb2.LeaveResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'hfmds.v1.CoordinatorService', rpc_method_handlers)
@@ -260,6 +283,7 @@ class CoordinatorService:
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     CheckIn -> ...
+    Leave, when it stops
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
     on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
@@ -471,6 +495,33 @@ class CoordinatorService:
             '/hfmds.v1.CoordinatorService/ReportFailure',
             hfmds_dot_v1_dot_coordinator__pb2.ReportFailureRequest.SerializeToString,
             hfmds_dot_v1_dot_coordinator__pb2.ReportFailureResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.CoordinatorService/Leave',
+            hfmds_dot_v1_dot_coordinator__pb2.LeaveRequest.SerializeToString,
+            hfmds_dot_v1_dot_coordinator__pb2.LeaveResponse.FromString,
             options,
             channel_credentials,
             insecure,

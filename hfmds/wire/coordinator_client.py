@@ -31,6 +31,7 @@ from hfmds.wire.types import (
 
 _CALL_SECONDS = 30.0
 _TRANSFER_SECONDS = 600.0
+_GOODBYE_SECONDS = 2.0
 
 
 class CoordinatorClient:
@@ -131,6 +132,11 @@ class CoordinatorClient:
             self._peer, self._stub.SubmitSynthesis, request, timeout_seconds=_CALL_SECONDS
         )
         return bool(response.already_accepted)
+
+    async def leave(self) -> None:
+        """Tell that this device stops for now."""
+        request = pb.LeaveRequest(device_id=self._device_id)
+        await call(self._peer, self._stub.Leave, request, timeout_seconds=_GOODBYE_SECONDS)
 
     async def report_failure(self, task_id: str, reason: str) -> None:
         """Give a task up."""

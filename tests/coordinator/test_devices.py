@@ -280,3 +280,24 @@ def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(tmp_path:
                 await bench.upload("a", assignment, b"weights")
 
     asyncio.run(scenario())
+
+
+def test_nobody_waits_for_a_device_that_said_goodbye_and_it_gets_its_task_back(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            here, leaving = await bench.arrive("here", "leaving")
+            await bench.create(make_spec(rounds=2, devices=1))
+            task = await leaving
+            await bench.dispatch.leave("leaving")
+            states = {device.device_id: device.state for device in bench.runs.devices()}
+            assert states["leaving"] is DeviceState.AWAY
+            assert await bench.check_in("leaving") == task
+            await bench.dispatch.leave("leaving")
+            await bench.do("here", await here, echo)
+            await bench.play("here", 1, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert [item.device_ids for item in bench.runs.rounds("run")] == [("here",)] * 2
+
+    asyncio.run(scenario())

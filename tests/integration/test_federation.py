@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import pytest
@@ -37,10 +38,12 @@ from hfmds.data.statistics import normalisation_of
 from hfmds.service.peer import Peer
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import Round, RoundPolicy, Run, RunSpec, RunState
+from hfmds.wire.types import DeviceState, Round, RoundPolicy, Run, RunSpec, RunState
 from tests.integration.programs import Program, Programs
 
 pytestmark = pytest.mark.integration
+
+Result = TypeVar("Result")
 
 DEVICES = ("device-a", "device-b", "device-c")
 SIZE = 16
@@ -95,10 +98,8 @@ def simulated(experiment: Experiment) -> list[RoundResult]:
     return list(federate(fleet, recipe, start))
 
 
-def with_admin(
-    coordinator: str, work: Callable[[AdminClient], Awaitable[tuple[Run, tuple[Round, ...]]]]
-) -> tuple[Run, tuple[Round, ...]]:
-    async def call() -> tuple[Run, tuple[Round, ...]]:
+def with_admin(coordinator: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
+    async def call() -> Result:
         client = AdminClient(Peer("coordinator", coordinator, "HFMDS_COORDINATOR"))
         try:
             async with asyncio.timeout(150):
@@ -164,6 +165,16 @@ def test_simulated_and_real_fleets_learn_the_same_weights(
             assert astuple(pool.leakage) == pytest.approx(astuple(local_pool.leakage))
         assert recorded.traffic.sent_bytes > 0
     _metrics_tell_of_the_run(coordinator_program)
+    assert devices["device-a"].stop() == 0
+
+    async def states(client: AdminClient) -> dict[str, DeviceState]:
+        return {device.device_id: device.state for device in await client.list_devices()}
+
+    assert with_admin(coordinator, states) == {
+        "device-a": DeviceState.AWAY,  # it said goodbye
+        "device-b": DeviceState.AVAILABLE,
+        "device-c": DeviceState.AVAILABLE,
+    }
     for program in (*devices.values(), coordinator_program):
         assert program.stop() == 0, program.log.read_text()
     trained = [r for r in devices["device-a"].records() if r.get("run") == "crown"]
