@@ -26,38 +26,31 @@ class Aggregate:
     traffic: Traffic
 
 
-def aggregate(updates: Iterable[Update], like: Weights, *, by_samples: bool = False) -> Aggregate:
+def aggregate(updates: Iterable[Update], like: Weights) -> Aggregate:
     """The mean over updates, which must come in device-id order and match `like` in form.
 
-    Uniform, as in the paper; `by_samples` weighs each device by its number of samples instead.
+    Uniform, as in the paper: a device's number of samples does not count.
     """
     sums = {name: np.zeros(array.shape, np.float64) for name, array in like.items()}
     devices: list[str] = []
-    loss, traffic, total = 0.0, Traffic(), 0
+    loss, traffic = 0.0, Traffic()
     for update in updates:
         if devices and update.device_id <= devices[-1]:
             raise InvalidInput(
                 f"the update of device {update.device_id!r} comes after that of {devices[-1]!r}; "
                 "updates must come once per device, in device-id order"
             )
-        share = update.samples if by_samples else 1
-        if share < 1:
-            raise InvalidInput(
-                f"the update of device {update.device_id!r} is over {update.samples} samples; "
-                "it must be at least 1"
-            )
-        _add(sums, update, share)
+        _add(sums, update)
         devices.append(update.device_id)
-        total += share
         loss += update.loss
         traffic += update.traffic
     if not devices:
         raise Unavailable("no device delivered an update; the round can be tried again")
-    mean = {name: (sums[name] / total).astype(np.float32) for name in sums}
+    mean = {name: (sums[name] / len(devices)).astype(np.float32) for name in sums}
     return Aggregate(mean, tuple(devices), loss / len(devices), traffic)
 
 
-def _add(sums: dict[str, NDArray[np.float64]], update: Update, share: int) -> None:
+def _add(sums: dict[str, NDArray[np.float64]], update: Update) -> None:
     """Add one update to the sums, or refuse it by its device's name."""
     whose = f"the update of device {update.device_id!r}"
     missing, unexpected = sums.keys() - update.weights.keys(), update.weights.keys() - sums.keys()
@@ -74,4 +67,4 @@ def _add(sums: dict[str, NDArray[np.float64]], update: Update, share: int) -> No
             )
         if not np.isfinite(array).all():
             raise InvalidInput(f"{whose} has a value in {name!r} that is not a finite number")
-        total += share * array.astype(np.float64)
+        total += array

@@ -73,9 +73,6 @@ class Blobs(Protocol):
     def digests(self) -> Iterator[Digest]:
         """All that is here; looks at every blob, so ask seldom."""
 
-    def total_bytes(self) -> int:
-        """The size of all content together; looks at every blob, so ask seldom."""
-
 
 class FolderBlobs:
     """Blobs as files in `folder`, two levels deep: `ab/cd/abcd...`.
@@ -174,9 +171,6 @@ class FolderBlobs:
     def digests(self) -> Iterator[Digest]:
         for path in self._folder.glob("??/??/*"):
             yield Digest(path.name, _size_bytes(path))
-
-    def total_bytes(self) -> int:
-        return sum(_size_bytes(path) for path in self._folder.glob("??/??/*"))
 
     def _path(self, digest: Digest) -> Path:
         name = digest.sha256

@@ -33,11 +33,6 @@ def test_uniform_mean():
     assert result.traffic == Traffic(9, 15)
 
 
-def test_mean_by_samples():
-    result = aggregate([update("d1", 1, 30), update("d2", 5, 10)], LIKE, by_samples=True)
-    assert result.weights["a"].tolist() == [2, 2]
-
-
 def test_small_values_survive_next_to_large_ones():
     values = [1e8, *[1.0] * 8, -1e8]
     result = aggregate([update(f"d{i}", v) for i, v in enumerate(values)], LIKE)
@@ -83,8 +78,3 @@ def test_an_update_out_of_order_or_twice_is_refused(second: str):
 def test_a_bad_update_is_refused_by_its_devices_name(bad: Update, message: str):
     with pytest.raises(InvalidInput, match=message):
         aggregate([update("d1"), bad], LIKE)
-
-
-def test_a_weight_of_no_samples_is_refused():
-    with pytest.raises(InvalidInput, match="device 'd1' is over 0 samples"):
-        aggregate([update("d1", samples=0)], LIKE, by_samples=True)

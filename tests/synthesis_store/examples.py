@@ -111,7 +111,7 @@ class Store:
 
     def held_bytes(self) -> int:
         """Everything that lies around: content, and uploads that broke."""
-        return self.blobs.total_bytes() + sum(
+        return sum(blob.size_bytes for blob in self.blobs.digests()) + sum(
             path.stat().st_size for path in self.staging._folder.iterdir()
         )
 

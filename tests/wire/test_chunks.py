@@ -64,9 +64,6 @@ class MemoryBlobs:
     def verify(self, digest: Digest) -> None:
         assert digest_of(self._contents[digest]) == digest
 
-    def total_bytes(self) -> int:
-        return sum(map(len, self._contents.values()))
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Content:
