@@ -6,7 +6,7 @@ taken in device-id order, so the same updates give the same bits on every run an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,12 +26,13 @@ class Aggregate:
     traffic: Traffic
 
 
-def aggregate(updates: Iterable[Update], like: Weights) -> Aggregate:
+def mean_of(updates: Iterable[Update], like: Weights, names: Collection[str]) -> Aggregate:
     """The mean over updates, which must come in device-id order and match `like` in form.
 
-    Uniform, as in the paper: a device's number of samples does not count.
+    Uniform, as in the paper: a device's number of samples does not count. `names` are the weights
+    that updates have, and must have; the others stay as they are in `like`.
     """
-    sums = {name: np.zeros(array.shape, np.float64) for name, array in like.items()}
+    sums = {name: np.zeros(like[name].shape, np.float64) for name in names}
     devices: list[str] = []
     loss, traffic = 0.0, Traffic()
     for update in updates:
@@ -46,8 +47,11 @@ def aggregate(updates: Iterable[Update], like: Weights) -> Aggregate:
         traffic += update.traffic
     if not devices:
         raise Unavailable("no device delivered an update; the round can be tried again")
-    mean = {name: (sums[name] / len(devices)).astype(np.float32) for name in sums}
-    return Aggregate(mean, tuple(devices), loss / len(devices), traffic)
+    weights = {
+        name: (sums[name] / len(devices)).astype(np.float32) if name in sums else like[name]
+        for name in like
+    }
+    return Aggregate(weights, tuple(devices), loss / len(devices), traffic)
 
 
 def _add(sums: dict[str, NDArray[np.float64]], update: Update) -> None:

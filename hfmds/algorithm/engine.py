@@ -1,28 +1,56 @@
-"""What an engine hands back for a device's task, whichever engine ran it. Only numpy.
+"""A device's task and what comes of it, whichever engine does the work. Only numpy.
 
-The reference engine is in torch: `training.train`, `synthesis.synthesise`, `evaluation.evaluate`.
+The reference engine is in torch: `hfmds.algorithm.methods`, by the method that the recipe names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hfmds.algorithm.prototypes import Prototypes
-from hfmds.algorithm.types import SyntheticBatch, Weights
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+from hfmds.errors import InvalidInput
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called after each step with steps done and steps in all; raising from it ends the work."""
+
+Memory: TypeAlias = Mapping[str, NDArray[np.float32]]
+"""What a device keeps of a task for its next one of the same kind and run; it never leaves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """All that one device's task depends on: the same values give the same result."""
+
+    recipe: Recipe
+    round_number: int  # t
+    weights: Weights  # w^t
+    shard: LabelledImages  # the device's own data
+    seed: int
+    pool: LabelledImages | None = None  # D_syn; None before the first
+    memory: Memory = field(default_factory=dict)  # empty at the first task
+
+    def __post_init__(self) -> None:
+        self.shard.require_fit(self.recipe.model, "the device's shard")
+        if not len(self.shard):
+            raise InvalidInput("the device's shard is empty; a device needs data to take part")
+        if self.pool is not None:
+            self.pool.require_fit(self.recipe.model, "the synthetic pool")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
     """w_k^t and how it came about."""
 
-    weights: Weights
+    weights: Weights  # those that the method trains in this round
     samples: int  # in the shard
     loss: float  # mean over the last local epoch
+    memory: Memory = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +70,5 @@ class Synthesis:
     """What one device made, what it keeps for its next time, and how it went."""
 
     batch: SyntheticBatch
-    prototypes: Prototypes
-    health: SynthesisHealth
+    memory: Memory = field(default_factory=dict)
+    health: SynthesisHealth | None = None  # only a synthesis by feature matching has one

@@ -7,7 +7,8 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from hfmds.algorithm.models import model_with
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.types import Evaluation, LabelledImages, ModelSpec, Normalisation, Weights
+from hfmds.algorithm.recipes import ModelSpec, Normalisation
+from hfmds.algorithm.types import Evaluation, LabelledImages, Weights
 from hfmds.errors import InvalidInput
 
 _CHUNK = 256  # images at a time, to bound memory

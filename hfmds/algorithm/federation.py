@@ -1,7 +1,7 @@
 """Algorithm 1: the loop, over any fleet.
 
 The loop never learns whether the devices are simulated in this process (`local_fleet`) or real
-ones behind a network: a `Fleet` answers either way. No torch, no network, no clock, no storage.
+ones behind a network: a `Fleet` answers either way. No network, no clock, no storage.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from hfmds.algorithm.aggregation import aggregate
+from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import sample_cohort
 from hfmds.algorithm.types import (
     Checkpoint,
     Evaluation,
     Pool,
-    Recipe,
     RoundResult,
     Traffic,
     Update,
@@ -57,12 +57,13 @@ class Fleet(Protocol):
 
 def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundResult]:
     """Run the rounds after `start`, yielding each; save its checkpoint to be able to resume."""
+    method = method_of(recipe)
     weights, pool = start.weights, start.pool
     for t in range(start.round_number + 1, recipe.rounds + 1):
         traffic = Traffic()
 
         # DataSynthesis: every T_d rounds; the new pool D_syn replaces the old one.
-        refresh = recipe.synthesis is not None and recipe.synthesis.refreshes(t)
+        refresh = recipe.method.refreshes(t)
         if refresh:
             pool = fleet.synthesise(t, weights)
             traffic += pool.traffic
@@ -73,14 +74,14 @@ def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundR
             raise Unavailable(f"round {t}: no device is available; start or reconnect devices")
         updates = fleet.train(t, weights, pool, cohort)
 
-        # w^{t+1}: the mean over K_t.
-        mean = aggregate(updates, like=weights)
-        weights = mean.weights
+        # w^{t+1}: the mean over K_t, and whatever else the method's server does.
+        aggregate = method.aggregate(t, weights, updates)
+        weights = aggregate.weights
         yield RoundResult(
             checkpoint=Checkpoint(t, weights, pool),
-            cohort=mean.devices,
+            cohort=aggregate.devices,
             refreshed=refresh,
-            training_loss=mean.loss,
+            training_loss=aggregate.loss,
             evaluation=fleet.evaluate(weights),
-            traffic=traffic + mean.traffic,
+            traffic=traffic + aggregate.traffic,
         )

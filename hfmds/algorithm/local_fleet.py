@@ -1,32 +1,60 @@
-"""A fleet inside this process: devices are shards of a data set, worked through one by one.
+"""A fleet inside this process: devices are shards of a data set.
 
 For simulation, research and tests. With the same recipe it gives the weights that real devices
 give, because each task's seed is derived as the coordinator derives it. It moves no bytes, so its
-traffic is zero, and keeps its pools in memory only.
+traffic is zero. What its devices remember and its pools are in memory; `state` and `restore` carry
+them over to another process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
-from hfmds.algorithm.engine import SynthesisHealth
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.engine import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.evaluation import evaluate
+from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.privacy import summarise_leakage
-from hfmds.algorithm.prototypes import Prototypes
-from hfmds.algorithm.seeds import task_seed
-from hfmds.algorithm.synthesis import synthesise
-from hfmds.algorithm.training import train
+from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.seeds import Phase, task_seed
 from hfmds.algorithm.types import (
     Evaluation,
     LabelledImages,
     Pool,
-    Recipe,
     SyntheticBatch,
     Update,
     Weights,
 )
 from hfmds.errors import InvalidInput, NotFound
+
+Result = TypeVar("Result")
+
+_KEPT_ROUNDS = 2  # of each device's memory: a replayed round starts from the round before it
+
+
+class Workers(Protocol):
+    """What does the devices' work; results come in the order of the tasks."""
+
+    def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
+        """ClientUpdate of each."""
+
+    def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
+        """DataSynthesis of each."""
+
+
+class InProcess:
+    """Does one task after the other, in the calling thread."""
+
+    def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
+        return (method_of(work.recipe).train(work) for work in works)
+
+    def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
+        return (method_of(work.recipe).synthesise(work) for work in works)
 
 
 class LocalFleet:
@@ -37,37 +65,36 @@ class LocalFleet:
         recipe: Recipe,
         shards: Mapping[str, LabelledImages],
         held_out: LabelledImages | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        if not shards:
-            raise InvalidInput("a fleet needs at least one device with a shard")
         for device_id, shard in shards.items():
             shard.require_fit(recipe.model, f"the shard of device {device_id!r}")
+        # A device without data has nothing to learn from: it is never available.
+        self._shards = {d: shards[d] for d in sorted(shards) if len(shards[d])}
+        if not self._shards:
+            raise InvalidInput("a fleet needs at least one device with images")
         self._recipe = recipe
-        self._shards = {device_id: shards[device_id] for device_id in sorted(shards)}
         self._held_out = held_out
+        self._workers = workers or InProcess()
         self._pools: dict[str, SyntheticBatch] = {}
-        # By round, then device: a replayed refresh must start from the refresh before it.
-        self._prototypes: dict[int, dict[str, Prototypes]] = {}
+        self._memories: defaultdict[tuple[str, str], dict[int, Memory]] = defaultdict(dict)
         self._health: dict[int, dict[str, SynthesisHealth]] = {}
+
+    # --- Fleet ----------------------------------------------------------------------------------
 
     def available(self, round_number: int) -> Sequence[str]:
         return tuple(self._shards)
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
-        earlier = [t for t in self._prototypes if t < round_number]
-        previous = self._prototypes[max(earlier)] if earlier else {}
-        made = {
-            device_id: synthesise(
-                self._recipe,
-                weights,
-                shard,
-                previous.get(device_id, {}),
-                task_seed(self._recipe.seed, "synthesise", round_number, device_id),
-            )
-            for device_id, shard in self._shards.items()
-        }
-        self._prototypes[round_number] = {d: s.prototypes for d, s in made.items()}
-        self._health[round_number] = {d: s.health for d, s in made.items()}
+        devices = tuple(self._shards)
+        works = self._works("synthesise", round_number, weights, None, devices)
+        made: dict[str, Synthesis] = {}
+        for device_id, synthesis in _by_device(
+            devices, self._workers.synthesise(works), round_number
+        ):
+            self._remember("synthesise", device_id, round_number, synthesis.memory)
+            made[device_id] = synthesis
+        self._health[round_number] = {d: s.health for d, s in made.items() if s.health}
         merged = merge({d: s.batch for d, s in made.items()})
         snapshot_id = f"round-{round_number}"
         self._pools[snapshot_id] = merged
@@ -77,10 +104,11 @@ class LocalFleet:
     def train(
         self, round_number: int, weights: Weights, pool: Pool | None, cohort: Sequence[str]
     ) -> Iterator[Update]:
-        images = self.pool_images(pool) if pool else None
-        for device_id in sorted(cohort):
-            seed = task_seed(self._recipe.seed, "train", round_number, device_id)
-            trained = train(self._recipe, weights, self._shards[device_id], images, seed)
+        devices = sorted(cohort)
+        images = self.pool_batch(pool).images if pool else None
+        works = self._works("train", round_number, weights, images, devices)
+        for device_id, trained in _by_device(devices, self._workers.train(works), round_number):
+            self._remember("train", device_id, round_number, trained.memory)
             yield Update(device_id, trained.weights, trained.samples, trained.loss)
 
     def evaluate(self, weights: Weights) -> Evaluation | None:
@@ -88,17 +116,107 @@ class LocalFleet:
             return None
         return evaluate(self._recipe.model, weights, self._recipe.normalisation, self._held_out)
 
-    def pool_images(self, pool: Pool) -> LabelledImages:
-        """The images of a pool this fleet has sealed."""
+    # --- looking inside -------------------------------------------------------------------------
+
+    def pool_batch(self, pool: Pool) -> SyntheticBatch:
+        """What a pool that this fleet has sealed, or was restored with, holds."""
         if pool.snapshot_id not in self._pools:
             raise NotFound(
-                f"this fleet has no pool {pool.snapshot_id!r}: it keeps pools in memory only; "
-                "resume with the fleet that made it, or before its refresh"
+                f"this fleet has no pool {pool.snapshot_id!r}: restore the state of the fleet "
+                "that made it, or resume before its refresh"
             )
-        return self._pools[pool.snapshot_id].images
+        return self._pools[pool.snapshot_id]
 
     def health(self, round_number: int) -> Mapping[str, SynthesisHealth]:
-        """How each device's synthesis went at a refresh."""
+        """How each device's synthesis went at a refresh of this process."""
         if round_number not in self._health:
             raise NotFound(f"there was no refresh at round {round_number}")
         return self._health[round_number]
+
+    # --- carrying over --------------------------------------------------------------------------
+
+    def state(self, pool: Pool | None) -> dict[str, NDArray[np.generic]]:
+        """What the devices remember, and this pool, as named arrays."""
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for (phase, device_id), by_round in self._memories.items():
+            for round_number, memory in by_round.items():
+                for name, array in memory.items():
+                    arrays[f"memory/{phase}/{device_id}/{round_number}/{name}"] = array
+        if pool:
+            batch = self.pool_batch(pool)
+            values: dict[str, NDArray[Any] | None] = {
+                "pixels": batch.images.pixels,
+                "labels": batch.images.labels,
+                "shares": batch.images.shares,
+                "psnr_paired": batch.psnr_paired,
+                "psnr_nearest": batch.psnr_nearest,
+            }
+            for name, value in values.items():
+                if value is not None:
+                    arrays[f"pool/{pool.snapshot_id}/{name}"] = value
+        return arrays
+
+    def restore(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take over the `state` of another fleet of the same recipe and shards."""
+        memories: defaultdict[tuple[str, str], dict[int, dict[str, NDArray[np.float32]]]]
+        memories = defaultdict(lambda: defaultdict(dict))
+        pools: defaultdict[str, dict[str, NDArray[np.generic]]] = defaultdict(dict)
+        for name, array in arrays.items():
+            match name.split("/", 4):
+                case ["memory", phase, device_id, round_number, weight]:
+                    memories[phase, device_id][int(round_number)][weight] = array.astype(np.float32)
+                case ["pool", snapshot_id, field]:
+                    pools[snapshot_id][field] = array
+        for key, by_round in memories.items():
+            self._memories[key] = dict(by_round)
+        for snapshot_id, fields in pools.items():
+            pixels, labels, shares = fields["pixels"], fields["labels"], fields.get("shares")
+            self._pools[snapshot_id] = SyntheticBatch(
+                LabelledImages(
+                    pixels.astype(np.uint8),
+                    labels.astype(np.int64),
+                    None if shares is None else shares.astype(np.float32),
+                ),
+                psnr_paired=fields["psnr_paired"].astype(np.float32),
+                psnr_nearest=fields["psnr_nearest"].astype(np.float32),
+            )
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _works(
+        self,
+        phase: Phase,
+        round_number: int,
+        weights: Weights,
+        pool: LabelledImages | None,
+        devices: Sequence[str],
+    ) -> Iterator[LocalWork]:
+        for device_id in devices:
+            earlier = [t for t in self._memories[phase, device_id] if t < round_number]
+            yield LocalWork(
+                recipe=self._recipe,
+                round_number=round_number,
+                weights=weights,
+                shard=self._shards[device_id],
+                seed=task_seed(self._recipe.seed, phase, round_number, device_id),
+                pool=pool,
+                memory=self._memories[phase, device_id][max(earlier)] if earlier else {},
+            )
+
+    def _remember(self, phase: Phase, device_id: str, round_number: int, memory: Memory) -> None:
+        if memory:
+            by_round = self._memories[phase, device_id]
+            by_round[round_number] = memory
+            for old in sorted(by_round)[:-_KEPT_ROUNDS]:
+                del by_round[old]
+
+
+def _by_device(
+    devices: Sequence[str], results: Iterator[Result], round_number: int
+) -> Iterator[tuple[str, Result]]:
+    """Each device with its result; an error says whose it is."""
+    for device_id in devices:
+        try:
+            yield device_id, next(results)
+        except InvalidInput as error:
+            raise InvalidInput(f"round {round_number}, device {device_id!r}: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.types import Normalisation
+from hfmds.algorithm.recipes import Normalisation
 
 
 def normalise(pixels: NDArray[np.uint8], by: Normalisation) -> NDArray[np.float32]:

@@ -10,16 +10,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.errors import InvalidInput
 
 
-def content_hash(pixels: NDArray[np.uint8], label: int) -> str:
-    """SHA-256 in hex of one sample: its label, its shape and its pixels."""
-    header = f"{label}:{'x'.join(map(str, pixels.shape))}:".encode()
-    return hashlib.sha256(header + pixels.tobytes()).hexdigest()
+def content_hash(images: LabelledImages, index: int) -> str:
+    """SHA-256 in hex of one sample: its label, its shape, its pixels and its class shares."""
+    pixels = images.pixels[index]
+    header = f"{images.labels[index]}:{'x'.join(map(str, pixels.shape))}:".encode()
+    shares = b"" if images.shares is None else images.shares[index].tobytes()
+    return hashlib.sha256(header + pixels.tobytes() + shares).hexdigest()
 
 
 class Merge:
@@ -46,7 +47,7 @@ class Merge:
         )
 
     def _is_first(self, batch: SyntheticBatch, index: int) -> bool:
-        name = content_hash(batch.images.pixels[index], int(batch.images.labels[index]))
+        name = content_hash(batch.images, index)
         known = name in self._seen
         self._seen.add(name)
         return not known
@@ -65,10 +66,14 @@ def concatenate(batches: Sequence[SyntheticBatch]) -> SyntheticBatch:
     shapes = {batch.images.pixels.shape[1:] for batch in batches}
     if len(shapes) > 1:
         raise InvalidInput(f"synthetic batches have images of different shapes: {sorted(shapes)}")
+    shares = [batch.images.shares for batch in batches if batch.images.shares is not None]
+    if shares and len(shares) < len(batches):
+        raise InvalidInput("some synthetic batches have class shares and some have not")
     return SyntheticBatch(
         LabelledImages(
             np.concatenate([batch.images.pixels for batch in batches]),
             np.concatenate([batch.images.labels for batch in batches]),
+            np.concatenate(shares) if shares else None,
         ),
         psnr_paired=np.concatenate([batch.psnr_paired for batch in batches]),
         psnr_nearest=np.concatenate([batch.psnr_nearest for batch in batches]),

@@ -17,42 +17,32 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hfmds.algorithm.engine import Progress, Synthesis, SynthesisHealth
+from hfmds.algorithm.adam import Adam
+from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, SynthesisHealth
+from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.models import SplitModel, model_with
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
-from hfmds.algorithm.prototypes import Prototypes, update_prototypes
+from hfmds.algorithm.prototypes import update_prototypes
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import LabelledImages, Recipe, SyntheticBatch, Weights
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.errors import InvalidInput
 
 _FLOOR = 1e-6  # added to every share, so that no logarithm is of zero
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's
 _CHUNK = 256  # images at a time where no gradient is needed, to bound memory
 
 
 def synthesise(
-    recipe: Recipe,
-    weights: Weights,
-    shard: LabelledImages,
-    previous: Prototypes,
-    seed: int,
-    progress: Progress | None = None,
-    device: str = "cpu",
+    work: LocalWork, settings: Hfmds, progress: Progress | None = None, device: str = "cpu"
 ) -> Synthesis:
     """Make one device's synthetic batch, with the global weights and its own real images.
 
-    `previous` are the prototypes of the device's last synthesis in this run; empty at its first.
-    Where to compute is torch's `device`.
+    The device's memory are its prototypes at the refresh before. Where to compute is torch's
+    `device`.
     """
-    settings = recipe.synthesis
-    if settings is None:
-        raise InvalidInput("the recipe has no synthesis part, so there is nothing to synthesise")
-    shard.require_fit(recipe.model, "the device's shard")
-    if not len(shard):
-        raise InvalidInput("the device's shard is empty; a device needs data to take part")
-    model = model_with(recipe.model, weights).to(device).to(memory_format=torch.channels_last)
+    recipe, shard, seed = work.recipe, work.shard, work.seed
+    model = model_with(recipe.model, work.weights).to(device).to(memory_format=torch.channels_last)
     model.eval().requires_grad_(False)
 
     # The real subset D_{k,r} of size B_g; synthetic image i is matched with its image i.
@@ -62,7 +52,10 @@ def synthesise(
 
     shard_features = _features(model, normalise(shard.pixels, recipe.normalisation), device)
     prototypes = update_prototypes(
-        previous, shard_features.numpy(force=True), shard.labels, settings.prototype_momentum
+        {int(c): zbar for c, zbar in work.memory.items()},
+        shard_features.numpy(force=True),
+        shard.labels,
+        settings.prototype_momentum,
     )
     z = shard_features[torch.from_numpy(subset).to(device)]
     zbar = torch.from_numpy(np.stack([prototypes[c] for c in real.labels.tolist()])).to(device)
@@ -79,18 +72,17 @@ def synthesise(
     x = _images(initial_noise(real.pixels.shape, generator(seed, "noise")), device)  # N(0, I)
     x.requires_grad_()
     gradient_ratio = _gradient_ratio(*losses(x)[:2], x)
-    mean, square = torch.zeros_like(x), torch.zeros_like(x)  # Adam's moments
+    optimiser = Adam([x], settings.learning_rate)
     for step in range(1, settings.steps + 1):
         l_hfm, l_c, _ = losses(x)
-        (gradient,) = torch.autograd.grad(settings.matching_weight * l_hfm + l_c, x)
-        adam_step(x, mean, square, gradient, step, settings.learning_rate)
+        optimiser.step(settings.matching_weight * l_hfm + l_c)
         if progress:
             progress(step, settings.steps)
 
     if not torch.isfinite(x).all():
         raise InvalidInput(
             f"synthesis diverged within {settings.steps} steps: an image is not a finite number; "
-            "lower synthesis.learning_rate, or check the incoming weights"
+            "lower hfmds.learning_rate, or check the incoming weights"
         )
     # Clamped to valid pixels once, at the end; at every step made no difference.
     pixels = to_pixels(x.numpy(force=True), recipe.normalisation)
@@ -109,7 +101,7 @@ def synthesise(
         psnr_paired=psnr_paired(pixels, real.pixels),
         psnr_nearest=psnr_nearest(pixels, shard.pixels),
     )
-    return Synthesis(batch, prototypes, health)
+    return Synthesis(batch, {str(c): zbar for c, zbar in prototypes.items()}, health)
 
 
 def hard_features(z: Tensor, zbar: Tensor, mu: float) -> Tensor:
@@ -142,22 +134,6 @@ def matching_loss(z_synthetic: Tensor, cam: Tensor, target: Tensor) -> Tensor:
     near zero (synthetic accuracy 90 % against 97 %).
     """
     return F.kl_div(relevance(z_synthetic, cam).log(), target, reduction="batchmean")
-
-
-@torch.no_grad()
-def adam_step(
-    x: Tensor, mean: Tensor, square: Tensor, gradient: Tensor, step: int, learning_rate: float
-) -> None:
-    """Adam's step number `step`, from 1, on x and its moments in place.
-
-    Written out because torch.optim loads torch's compiler when first used: 2 s and 150 MB that
-    each device would pay.
-    """
-    mean.lerp_(gradient, 1 - _BETA1)
-    square.lerp_(gradient.square(), 1 - _BETA2)
-    unbiased_mean = mean / (1 - _BETA1**step)
-    unbiased_square = square / (1 - _BETA2**step)
-    x -= learning_rate * unbiased_mean / (unbiased_square.sqrt() + _EPSILON)
 
 
 def _images(normalised: NDArray[np.float32], device: str) -> Tensor:

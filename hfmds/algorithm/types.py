@@ -1,206 +1,73 @@
-"""The nouns of the learning, as plain values over numpy: what a recipe is, what a device sends.
+"""The nouns of the learning, as plain values over numpy: images, what a device sends, a round.
 
-Imported by every package, so it must not import torch, gRPC or protobuf. Symbols of the paper
-(sections 3-4, Table 1) stand next to the field they name; defaults are the paper's.
+Imported by every package, so it must not import torch, gRPC or protobuf.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmds.algorithm.limits import require
+from hfmds.algorithm.recipes import ModelSpec
 from hfmds.errors import InvalidInput
 
 Weights: TypeAlias = Mapping[str, NDArray[np.float32]]
 """A model's parameters and buffers by name."""
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise InvalidInput(message)
-
-
-def _check(name: str, value: float, in_range: bool, rule: str) -> None:
-    """Refuse a setting out of its range, or not a number, by its full name."""
-    _require(in_range and math.isfinite(value), f"{name} is {value}; it must be {rule}")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Which network, for which images: enough to build it anywhere."""
-
-    architecture: str = "paper-cnn"
-    channels: int = 3
-    height: int = 32
-    width: int = 32
-    classes: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("channels", "height", "width", "classes"):
-            value = getattr(self, name)
-            _check(f"model.{name}", value, value >= 1, "at least 1")
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return (self.channels, self.height, self.width)
-
-
-@dataclass(frozen=True, slots=True)
-class Normalisation:
-    """Per-channel mean and standard deviation of pixels in [0, 1]; the space the model sees."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        _require(
-            len(self.mean) == len(self.std),
-            f"normalisation has {len(self.mean)} means but {len(self.std)} deviations",
-        )
-        _require(
-            all(math.isfinite(m) for m in self.mean),
-            f"normalisation.mean {self.mean} must be numbers",
-        )
-        _require(
-            all(s > 0 and math.isfinite(s) for s in self.std),
-            f"normalisation.std {self.std} must be positive numbers",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingRecipe:
-    """One device's local work in one round (ClientUpdate in Algorithm 1)."""
-
-    batch_size: int = 10  # B, of real and of synthetic samples each
-    local_epochs: int = 1
-    learning_rate: float = 0.005  # eta
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    alpha: float = 0.1  # weight of the real loss once there is a pool; 1 before
-
-    def __post_init__(self) -> None:
-        _check("training.batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
-        _check("training.local_epochs", self.local_epochs, self.local_epochs >= 1, "at least 1")
-        _check("training.learning_rate", self.learning_rate, self.learning_rate > 0, "above 0")
-        _check("training.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
-        _check("training.weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
-        _check("training.alpha", self.alpha, 0 <= self.alpha <= 1, "in [0, 1]")
-
-
-@dataclass(frozen=True, slots=True)
-class SynthesisRecipe:
-    """How and when devices synthesise (DataSynthesis in Algorithm 1).
-
-    mu = 0 is FMDS; matching_weight = 0 leaves L_C only; steps = 0 is the unoptimised-noise control.
-    """
-
-    every_rounds: int = 20  # T_d
-    first_round: int = 20  # the paper's t mod T_d = 0 is first_round = every_rounds
-    samples_per_device: int = 100  # B_g
-    steps: int = 500  # T_g
-    learning_rate: float = 0.02  # Adam's
-    mu: float = 0.5  # how far features are pushed from their prototype
-    prototype_momentum: float = 0.5  # lambda
-    matching_weight: float = 1.0  # factor of L_HFM
-
-    def __post_init__(self) -> None:
-        _check("synthesis.every_rounds", self.every_rounds, self.every_rounds >= 1, "at least 1")
-        _check("synthesis.first_round", self.first_round, self.first_round >= 1, "at least 1")
-        _check(
-            "synthesis.samples_per_device",
-            self.samples_per_device,
-            self.samples_per_device >= 1,
-            "at least 1",
-        )
-        _check("synthesis.steps", self.steps, self.steps >= 0, "at least 0")
-        _check("synthesis.learning_rate", self.learning_rate, self.learning_rate > 0, "above 0")
-        _check("synthesis.mu", self.mu, True, "a number")
-        _check(
-            "synthesis.prototype_momentum",
-            self.prototype_momentum,
-            0 <= self.prototype_momentum <= 1,
-            "in [0, 1]",
-        )
-        _check(
-            "synthesis.matching_weight",
-            self.matching_weight,
-            self.matching_weight >= 0,
-            "at least 0",
-        )
-
-    def refreshes(self, round_number: int) -> bool:
-        """Whether the pool is made anew at the start of this round."""
-        since_first = round_number - self.first_round
-        return since_first >= 0 and since_first % self.every_rounds == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that determines what a run learns. Without `synthesis` it is FedAvg."""
-
-    model: ModelSpec
-    normalisation: Normalisation
-    rounds: int  # T
-    seed: int = 0
-    training: TrainingRecipe = field(default_factory=TrainingRecipe)
-    synthesis: SynthesisRecipe | None = None
-    cohort_size: int = 0  # |K_t|; 0 means every available device
-    class_names: tuple[str, ...] = ()  # empty: classes are their numbers
-
-    def __post_init__(self) -> None:
-        _check("rounds", self.rounds, self.rounds >= 1, "at least 1")
-        _check("seed", self.seed, 0 <= self.seed < 2**63, "in [0, 2^63)")
-        _check("cohort_size", self.cohort_size, self.cohort_size >= 0, "at least 0")
-        _require(
-            len(self.normalisation.mean) == self.model.channels,
-            f"normalisation has {len(self.normalisation.mean)} channels, "
-            f"the model {self.model.channels}",
-        )
-        _require(
-            len(self.class_names) in (0, self.model.classes),
-            f"{len(self.class_names)} class names for {self.model.classes} classes",
-        )
-
-    @property
-    def method(self) -> str:
-        """The name reports and metrics use."""
-        return "hfmds" if self.synthesis else "fedavg"
-
-
 @dataclass(frozen=True, slots=True)
 class LabelledImages:
-    """Images as uint8 [n, channels, height, width] and their class numbers as int64 [n]."""
+    """Images as uint8 [n, channels, height, width] and their class numbers as int64 [n].
+
+    Of images that are mixtures, `shares` says of which classes: float32 [n, classes], each row
+    summing to 1; `labels` is then the class with the greatest share.
+    """
 
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
+    shares: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.pixels.dtype == np.uint8 and self.pixels.ndim == 4,
             f"images must be uint8 [n, channels, height, width], "
             f"not {self.pixels.dtype} {list(self.pixels.shape)}",
         )
-        _require(
+        require(
             self.labels.dtype == np.int64 and self.labels.shape == self.pixels.shape[:1],
             f"labels must be int64 [{len(self.pixels)}], "
             f"not {self.labels.dtype} {list(self.labels.shape)}",
         )
+        if self.shares is not None:
+            require(
+                self.shares.dtype == np.float32 and self.shares.shape[:-1] == self.labels.shape,
+                f"class shares must be float32 [{len(self.pixels)}, classes], "
+                f"not {self.shares.dtype} {list(self.shares.shape)}",
+            )
+            require(
+                bool((self.shares >= 0).all())
+                and np.allclose(self.shares.sum(axis=1), 1, atol=1e-3)
+                and np.array_equal(self.shares.argmax(axis=1), self.labels),
+                "class shares must not be negative, must sum to 1 for each image, and be "
+                "greatest for its label",
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: NDArray[np.int64]) -> LabelledImages:
-        return LabelledImages(self.pixels[indices], self.labels[indices])
+        shares = None if self.shares is None else self.shares[indices]
+        return LabelledImages(self.pixels[indices], self.labels[indices], shares)
 
     def require_fit(self, model: ModelSpec, what: str) -> None:
         """Refuse images the model cannot take, naming `what` they are."""
         shape = self.pixels.shape[1:]
-        _require(
+        require(
             shape == model.image_shape,
             f"{what}: images are {list(shape)} (channels, height, width), "
             f"the model takes {list(model.image_shape)}; resize them or change the recipe's model",
@@ -209,6 +76,11 @@ class LabelledImages:
             raise InvalidInput(
                 f"{what}: labels run from {self.labels.min()} to {self.labels.max()}, "
                 f"the model has classes 0 to {model.classes - 1}"
+            )
+        if self.shares is not None and self.shares.shape[1] != model.classes:
+            raise InvalidInput(
+                f"{what}: class shares are of {self.shares.shape[1]} classes, "
+                f"the model has {model.classes}"
             )
 
 
@@ -227,7 +99,7 @@ class SyntheticBatch:
     def __post_init__(self) -> None:
         for name in ("psnr_paired", "psnr_nearest"):
             values = getattr(self, name)
-            _require(
+            require(
                 values.dtype == np.float32 and values.shape == (len(self.images),),
                 f"{name} must be float32 [{len(self.images)}], "
                 f"not {values.dtype} {list(values.shape)}",

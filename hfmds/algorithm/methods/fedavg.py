@@ -1,0 +1,80 @@
+"""FedAvg (McMahan et al., 2017), and with it the seam that every other method fills in.
+
+A method is what it does differently from FedAvg in one or more of these places:
+
+    first_weights   what is learned besides the classifier
+    loss            what a device minimises
+    remember        what a device keeps for its next round
+    synthesise      what a device shares besides its weights
+    aggregate       what the server does with the updates
+
+The same object serves a simulated device, a real one and the server. It keeps no state: whatever
+must last is in the weights, in the device's memory or in the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar, cast
+
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor
+
+from hfmds.algorithm.aggregation import Aggregate, mean_of
+from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.methods.settings import Method
+from hfmds.algorithm.models import initial_weights, weights_of
+from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.sampling import Indices
+from hfmds.algorithm.training import LocalTraining, Loss, minimise
+from hfmds.algorithm.types import Update, Weights
+from hfmds.errors import InvalidInput
+
+Settings = TypeVar("Settings", bound=Method, covariant=True)
+
+
+class FedAvgMethod(Generic[Settings]):
+    """Local training on own data, and the mean."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.settings = cast(Settings, recipe.method)
+
+    def first_weights(self, seed: int) -> Weights:
+        """w^0. Names of what is not the classifier's have a "/" in them."""
+        return initial_weights(self.recipe.model, seed)
+
+    def train(
+        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+    ) -> TrainedModel:
+        """ClientUpdate of Algorithm 1. `device` is torch's: equal results on equal ones only."""
+        training = LocalTraining(work, device)
+        loss = minimise(training, self.loss(training), progress)
+        weights = weights_of(training.model)
+        return TrainedModel(weights, len(work.shard), loss, self.remember(weights))
+
+    def loss(self, training: LocalTraining) -> Loss:
+        """The loss of a local step, given the training it is part of."""
+
+        def loss(rows: Indices) -> Tensor:
+            images, labels = training.batch(rows)
+            return F.cross_entropy(training.model(images), labels)
+
+        return loss
+
+    def remember(self, weights: Weights) -> Memory:
+        """What a device keeps of its trained model for its next round."""
+        return {}
+
+    def synthesise(
+        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+    ) -> Synthesis:
+        """DataSynthesis of Algorithm 1, for methods with a pool."""
+        raise InvalidInput(f"method {self.settings.name} shares no images: nothing to synthesise")
+
+    def aggregate(
+        self, round_number: int, weights: Weights, updates: Iterable[Update]
+    ) -> Aggregate:
+        """w^{t+1} from w^t and the updates, which come in device-id order."""
+        trained = [name for name in weights if self.settings.trains(name, round_number)]
+        return mean_of(updates, like=weights, names=trained)

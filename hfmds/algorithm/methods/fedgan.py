@@ -1,0 +1,202 @@
+"""FedGAN (Rasouli, Sun, Rajagopal, 2020): a generative adversarial network by averaging.
+
+In each of its first rounds every device trains generator and discriminator on its own data, and
+the server averages both (its Algorithm 1, with one round as the synchronisation interval). As the
+HFMDS-FL paper uses it, this happens before the classifier is trained: then each device makes images
+with the averaged generator, and the classifier learns from own data and that pool.
+
+Both papers leave the networks open. Here they are small, and conditional on the class, so that
+images come with labels: transposed convolutions for the generator; strided ones, and a projection
+of the class (Miyato and Koyama, 2018), for the discriminator. GroupNorm, because a device's batches
+are of one or two classes, and batch statistics would give away which.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor, nn
+
+from hfmds.algorithm.adam import Adam
+from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.methods.fedavg import FedAvgMethod
+from hfmds.algorithm.methods.pooled import loss_with_pool
+from hfmds.algorithm.methods.settings import FedGan
+from hfmds.algorithm.models import load_weights, seeded, weights_of
+from hfmds.algorithm.parts import as_part, part_of
+from hfmds.algorithm.pixels import normalise, to_pixels
+from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
+from hfmds.algorithm.recipes import ModelSpec, Normalisation
+from hfmds.algorithm.sampling import choose, epoch_batches
+from hfmds.algorithm.seeds import derive_seed, generator
+from hfmds.algorithm.training import LocalTraining, Loss, require_finite_loss
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+
+_BETAS = (0.5, 0.999)  # Adam's, as is usual for GANs
+_SLOPE = 0.2  # of the leaky ReLU
+_CHUNK = 256  # images at a time where no gradient is needed, to bound memory
+
+
+class Generator(nn.Module):
+    """Noise and a class to an image in the model's normalised space."""
+
+    def __init__(self, spec: ModelSpec, normalisation: Normalisation, settings: FedGan) -> None:
+        super().__init__()
+        self._shape = spec.image_shape
+        self._start = (4 * settings.width, math.ceil(spec.height / 4), math.ceil(spec.width / 4))
+        self.noise_size = settings.noise_size
+        self.classes = spec.classes
+        wide, middle, narrow = 4 * settings.width, 2 * settings.width, settings.width
+        self.input = nn.Linear(settings.noise_size + spec.classes, math.prod(self._start))
+        self.norm1 = nn.GroupNorm(4, wide)
+        self.up1 = nn.ConvTranspose2d(wide, middle, 4, stride=2, padding=1)
+        self.norm2 = nn.GroupNorm(4, middle)
+        self.up2 = nn.ConvTranspose2d(middle, narrow, 4, stride=2, padding=1)
+        self.norm3 = nn.GroupNorm(1, narrow)
+        self.output = nn.Conv2d(narrow, spec.channels, 3, padding=1)
+        # Of the recipe, not learned: so they do not travel with the weights.
+        mean = torch.tensor(normalisation.mean).reshape(-1, 1, 1)
+        std = torch.tensor(normalisation.std).reshape(-1, 1, 1)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """One image per row."""
+        one_hot = F.one_hot(labels, self.classes).to(noise.dtype)
+        x = self.input(torch.cat([noise, one_hot], dim=1)).reshape(-1, *self._start)
+        x = self.up1(F.relu(self.norm1(x)))
+        x = self.up2(F.relu(self.norm2(x)))
+        x = torch.sigmoid(self.output(F.relu(self.norm3(x))))  # valid pixels, in [0, 1]
+        _, height, width = self._shape
+        return (x[:, :, :height, :width] - self.mean) / self.std
+
+
+class Discriminator(nn.Module):
+    """How real an image of its class looks: a logit."""
+
+    def __init__(self, spec: ModelSpec, settings: FedGan) -> None:
+        super().__init__()
+        narrow, middle, wide = settings.width, 2 * settings.width, 4 * settings.width
+        self.down1 = nn.Conv2d(spec.channels, narrow, 4, stride=2, padding=1)
+        self.down2 = nn.Conv2d(narrow, middle, 4, stride=2, padding=1)
+        self.down3 = nn.Conv2d(middle, wide, 4, stride=2, padding=1)
+        self.output = nn.Linear(wide, 1)
+        self.of_class = nn.Embedding(spec.classes, wide)
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """One logit per image."""
+        x = F.leaky_relu(self.down1(images), _SLOPE)
+        x = F.leaky_relu(self.down2(x), _SLOPE)
+        x = F.leaky_relu(self.down3(x), _SLOPE).mean(dim=(2, 3))
+        logits: Tensor = self.output(x)[:, 0] + (x * self.of_class(labels)).sum(dim=1)
+        return logits
+
+
+class FedGanMethod(FedAvgMethod[FedGan]):
+    """FedAvg of a GAN first, then of a classifier that also learns from the GAN's images."""
+
+    def first_weights(self, seed: int) -> Weights:
+        with seeded(derive_seed(seed, "gan")):
+            made, judging = self._networks()
+        return {
+            **super().first_weights(seed),
+            **as_part("gan/generator", weights_of(made)),
+            **as_part("gan/discriminator", weights_of(judging)),
+        }
+
+    def train(
+        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+    ) -> TrainedModel:
+        if work.round_number > self.settings.gan_rounds:
+            return super().train(work, progress, device)
+        return self._train_gan(work, progress, device)
+
+    def loss(self, training: LocalTraining) -> Loss:
+        return loss_with_pool(training)
+
+    def _train_gan(self, work: LocalWork, progress: Progress | None, device: str) -> TrainedModel:
+        settings, shard = self.settings, work.shard
+        generator_net, discriminator = self._networks()
+        load_weights(generator_net, part_of(work.weights, "gan/generator"))
+        load_weights(discriminator, part_of(work.weights, "gan/discriminator"))
+        generator_net.to(device)
+        discriminator.to(device)
+        # Adam starts anew each round, as SGD's momentum does.
+        rate = settings.gan_learning_rate
+        generator_step = Adam(list(generator_net.parameters()), rate, _BETAS)
+        discriminator_step = Adam(list(discriminator.parameters()), rate, _BETAS)
+
+        images = torch.from_numpy(normalise(shard.pixels, work.recipe.normalisation)).to(device)
+        labels = torch.from_numpy(shard.labels).to(device)
+        order, random = generator(work.seed, "real"), generator(work.seed, "noise")
+        steps_per_epoch = math.ceil(len(shard) / settings.gan_batch_size)
+        steps = settings.gan_epochs * steps_per_epoch
+        step, epoch_loss = 0, 0.0
+        for _ in range(settings.gan_epochs):
+            epoch_loss = 0.0
+            for batch in epoch_batches(len(shard), settings.gan_batch_size, order):
+                rows = torch.from_numpy(batch).to(device)
+                real, y = images[rows], labels[rows]
+                with torch.no_grad():
+                    fake = generator_net(_noise(len(batch), settings, random).to(device), y)
+                judged_real, judged_fake = discriminator(real, y), discriminator(fake, y)
+                discriminator_loss = (
+                    F.softplus(-judged_real).mean() + F.softplus(judged_fake).mean()
+                )
+                discriminator_step.step(discriminator_loss)
+                # The non-saturating loss: the generator wants its images to pass as real.
+                fake = generator_net(_noise(len(batch), settings, random).to(device), y)
+                generator_step.step(F.softplus(-discriminator(fake, y)).mean())
+
+                step += 1
+                epoch_loss += require_finite_loss(discriminator_loss.item(), step, steps)
+                if progress:
+                    progress(step, steps)
+        weights = {
+            **as_part("gan/generator", weights_of(generator_net)),
+            **as_part("gan/discriminator", weights_of(discriminator)),
+        }
+        return TrainedModel(weights, len(shard), epoch_loss / steps_per_epoch)
+
+    @torch.no_grad()
+    def synthesise(
+        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+    ) -> Synthesis:
+        """Images of the device's own classes, in its own proportions, by the averaged generator."""
+        settings, shard = self.settings, work.shard
+        network, _ = self._networks()
+        load_weights(network, part_of(work.weights, "gan/generator"))
+        network.to(device).eval()
+        subset = choose(len(shard), settings.samples_per_device, generator(work.seed, "subset"))
+        real = shard.take(subset)
+        noise = _noise(len(real), settings, generator(work.seed, "noise"))
+        labels = torch.from_numpy(real.labels)
+        made = [
+            network(noise[i : i + _CHUNK].to(device), labels[i : i + _CHUNK].to(device))
+            for i in range(0, len(real), _CHUNK)
+        ]
+        images = torch.cat(made).numpy(force=True)
+        pixels = to_pixels(np.ascontiguousarray(images), work.recipe.normalisation)
+        # "Paired" is with a real image of the same class: a GAN's image comes from none.
+        return Synthesis(
+            SyntheticBatch(
+                LabelledImages(pixels, real.labels),
+                psnr_paired=psnr_paired(pixels, real.pixels),
+                psnr_nearest=psnr_nearest(pixels, shard.pixels),
+            )
+        )
+
+    def _networks(self) -> tuple[Generator, Discriminator]:
+        spec = self.recipe.model
+        made = Generator(spec, self.recipe.normalisation, self.settings)
+        return made, Discriminator(spec, self.settings)
+
+
+def _noise(count: int, settings: FedGan, random: np.random.Generator) -> Tensor:
+    noise = random.standard_normal((count, settings.noise_size), dtype=np.float32)
+    return torch.from_numpy(noise)

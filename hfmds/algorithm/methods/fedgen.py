@@ -1,0 +1,202 @@
+"""FedGen (Zhu, Hong, Zhou, "Data-Free Knowledge Distillation for Heterogeneous FL", 2021).
+
+The server learns a generator G(noise, y) of features that the devices' classifiers agree belong to
+class y (its equation 4), with a term that keeps them diverse. Devices get it with the model, and
+train their classifier also on generated features (its equation 5). No images are shared, but each
+device tells how many of each class it has.
+
+Where paper and the authors' code differ, the code is followed: it weights each device's classifier
+by its share of the class, and adds the latent term below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hfmds.algorithm.adam import Adam
+from hfmds.algorithm.aggregation import Aggregate
+from hfmds.algorithm.engine import LocalWork, Progress, TrainedModel
+from hfmds.algorithm.methods.fedavg import FedAvgMethod
+from hfmds.algorithm.methods.settings import FedGen
+from hfmds.algorithm.models import build_model, load_weights, seeded, weights_of
+from hfmds.algorithm.parts import as_part, part_of
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.sampling import Indices
+from hfmds.algorithm.seeds import derive_seed, generator
+from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.types import Update, Weights
+
+_GENERATOR = "generator"
+_LABEL_COUNTS = "fedgen/label_counts"  # sent by each device; in w^t their mean
+
+
+class FeatureGenerator(nn.Module):
+    """G: noise and a class to features, by one hidden layer as in the authors' code."""
+
+    def __init__(self, settings: FedGen, classes: int, features: int) -> None:
+        super().__init__()
+        self.noise_size, self.classes = settings.noise_size, classes
+        self.hidden = nn.Linear(settings.noise_size + classes, settings.hidden_size)
+        self.norm = nn.BatchNorm1d(settings.hidden_size)
+        self.output = nn.Linear(settings.hidden_size, features)
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """Features for these labels."""
+        one_hot = F.one_hot(labels, self.classes).to(noise.dtype)
+        hidden = F.relu(self.norm(self.hidden(torch.cat([noise, one_hot], dim=1))))
+        # Not negative, as the features of our networks are; theirs end in a linear layer.
+        return F.relu(self.output(hidden))
+
+
+class FedGenMethod(FedAvgMethod[FedGen]):
+    """FedAvg, with classifiers that also learn from generated features."""
+
+    def first_weights(self, seed: int) -> Weights:
+        classes = self.recipe.model.classes
+        with seeded(derive_seed(seed, _GENERATOR)):
+            network = self._new_generator()
+        return {
+            **super().first_weights(seed),
+            **as_part(_GENERATOR, weights_of(network)),
+            _LABEL_COUNTS: np.zeros(classes, np.float32),
+        }
+
+    # --- on a device ----------------------------------------------------------------------------
+
+    def train(
+        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+    ) -> TrainedModel:
+        trained = super().train(work, progress, device)
+        counts = np.bincount(work.shard.labels, minlength=work.recipe.model.classes)
+        weights = {**trained.weights, _LABEL_COUNTS: counts.astype(np.float32)}
+        return TrainedModel(weights, trained.samples, trained.loss)
+
+    def loss(self, training: LocalTraining) -> Loss:
+        work, settings = training.work, self.settings
+        if work.round_number == 1:  # the generator has learned nothing yet
+            return super().loss(training)
+        model = training.model
+        network = self._generator_with(work.weights).to(training.device).eval()
+        known = np.flatnonzero(work.weights[_LABEL_COUNTS])  # classes that some device has
+        random = generator(work.seed, "generated")
+        decay = settings.decay ** (work.round_number - 1)
+
+        def loss(rows: Indices) -> Tensor:
+            images, labels = training.batch(rows)
+            logits = model(images)
+            with torch.no_grad():
+                same = generate(network, labels, random)
+                drawn = torch.from_numpy(random.choice(known, len(rows))).to(training.device)
+                other = generate(network, drawn, random)
+                # What the classifier says of generated features of the same classes.
+                target = F.softmax(model.classifier(same), dim=1)
+            latent = F.kl_div(F.log_softmax(logits, dim=1), target, reduction="batchmean")
+            label = F.cross_entropy(model.classifier(other), drawn)
+            return F.cross_entropy(logits, labels) + decay * (
+                settings.label_weight * label + settings.latent_weight * latent
+            )
+
+        return loss
+
+    # --- on the server --------------------------------------------------------------------------
+
+    def aggregate(
+        self, round_number: int, weights: Weights, updates: Iterable[Update]
+    ) -> Aggregate:
+        heads: list[dict[str, Tensor]] = []
+        counts: list[Tensor] = []
+
+        def kept() -> Iterator[Update]:
+            """The updates, with their classifiers and class counts put aside on the way."""
+            for update in updates:
+                heads.append(_classifier_layers(update.weights))
+                counts.append(torch.tensor(update.weights[_LABEL_COUNTS]))
+                yield update
+
+        mean = super().aggregate(round_number, weights, kept())
+        network = self._generator_with(weights)
+        seed = derive_seed(self.recipe.seed, _GENERATOR, round_number)
+        self._teach(network, heads, torch.stack(counts), seed)
+        learned = {**mean.weights, **as_part(_GENERATOR, weights_of(network))}
+        return Aggregate(learned, mean.devices, mean.loss, mean.traffic)
+
+    def _teach(
+        self,
+        network: FeatureGenerator,
+        heads: list[dict[str, Tensor]],
+        counts: Tensor,
+        seed: int,
+    ) -> None:
+        """Train the generator until the devices' classifiers recognise its features."""
+        settings, classifier = self.settings, build_model(self.recipe.model).classifier
+        known = np.flatnonzero(counts.sum(dim=0).numpy())
+        shares = counts / counts.sum(dim=0).clamp(min=1)  # of each device in each class
+        random = generator(seed, "teach")
+        network.train()
+        # Adam starts anew each round, where the authors keep its moments: so that the server, too,
+        # has no state but the weights, and a resumed run goes on to the bit.
+        optimiser = Adam(list(network.parameters()), settings.generator_learning_rate)
+        for _ in range(settings.generator_steps):
+            labels = torch.from_numpy(random.choice(known, settings.generator_batch_size))
+            noise = _noise(network, len(labels), random)
+            features = network(noise, labels)
+            agreement = torch.stack(
+                [
+                    share[labels]
+                    * F.cross_entropy(
+                        functional_call(classifier, head, features), labels, reduction="none"
+                    )
+                    for head, share in zip(heads, shares, strict=True)
+                ]
+            )
+            loss = agreement.sum(dim=0).mean()
+            optimiser.step(loss + settings.diversity_weight * diversity_loss(noise, features))
+
+    def _new_generator(self) -> FeatureGenerator:
+        spec = self.recipe.model
+        return FeatureGenerator(self.settings, spec.classes, _feature_count(spec))
+
+    def _generator_with(self, weights: Weights) -> FeatureGenerator:
+        network = self._new_generator()
+        load_weights(network, part_of(weights, _GENERATOR))
+        return network
+
+
+def generate(network: FeatureGenerator, labels: Tensor, random: np.random.Generator) -> Tensor:
+    """Features for these labels, from fresh noise."""
+    features: Tensor = network(_noise(network, len(labels), random).to(labels.device), labels)
+    return features
+
+
+def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
+    """exp(-mean of |noise_i - noise_j|^2 * |features_i - features_j|): far noise, far features."""
+    noise_distance = torch.cdist(noise, noise).square() / noise.shape[1]
+    feature_distance = torch.cdist(features, features, p=1) / features.shape[1]
+    return torch.exp(-(noise_distance * feature_distance).mean())
+
+
+def _noise(network: FeatureGenerator, count: int, random: np.random.Generator) -> Tensor:
+    # Uniform in [0, 1), as in the authors' code.
+    return torch.from_numpy(random.random((count, network.noise_size), dtype=np.float32))
+
+
+def _classifier_layers(weights: Weights) -> dict[str, Tensor]:
+    """The classifier's own layers, by the names they have within it; copied, as updates are."""
+    prefix = "classifier."
+    return {
+        name.removeprefix(prefix): torch.tensor(weights[name])
+        for name in weights
+        if name.startswith(prefix)
+    }
+
+
+def _feature_count(spec: ModelSpec) -> int:
+    with torch.no_grad():
+        features = build_model(spec).eval().features(torch.zeros(1, *spec.image_shape))
+    return features.shape[1]

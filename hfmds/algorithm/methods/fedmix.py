@@ -1,0 +1,98 @@
+"""FedMix (Yoon et al., "Approximation of Mixup under Mean Augmented Federated Learning", 2021).
+
+Before training, devices share averages of a few of their images, and of the labels. Mixup with the
+others' images, which nobody has, is then approximated by a Taylor expansion around (1 - lambda) x
+that needs only their averages x_g, y_g (its Proposition 1 and Algorithm 2):
+
+    loss = (1 - lambda) l(f((1 - lambda) x), y) + lambda l(f((1 - lambda) x), y_g)
+           + lambda dl/dx(f((1 - lambda) x), y) . x_g
+
+The last term is itself a gradient, so training differentiates twice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor, nn
+
+from hfmds.algorithm.engine import LocalWork, Progress, Synthesis
+from hfmds.algorithm.methods.fedavg import FedAvgMethod
+from hfmds.algorithm.methods.settings import FedMix
+from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
+from hfmds.algorithm.sampling import Indices, choose
+from hfmds.algorithm.seeds import generator
+from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.errors import InvalidInput
+
+
+class FedMixMethod(FedAvgMethod[FedMix]):
+    """FedAvg, with mixup between own images and averages of the others'."""
+
+    def loss(self, training: LocalTraining) -> Loss:
+        pool = training.work.pool
+        if pool is None:
+            return super().loss(training)
+        if pool.shares is None:
+            raise InvalidInput("the pool has no class shares; FedMix needs the averaged labels")
+        shares = torch.from_numpy(pool.shares).to(training.device)
+        first = len(training.work.shard)
+
+        def loss(rows: Indices) -> Tensor:
+            images, labels = training.batch(rows)
+            averaged = training.pool_rows(len(shares), len(rows))
+            averages, _ = training.batch(averaged)
+            average_labels = shares[torch.from_numpy(averaged - first).to(training.device)]
+            return mixup_loss(
+                training.model, images, labels, averages, average_labels, self.settings.mixing
+            )
+
+        return loss
+
+    def synthesise(
+        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+    ) -> Synthesis:
+        return Synthesis(averages(work, self.settings))
+
+
+def mixup_loss(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    averages: Tensor,
+    average_labels: Tensor,
+    mixing: float,
+) -> Tensor:
+    """The approximated mixup of own images (x, y) with averages (x_g, y_g), one each."""
+    # Mixing is linear, so it may be done in the normalised space that the model sees.
+    shrunk = ((1 - mixing) * images).requires_grad_()
+    logits = model(shrunk)
+    on_own = F.cross_entropy(logits, labels)
+    on_others = F.cross_entropy(logits, average_labels)  # takes shares of classes
+    # The mean's gradient: 1/B is in it already, so the products are summed over the batch.
+    (slope,) = torch.autograd.grad(on_own, shrunk, create_graph=True)
+    return (1 - mixing) * on_own + mixing * on_others + mixing * (slope * averages).sum()
+
+
+def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
+    """What one device shares: averages of M_k of its images each, drawn anew for each average."""
+    shard, size = work.shard, settings.images_per_average
+    if len(shard) < size:
+        raise InvalidInput(
+            f"the device has {len(shard)} images, too few to hide one in an average of {size}; "
+            "lower fedmix.images_per_average, or leave the device out"
+        )
+    random = generator(work.seed, "averages")
+    groups = np.stack(
+        [choose(len(shard), size, random) for _ in range(settings.samples_per_device)]
+    )
+    pixels = shard.pixels[groups].mean(axis=1).round().astype(np.uint8)
+    one_hot = np.eye(work.recipe.model.classes, dtype=np.float32)
+    shares = one_hot[shard.labels[groups]].mean(axis=1)
+    return SyntheticBatch(
+        LabelledImages(pixels, shares.argmax(axis=1), shares),
+        psnr_paired=psnr_paired(pixels, shard.pixels[groups[:, 0]]),
+        psnr_nearest=psnr_nearest(pixels, shard.pixels),
+    )

@@ -1,0 +1,25 @@
+"""HFMDS-FL (Li et al., 2023), FMDS-FL and their ablations: training on a pool of matched features.
+
+The synthesis itself, loss term by loss term, is in `hfmds.algorithm.synthesis`.
+"""
+
+from __future__ import annotations
+
+from hfmds.algorithm.engine import LocalWork, Progress, Synthesis
+from hfmds.algorithm.methods.fedavg import FedAvgMethod
+from hfmds.algorithm.methods.pooled import loss_with_pool
+from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.synthesis import synthesise
+from hfmds.algorithm.training import LocalTraining, Loss
+
+
+class HfmdsMethod(FedAvgMethod[Hfmds]):
+    """Devices share images whose hard, class-relevant features match those of their own."""
+
+    def loss(self, training: LocalTraining) -> Loss:
+        return loss_with_pool(training)
+
+    def synthesise(
+        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+    ) -> Synthesis:
+        return synthesise(work, self.settings, progress, device)

@@ -1,0 +1,49 @@
+"""Which module acts for which method's settings. To add a method: settings, a module, a line here.
+
+(And, for devices behind a network, a message in protos/hfmds/v1/common.proto.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hfmds.algorithm.methods.fedavg import FedAvgMethod
+from hfmds.algorithm.methods.fedgan import FedGanMethod
+from hfmds.algorithm.methods.fedgen import FedGenMethod
+from hfmds.algorithm.methods.fedmix import FedMixMethod
+from hfmds.algorithm.methods.fedprox import FedProxMethod
+from hfmds.algorithm.methods.hfmds import HfmdsMethod
+from hfmds.algorithm.methods.moon import MoonMethod
+from hfmds.algorithm.methods.settings import (
+    FedAvg,
+    FedGan,
+    FedGen,
+    FedMix,
+    FedProx,
+    Hfmds,
+    Method,
+    Moon,
+)
+from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.seeds import derive_seed
+from hfmds.algorithm.types import Checkpoint
+
+_ACTORS: dict[type[Method], type[FedAvgMethod[Any]]] = {
+    FedAvg: FedAvgMethod,
+    FedProx: FedProxMethod,
+    Moon: MoonMethod,
+    FedGen: FedGenMethod,
+    FedMix: FedMixMethod,
+    FedGan: FedGanMethod,
+    Hfmds: HfmdsMethod,
+}
+
+
+def method_of(recipe: Recipe) -> FedAvgMethod[Any]:
+    """What acts for the recipe's method."""
+    return _ACTORS[type(recipe.method)](recipe)
+
+
+def first_checkpoint(recipe: Recipe) -> Checkpoint:
+    """Where a run begins: w^0, by the recipe's seed."""
+    return Checkpoint(0, method_of(recipe).first_weights(derive_seed(recipe.seed, "weights")))
