@@ -20,20 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from hfmds.algorithm.types import LabelledImages
+from hfmds.data.folders import class_folders, image_files, read_images
 from hfmds.errors import ConfigurationError
-
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 _DIGITS = re.compile(r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?")
 _DIGITS_SIDE = 8  # as scikit-learn has them
 _TEST_EVERY = 5
-# Pillow's conversion of the others clips instead of scaling: a 16-bit image would come out white.
-_EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX"})
-_EIGHT_BIT_MODES |= {"CMYK", "YCbCr", "HSV", "LAB"}
 
 
 def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
@@ -89,37 +84,19 @@ def _load_digits(side: int, part: str | None) -> LabelledImages:
 
 
 def _load_folder(folder: Path, class_names: Sequence[str]) -> LabelledImages:
-    pixels: list[NDArray[np.uint8]] = []
+    files: list[Path] = []
     labels: list[int] = []
-    first: Path | None = None
-    for class_folder in sorted(p for p in folder.iterdir() if _is_visible_folder(p)):
+    for class_folder in class_folders(folder):
         label = _label_of(class_folder, class_names)
-        files = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
-        if not files:
-            raise ConfigurationError(
-                f"class folder {class_folder} has no images; add some "
-                f"({', '.join(sorted(IMAGE_SUFFIXES))}) or remove the folder"
-            )
-        for file in files:
-            image = _read_image(file)
-            first = first or file
-            if pixels and image.shape != pixels[0].shape:
-                raise ConfigurationError(
-                    f"{file} is {_describe(image)}, but {first} is {_describe(pixels[0])}; "
-                    "convert all images to one size and colour mode"
-                )
-            pixels.append(image)
-            labels.append(label)
-    if not pixels:
+        of_class = image_files(class_folder)
+        files += of_class
+        labels += [label] * len(of_class)
+    if not files:
         raise ConfigurationError(
             f"data folder {folder} has no class folders; put images in one folder per class, "
             f"such as {folder / (class_names[0] if class_names else '0')}"
         )
-    return LabelledImages(np.stack(pixels), np.array(labels, np.int64))
-
-
-def _is_visible_folder(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
+    return LabelledImages(read_images(files), np.array(labels, np.int64))
 
 
 def _label_of(class_folder: Path, class_names: Sequence[str]) -> int:
@@ -137,30 +114,6 @@ def _label_of(class_folder: Path, class_names: Sequence[str]) -> int:
             "rename it to one, or give the run class names"
         )
     return int(name)
-
-
-def _read_image(file: Path) -> NDArray[np.uint8]:
-    """[channels, height, width]: one channel for a grey image, three for any other."""
-    try:
-        with Image.open(file) as image:
-            if image.mode not in _EIGHT_BIT_MODES:
-                raise ConfigurationError(
-                    f"{file} has pixels of kind {image.mode!r}, more than 8 bits each; "
-                    "convert it to 8 bits"
-                )
-            grey = image.mode in ("1", "L")
-            values = np.asarray(image.convert("L" if grey else "RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = "not an image" if isinstance(error, UnidentifiedImageError) else error
-        raise ConfigurationError(
-            f"{file} cannot be read ({reason}); replace or remove it"
-        ) from error
-    return values[None] if grey else values.transpose(2, 0, 1)
-
-
-def _describe(image: NDArray[np.uint8]) -> str:
-    channels, height, width = image.shape
-    return f"{height}x{width} {'grey' if channels == 1 else 'colour'}"
 
 
 def _load_npz(path: Path) -> LabelledImages:

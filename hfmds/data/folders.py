@@ -1,0 +1,86 @@
+"""Image files in class folders: cat/1.jpg, cat/2.jpg, dog/7.png.
+
+What labels the classes have is the caller's business. Images are uint8 [channels, height, width],
+one channel if grey; nothing is resized, so all must be of one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from hfmds.errors import ConfigurationError
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+# Pillow's conversion of the others clips instead of scaling: a 16-bit image would come out white.
+_EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX"})
+_EIGHT_BIT_MODES |= {"CMYK", "YCbCr", "HSV", "LAB"}
+_REPORT_EVERY = 500  # images
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """The visible folders in a folder, by name."""
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def image_files(class_folder: Path) -> list[Path]:
+    """The images of one class, by name; there must be some."""
+    files = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+    if not files:
+        raise ConfigurationError(
+            f"class folder {class_folder} has no images; add some "
+            f"({', '.join(sorted(IMAGE_SUFFIXES))}) or remove the folder"
+        )
+    return files
+
+
+def read_images(
+    files: Sequence[Path], report: Callable[[int], None] | None = None
+) -> NDArray[np.uint8]:
+    """The images of at least one file, in their order; `report` hears how many are read.
+
+    One thread: for images this small Python's own work dominates, and it does not run in parallel.
+    """
+    first = _read_image(files[0])
+    pixels = np.empty((len(files), *first.shape), np.uint8)
+    for count, file in enumerate(files, start=1):
+        image = _read_image(file)
+        if image.shape != first.shape:
+            raise ConfigurationError(
+                f"{file} is {describe(image.shape)}, but {files[0]} is {describe(first.shape)}; "
+                "convert all images to one size and colour mode"
+            )
+        pixels[count - 1] = image
+        if report and (count % _REPORT_EVERY == 0 or count == len(files)):
+            report(count)
+    return pixels
+
+
+def describe(shape: Sequence[int]) -> str:
+    """The form of an image, [channels, height, width], in words."""
+    channels, height, width = shape
+    return f"{height}x{width} {'grey' if channels == 1 else 'colour'}"
+
+
+def _read_image(file: Path) -> NDArray[np.uint8]:
+    """[channels, height, width]: one channel for a grey image, three for any other."""
+    try:
+        with Image.open(file) as image:
+            if image.mode not in _EIGHT_BIT_MODES:
+                raise ConfigurationError(
+                    f"{file} has pixels of kind {image.mode!r}, more than 8 bits each; "
+                    "convert it to 8 bits"
+                )
+            grey = image.mode in ("1", "L")
+            values = np.asarray(image.convert("L" if grey else "RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = "not an image" if isinstance(error, UnidentifiedImageError) else error
+        raise ConfigurationError(
+            f"{file} cannot be read ({reason}); replace or remove it"
+        ) from error
+    return values[None] if grey else values.transpose(2, 0, 1)
