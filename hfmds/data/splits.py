@@ -1,11 +1,18 @@
 """Dividing one data set among devices, for simulation: alike, or skewed as in the paper.
 
-Each function returns one array of sample indices per device: disjoint, in random order, all of
-one length. That length is `samples_per_device`, or by default the greatest the data allow, so a
-few samples may stay unused. Only numpy; the same seed gives the same split.
+`split` does what a `SplitSpec` says; behind it is one function per kind. Each returns one array of
+sample indices per device: disjoint, in random order, none empty. They have `samples_per_device`
+samples, by default as many as the data allow, so a few may stay unused. With `unequal` above 0 that
+is the mean (or a little less, for sizes are rounded down), and sizes are log-normal: `unequal` is
+the standard deviation of their logarithm, so at 0.5 two thirds of them lie within a factor of 1.65.
+
+Only numpy; the same seed gives the same split.
 """
 
 from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +22,82 @@ from hfmds.errors import ConfigurationError
 
 Indices = NDArray[np.int64]
 
+KINDS = ("iid", "label-skew", "dirichlet")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSpec:
+    """How a data set is divided among devices; the seed comes with each trial."""
+
+    kind: str  # one of KINDS
+    devices: int
+    classes_per_device: int | None = None  # of label-skew
+    concentration: float | None = None  # of dirichlet
+    samples_per_device: int | None = None  # None: as many as the data allow
+    unequal: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            nearest = difflib.get_close_matches(self.kind.lower().replace("_", "-"), KINDS, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(KINDS)}"
+            raise ConfigurationError(f"split kind {self.kind!r} is unknown; {hint}")
+        for owner, name in (("label-skew", "classes_per_device"), ("dirichlet", "concentration")):
+            given = getattr(self, name) is not None
+            _require(
+                given or self.kind != owner, f"a {owner} split needs {name}; say how much it is"
+            )
+            _require(
+                not given or self.kind == owner,
+                f"{name} is given, but a split of kind {self.kind} has none; leave it out, or "
+                f"choose kind {owner}",
+            )
+        _require_devices(self.devices)
+        _require_unequal(self.unequal)
+        if self.classes_per_device is not None:
+            classes = self.classes_per_device
+            _require(classes >= 1, f"{classes} classes per device: must be at least 1")
+        if self.concentration is not None:
+            _require_concentration(self.concentration)
+        if self.samples_per_device is not None:
+            samples = self.samples_per_device
+            _require(samples >= 1, f"{samples} samples per device: must be at least 1")
+
+    @property
+    def label(self) -> str:
+        """The split in a few words, for titles and tables."""
+        match self.kind:
+            case "label-skew":
+                plural = "" if self.classes_per_device == 1 else "es"
+                words = f"{self.classes_per_device} class{plural} per device"
+            case "dirichlet":
+                words = f"Dirichlet({self.concentration:g})"
+            case _:
+                words = "IID"
+        return words if not self.unequal else f"{words}, unequal {self.unequal:g}"
+
+
+def split(labels: NDArray[np.int64], spec: SplitSpec, seed: int) -> list[Indices]:
+    """One array of sample indices per device."""
+    size, unequal = spec.samples_per_device, spec.unequal
+    if spec.classes_per_device is not None:
+        return label_skew(labels, spec.devices, spec.classes_per_device, seed, size, unequal)
+    if spec.concentration is not None:
+        return dirichlet(labels, spec.devices, spec.concentration, seed, size, unequal)
+    return iid(labels, spec.devices, seed, size, unequal)
+
 
 def iid(
-    labels: NDArray[np.int64], devices: int, seed: int, samples_per_device: int | None = None
+    labels: NDArray[np.int64],
+    devices: int,
+    seed: int,
+    samples_per_device: int | None = None,
+    unequal: float = 0.0,
 ) -> list[Indices]:
     """Samples dealt out at random: every device's data are alike."""
     size = _shard_size(len(labels), devices, samples_per_device)
+    sizes = _round_down(size * _size_factors(devices, unequal, seed), unequal)
     order = generator(seed, "iid").permutation(len(labels))
-    return [order[k * size : (k + 1) * size] for k in range(devices)]
+    return np.split(order[: sum(sizes)], np.cumsum(sizes)[:-1])
 
 
 def label_skew(
@@ -31,13 +106,14 @@ def label_skew(
     classes_per_device: int,
     seed: int,
     samples_per_device: int | None = None,
+    unequal: float = 0.0,
 ) -> list[Indices]:
     """Each device has `classes_per_device` of the classes, and as many samples of each of them.
 
     The classes are dealt in turn from a random order, so all are held by equally many devices, or
     one more. The rarest share of a class sets the size of all shards.
     """
-    _require(devices >= 1, f"{devices} devices: there must be at least 1")
+    _require_devices(devices)
     classes = generator(seed, "classes").permutation(np.unique(labels))
     _require(
         1 <= classes_per_device <= len(classes),
@@ -45,9 +121,10 @@ def label_skew(
         "data have",
     )
     held = np.resize(classes, (devices, classes_per_device))  # dealt in turn, from the top again
-    holders = {c: int((held == c).sum()) for c in classes.tolist()}
+    factors = _size_factors(devices, unequal, seed)
+    demand = {c: float(factors[(held == c).any(axis=1)].sum()) for c in classes.tolist()}
     stock = _shuffled_by_class(labels, seed)
-    share = min(len(stock[c]) // n for c, n in holders.items() if n)
+    share = min(len(stock[c]) / n for c, n in demand.items() if n)  # of a class, on average
     if samples_per_device is not None:
         _require(
             samples_per_device >= 1 and samples_per_device % classes_per_device == 0,
@@ -58,14 +135,15 @@ def label_skew(
         _require(
             wanted <= share,
             f"{samples_per_device} samples on each of {devices} devices need {wanted} per class "
-            f"and device, but the rarest class has only {share}; ask for fewer",
+            f"and device, but the rarest class has only {int(share)}; ask for fewer",
         )
         share = wanted
     _require(share >= 1, f"too few samples for {devices} devices: use fewer devices")
+    shares = _round_down(share * factors, unequal)
     order = generator(seed, "order")
     return [
-        order.permutation(np.concatenate([_take(stock, c, share) for c in own.tolist()]))
-        for own in held
+        order.permutation(np.concatenate([_take(stock, c, own_share) for c in own.tolist()]))
+        for own, own_share in zip(held, shares, strict=True)
     ]
 
 
@@ -75,6 +153,7 @@ def dirichlet(
     concentration: float,
     seed: int,
     samples_per_device: int | None = None,
+    unequal: float = 0.0,
 ) -> list[Indices]:
     """Each device draws its class proportions from Dir(concentration): 0.01 severe, 100 alike.
 
@@ -82,19 +161,16 @@ def dirichlet(
     ends at 0.01. A class that runs out is replaced by the device's other classes, then by any, so
     devices late in the list follow their proportions less when all data are used.
     """
-    _require(
-        concentration > 0 and np.isfinite(concentration),
-        f"Dirichlet concentration {concentration}: must be above 0",
-    )
+    _require_concentration(concentration)
     size = _shard_size(len(labels), devices, samples_per_device)
+    sizes = _round_down(size * _size_factors(devices, unequal, seed), unequal)
     classes = np.unique(labels)
     stock = _shuffled_by_class(labels, seed)
     random = generator(seed, "dirichlet")
     shards = []
-    for _ in range(devices):
+    for missing in sizes:
         proportions = random.dirichlet(np.full(len(classes), concentration))
         shard: list[Indices] = []
-        missing = size
         while missing:  # each pass fills the shard or empties a class
             left = np.array([len(stock[c]) for c in classes.tolist()])
             wish = np.where(left > 0, proportions, 0)
@@ -110,7 +186,7 @@ def dirichlet(
 
 
 def _shard_size(samples: int, devices: int, samples_per_device: int | None) -> int:
-    _require(devices >= 1, f"{devices} devices: there must be at least 1")
+    _require_devices(devices)
     size = samples // devices if samples_per_device is None else samples_per_device
     _require(
         size >= 1 and size * devices <= samples,
@@ -118,6 +194,25 @@ def _shard_size(samples: int, devices: int, samples_per_device: int | None) -> i
         "or fewer samples per device",
     )
     return size
+
+
+def _size_factors(devices: int, unequal: float, seed: int) -> NDArray[np.float64]:
+    """How much larger than the mean each shard is to be; exactly 1 if sizes are to be equal."""
+    _require_unequal(unequal)
+    logarithms = unequal * generator(seed, "sizes").standard_normal(devices)
+    sizes = np.exp(logarithms - logarithms.max())  # cannot overflow
+    factors: NDArray[np.float64] = sizes / sizes.mean()
+    return factors
+
+
+def _round_down(sizes: NDArray[np.float64], unequal: float) -> list[int]:
+    whole = [int(size) for size in sizes]
+    if 0 in whole:
+        raise ConfigurationError(
+            f"device {whole.index(0)} (the first is 0) would get no samples: sizes are drawn with "
+            f"unequal {unequal:g}; make it smaller, or have fewer devices or more samples on each"
+        )
+    return whole
 
 
 def _shuffled_by_class(labels: NDArray[np.int64], seed: int) -> dict[int, Indices]:
@@ -128,6 +223,24 @@ def _shuffled_by_class(labels: NDArray[np.int64], seed: int) -> dict[int, Indice
 def _take(stock: dict[int, Indices], c: int, count: int) -> Indices:
     taken, stock[c] = stock[c][:count], stock[c][count:]
     return taken
+
+
+def _require_devices(devices: int) -> None:
+    _require(devices >= 1, f"{devices} devices: there must be at least 1")
+
+
+def _require_concentration(concentration: float) -> None:
+    _require(
+        concentration > 0 and np.isfinite(concentration),
+        f"Dirichlet concentration {concentration}: must be above 0",
+    )
+
+
+def _require_unequal(unequal: float) -> None:
+    _require(
+        unequal >= 0 and np.isfinite(unequal),
+        f"unequal {unequal}: must be 0, for shards of one size, or above",
+    )
 
 
 def _require(condition: bool | np.bool_, message: str) -> None:
