@@ -1,0 +1,84 @@
+"""The decoded images of a folder, kept in a hidden file of it: 60,000 JPEGs in 1 s instead of 10.
+
+Never stale: the file says of which image files it was made, by name, size, inode and times, and by
+which Pillow; if anything differs the images are decoded again. Never needed: a folder that cannot
+be written, or a file that is broken, costs time and nothing else. It may be deleted at will.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+
+FILE_NAME = ".hfmds-decoded.npz"
+
+_FORM = 1  # of the file; a change of what decoding means must raise it
+# A file changed twice within one tick of the file system's clock may look unchanged. FAT's is 2 s.
+_SETTLED_NS = 3_000_000_000
+
+
+def decoded(
+    folder: Path,
+    files: Sequence[Path],
+    decode: Callable[[], NDArray[np.uint8]],
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> NDArray[np.uint8]:
+    """The images of these files of the folder: as kept, or else by `decode`, and then kept."""
+    started_ns = clock_ns()
+    try:
+        fingerprint, changed_ns = _fingerprint(folder, files)
+    except OSError:  # decoding will say which file it is
+        return decode()
+    kept = _read(folder / FILE_NAME, fingerprint, len(files))
+    if kept is not None:
+        return kept
+    pixels = decode()
+    if changed_ns + _SETTLED_NS < started_ns:
+        with contextlib.suppress(OSError):  # it can be done without
+            # Were files changed meanwhile, nobody will find this fingerprint again.
+            _write(folder / FILE_NAME, fingerprint, pixels)
+    return pixels
+
+
+def _fingerprint(folder: Path, files: Sequence[Path]) -> tuple[bytes, int]:
+    """What identifies these files' content, and when the youngest of them was last changed."""
+    digest = hashlib.sha256(repr((_FORM, PIL.__version__)).encode())
+    changed_ns = 0
+    for file in files:
+        stat = file.stat()
+        # Names, sizes and mtime alone would miss two bitmaps of one archive that swapped places.
+        what = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+        digest.update(repr((str(file.relative_to(folder)), what)).encode())
+        changed_ns = max(changed_ns, stat.st_mtime_ns, stat.st_ctime_ns)
+    return digest.digest(), changed_ns
+
+
+def _read(path: Path, fingerprint: bytes, count: int) -> NDArray[np.uint8] | None:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if arrays["fingerprint"].tobytes() != fingerprint:
+                return None
+            pixels: NDArray[np.uint8] = arrays["pixels"]  # zip checks its CRC
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+        return None
+    fits = pixels.dtype == np.uint8 and pixels.ndim == 4 and len(pixels) == count
+    return pixels if fits else None
+
+
+def _write(path: Path, fingerprint: bytes, pixels: NDArray[np.uint8]) -> None:
+    draft = path.with_name(f"{path.stem}-{os.getpid()}.part")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, fingerprint=np.frombuffer(fingerprint, np.uint8), pixels=pixels)
+        draft.replace(path)  # whoever reads sees the old file or the new one
+    finally:
+        draft.unlink(missing_ok=True)

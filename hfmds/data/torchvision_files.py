@@ -1,0 +1,150 @@
+"""Data sets that torchvision can fetch and read, and what is wrong with their files if it cannot.
+
+torchvision says only that a data set is "not found or corrupted", and does not check MNIST's files
+at all; here each file is looked at first, so that a person knows which one. torchvision imports
+torch, so it is imported when a data set is read, not before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hfmds.algorithm.types import LabelledImages
+from hfmds.errors import ConfigurationError
+
+_KINDS = {
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "mnist": "MNIST",
+    "fashion-mnist": "FashionMNIST",
+}
+NAMES = tuple(_KINDS)
+
+_MAX_NAMED = 2  # missing files; when all are missing nobody wants to read them all
+_UNSIGNED_BYTES = 8  # idx's code for the only type these files have
+
+Parts = tuple[LabelledImages, LabelledImages, tuple[str, ...]]
+"""Training images, test images, class names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    path: Path
+    problem: str = ""  # empty: there is no such file
+
+
+def load(name: str, root: Path, download: bool) -> Parts:
+    """A data set of `NAMES` in `root`; if it is not whole there, fetched only with `download`."""
+    try:
+        from torchvision import datasets  # heavy, and only needed here
+    except ImportError as error:
+        raise ConfigurationError(
+            f"data set {name} needs torchvision: install hfmds-fl[torch], or use a folder of images"
+        ) from error
+    return load_kind(name, getattr(datasets, _KINDS[name]), root, download)
+
+
+def load_kind(name: str, kind: Any, root: Path, download: bool) -> Parts:
+    """A data set of a kind: torchvision's class, which knows its files and where they come from."""
+    is_cifar = hasattr(kind, "base_folder")
+    faults = list(_cifar_faults(kind, root) if is_cifar else _idx_faults(kind, root))
+    by_hand = _cifar_by_hand(kind, root) if is_cifar else _idx_by_hand(kind, root)
+    if faults and not download:
+        raise ConfigurationError(
+            f"data set {name} is not whole in {root}: {_describe(faults)}; "
+            f"ask for its download (--download), or {by_hand}"
+        )
+    if faults:
+        _fetch(name, kind, root, faults, by_hand)
+    train, test = kind(root, train=True), kind(root, train=False)
+    class_names = (class_name.partition(" - ")[0] for class_name in train.classes)  # "0 - zero"
+    return _labelled(train), _labelled(test), tuple(class_names)
+
+
+def _fetch(name: str, kind: Any, root: Path, faults: list[_Fault], by_hand: str) -> None:
+    for fault in faults:
+        if fault.problem:  # torchvision takes a MNIST file that exists for whole
+            fault.path.unlink()
+    try:
+        kind(root, download=True)
+    except (RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"data set {name} could not be fetched into {root} ({reason}); "
+            f"check the connection, or {by_hand}"
+        ) from error
+
+
+def _labelled(part: Any) -> LabelledImages:
+    pixels, labels = np.asarray(part.data), np.asarray(part.targets, np.int64)
+    # Grey images come without a channel, colour images with it last.
+    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+    return LabelledImages(np.ascontiguousarray(pixels), labels)
+
+
+def _cifar_faults(kind: Any, root: Path) -> Iterator[_Fault]:
+    meta = (kind.meta["filename"], kind.meta["md5"])
+    for file_name, md5 in (*kind.train_list, *kind.test_list, meta):
+        path = root / kind.base_folder / file_name
+        if not path.is_file():
+            yield _Fault(path)
+        elif hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != md5:
+            yield _Fault(path, "its MD5 is not that of the original")
+
+
+def _cifar_by_hand(kind: Any, root: Path) -> str:
+    return f"unpack {kind.url} in {root}"
+
+
+def _idx_faults(kind: Any, root: Path) -> Iterator[_Fault]:
+    counts: dict[str, int] = {}
+    for resource, _ in kind.resources:
+        path = _raw_folder(kind, root) / Path(resource).stem
+        if not path.is_file():
+            yield _Fault(path)
+            continue
+        part, what = path.name.split("-")[:2]  # "train" or "t10k", "images" or "labels"
+        shape = _idx_shape(path, dimensions=3 if what == "images" else 1)
+        if shape is None:
+            yield _Fault(path, f"it is no idx file of {what}")
+            continue
+        size, expected = path.stat().st_size, 4 + 4 * len(shape) + math.prod(shape)
+        if size != expected:
+            yield _Fault(path, f"it has {size} bytes, but should have {expected}")
+        elif counts.setdefault(part, shape[0]) != shape[0]:
+            yield _Fault(path, f"it has {shape[0]} labels for {counts[part]} images")
+
+
+def _idx_shape(path: Path, dimensions: int) -> tuple[int, ...] | None:
+    """What the header says: a type and a number of dimensions, then the dimensions."""
+    header = struct.Struct(f">{1 + dimensions}I")
+    with path.open("rb") as file:
+        start = file.read(header.size)
+    if len(start) < header.size:
+        return None
+    magic, *shape = header.unpack(start)
+    return tuple(shape) if magic == 256 * _UNSIGNED_BYTES + dimensions else None
+
+
+def _idx_by_hand(kind: Any, root: Path) -> str:
+    return f"unpack the .gz files of {kind.mirrors[0]} in {_raw_folder(kind, root)}"
+
+
+def _raw_folder(kind: Any, root: Path) -> Path:
+    return root / str(kind.__name__) / "raw"
+
+
+def _describe(faults: list[_Fault]) -> str:
+    missing = [f"{fault.path} is missing" for fault in faults if not fault.problem]
+    broken = [f"{fault.path} is broken ({fault.problem})" for fault in faults if fault.problem]
+    more = len(missing) - _MAX_NAMED
+    named = [*missing[:_MAX_NAMED], *([f"{more} more are missing"] if more > 0 else []), *broken]
+    return ", ".join(named)

@@ -1,0 +1,102 @@
+"""Tiny image folders and torchvision files for tests."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import tarfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+
+def write_image(
+    path: Path, value: int = 0, size: tuple[int, int] = (4, 3), mode: str = "L"
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode == "L" else (value, 2, 3)).save(path)
+
+
+def idx(values: np.ndarray) -> bytes:
+    """An array as MNIST's files have it."""
+    header = [256 * 8 + values.ndim, *values.shape]
+    return np.array(header, ">i4").tobytes() + values.astype(np.uint8).tobytes()
+
+
+def mnist_files(train: int = 4, test: int = 2) -> dict[str, bytes]:
+    """MNIST with 2x3 images: image i is all i, its label 9 - i."""
+    files = {}
+    for part, count in (("train", train), ("t10k", test)):
+        values = np.arange(count)
+        pixels = np.broadcast_to(values[:, None, None], (count, 2, 3))
+        files[f"{part}-images-idx3-ubyte"] = idx(pixels)
+        files[f"{part}-labels-idx1-ubyte"] = idx(9 - values)
+    return files
+
+
+def cifar_files() -> dict[str, bytes]:
+    """CIFAR-10 with one image per batch, all of the batch's number; the label is that too."""
+    batches = {f"data_batch_{number}": number for number in range(1, 6)} | {"test_batch": 6}
+    files = {}
+    for name, number in batches.items():
+        # Red, green and blue are number, number + 10 and number + 20.
+        row = np.repeat(np.uint8([number, number + 10, number + 20]), 1024)[None]
+        files[name] = pickle.dumps({"data": row, "labels": [number]})
+    files["batches.meta"] = pickle.dumps({"label_names": [f"class {c}" for c in range(10)]})
+    return files
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def small_cifar() -> Any:
+    """torchvision's CIFAR-10 that takes `cifar_files` for the originals."""
+    from torchvision.datasets import CIFAR10
+
+    md5 = {name: _md5(content) for name, content in cifar_files().items()}
+
+    class SmallCifar(CIFAR10):
+        url = "file:///nowhere/small-cifar.tar.gz"
+        filename = "small-cifar.tar.gz"
+        tgz_md5 = _md5(cifar_archive())
+        train_list: ClassVar = [[f"data_batch_{n}", md5[f"data_batch_{n}"]] for n in range(1, 6)]
+        test_list: ClassVar = [["test_batch", md5["test_batch"]]]
+        meta: ClassVar = {**CIFAR10.meta, "md5": md5["batches.meta"]}
+
+    return SmallCifar
+
+
+def cifar_archive() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in cifar_files().items():
+            entry = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return gzip.compress(packed.getvalue(), mtime=0)
+
+
+def small_mnist() -> Any:
+    """torchvision's MNIST that takes `mnist_files`, packed, for the originals."""
+    from torchvision.datasets import MNIST
+
+    class SmallMnist(MNIST):
+        mirrors: ClassVar = ["file:///nowhere/"]
+        resources: ClassVar = [(name, _md5(content)) for name, content in mnist_archives().items()]
+
+    return SmallMnist
+
+
+def mnist_archives() -> dict[str, bytes]:
+    return {f"{name}.gz": gzip.compress(c, mtime=0) for name, c in mnist_files().items()}
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfmds.data.datasets import load_dataset
+from hfmds.data.torchvision_files import load, load_kind
+from hfmds.errors import ConfigurationError
+from tests.data.picture_folders import (
+    cifar_archive,
+    cifar_files,
+    idx,
+    mnist_archives,
+    mnist_files,
+    small_cifar,
+    small_mnist,
+    write_files,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "first_class"),
+    [("mnist", "MNIST", "0"), ("fashion-mnist", "FashionMNIST", "T-shirt/top")],
+)
+def test_grey_images_have_one_channel(tmp_path: Path, name: str, folder: str, first_class: str):
+    write_files(tmp_path / folder / "raw", mnist_files())
+    dataset = load_dataset(name, tmp_path)
+    assert dataset.name == name
+    assert dataset.image_shape == (1, 2, 3)
+    assert dataset.classes == 10
+    assert dataset.class_names[0] == first_class
+    assert dataset.train.pixels[:, 0, 1, 2].tolist() == [0, 1, 2, 3]
+    assert dataset.train.labels.tolist() == [9, 8, 7, 6]
+    assert dataset.test.labels.tolist() == [9, 8]
+    assert dataset.train.pixels.dtype == np.uint8
+
+
+def test_colour_comes_first_and_classes_have_their_names(tmp_path: Path):
+    write_files(tmp_path / "cifar-10-batches-py", cifar_files())
+    train, test, class_names = load_kind("cifar10", small_cifar(), tmp_path, download=False)
+    assert train.pixels.shape == (5, 3, 32, 32)
+    assert train.pixels[1, :, 0, 0].tolist() == [2, 12, 22]
+    assert (train.pixels[1] == train.pixels[1, :, :1, :1]).all()
+    assert train.pixels.flags.c_contiguous
+    assert train.labels.tolist() == [1, 2, 3, 4, 5]
+    assert test.labels.tolist() == [6]
+    assert class_names == tuple(f"class {c}" for c in range(10))
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "more", "remedy"),
+    [
+        ("cifar10", "cifar-10-batches-py/data_batch_1", 5, r"unpack .*cifar-10-python\.tar\.gz in"),
+        ("cifar100", "cifar-100-python/train", 1, r"unpack .*cifar-100-python\.tar\.gz in"),
+        ("mnist", "MNIST/raw/train-images-idx3-ubyte", 2, r"unpack the \.gz files of .*/MNIST/raw"),
+        ("fashion-mnist", "FashionMNIST/raw/train-images-idx3-ubyte", 2, "unpack the .gz files"),
+    ],
+)
+def test_absent_data_are_not_fetched_unasked(
+    tmp_path: Path, name: str, first: str, more: int, remedy: str
+):
+    root = tmp_path / "data"
+    message = (
+        rf"{name} is not whole in .*/data: .*/{first} is missing, .* {more} more are missing; "
+    )
+    with pytest.raises(ConfigurationError, match=message + rf".*\(--download\), or {remedy}"):
+        load(name, root, download=False)
+    assert not root.exists()
+
+
+def test_the_missing_and_the_broken_file_are_named(tmp_path: Path):
+    files = cifar_files()
+    del files["data_batch_3"], files["batches.meta"]
+    files["data_batch_4"] = files["data_batch_4"][:-1]
+    write_files(tmp_path / "cifar-10-batches-py", files)
+    with pytest.raises(ConfigurationError) as caught:
+        load_kind("cifar10", small_cifar(), tmp_path, download=False)
+    folder = tmp_path / "cifar-10-batches-py"
+    assert str(caught.value).startswith(
+        f"data set cifar10 is not whole in {tmp_path}: {folder}/data_batch_3 is missing, "
+        f"{folder}/batches.meta is missing, {folder}/data_batch_4 is broken "
+        "(its MD5 is not that of the original); ask for its download"
+    )
+
+
+TRAIN_IMAGES = "train-images-idx3-ubyte"
+TRAIN_LABELS = "train-labels-idx1-ubyte"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        (
+            TRAIN_IMAGES,
+            mnist_files()[TRAIN_IMAGES][:-5],
+            "has 35 bytes, but should have 40",
+        ),
+        (TRAIN_IMAGES, mnist_files()[TRAIN_IMAGES] + b"x", "has 41 bytes, but should have 40"),
+        (TRAIN_IMAGES, b"", "it is no idx file of images"),
+        (TRAIN_IMAGES, b"<html>", "it is no idx file of images"),
+        (TRAIN_IMAGES, mnist_files()[TRAIN_LABELS], "it is no idx file of images"),
+        (TRAIN_LABELS, mnist_files()[TRAIN_IMAGES], "it is no idx file of labels"),
+        (TRAIN_LABELS, idx(np.arange(3)), "it has 3 labels for 4 images"),
+    ],
+)
+def test_a_broken_file_of_mnist_is_named(tmp_path: Path, name: str, content: bytes, problem: str):
+    write_files(tmp_path / "MNIST" / "raw", mnist_files() | {name: content})
+    message = rf"not whole in .*: \S*{name} is broken \(.*{problem}\); ask for its download"
+    with pytest.raises(ConfigurationError, match=message):
+        load("mnist", tmp_path, download=False)
+
+
+def test_labels_beyond_the_classes_are_refused(tmp_path: Path):
+    files = mnist_files() | {TRAIN_LABELS: idx(np.array([0, 1, 2, 10]))}
+    write_files(tmp_path / "MNIST" / "raw", files)
+    with pytest.raises(
+        ConfigurationError, match=r"train labels .* from 0 to 10, .* classes 0 to 9"
+    ):
+        load_dataset("mnist", tmp_path)
+
+
+def test_an_asked_for_download_completes_cifar(tmp_path: Path):
+    # The archive is there, so nothing is transferred: torchvision only unpacks it.
+    files = cifar_files()
+    del files["data_batch_3"]
+    write_files(tmp_path / "cifar-10-batches-py", files)
+    (tmp_path / "small-cifar.tar.gz").write_bytes(cifar_archive())
+    train, _, _ = load_kind("cifar10", small_cifar(), tmp_path, download=True)
+    assert train.labels.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_an_asked_for_download_replaces_a_broken_file_of_mnist(tmp_path: Path):
+    raw = tmp_path / "SmallMnist" / "raw"
+    write_files(raw, mnist_archives() | mnist_files() | {TRAIN_IMAGES: b"half"})
+    train, _, _ = load_kind("mnist", small_mnist(), tmp_path, download=True)
+    assert train.pixels[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_whole_data_need_no_download_even_if_asked_for(tmp_path: Path):
+    write_files(tmp_path / "cifar-10-batches-py", cifar_files())
+    train, _, _ = load_kind("cifar10", small_cifar(), tmp_path, download=True)  # from nowhere
+    assert len(train) == 5
+
+
+def test_a_failed_download_says_what_to_do(tmp_path: Path):
+    message = r"cifar10 could not be fetched into .* \(.*nowhere.*\); check .*, or unpack file:///n"
+    with pytest.raises(ConfigurationError, match=message):
+        load_kind("cifar10", small_cifar(), tmp_path, download=True)
+    message = r"mnist could not be fetched into .* \(.*nowhere.*\); check .*, or unpack the .gz"
+    with pytest.raises(ConfigurationError, match=message):
+        load_kind("mnist", small_mnist(), tmp_path, download=True)
