@@ -1,0 +1,98 @@
+"""Who holds what after a split: a table of devices and classes, for people and for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.data.splits import Indices
+from hfmds.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """What one device holds."""
+
+    device: int
+    images: int
+    classes: int
+    largest_class: str
+    largest_share: float  # of the device's images
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSummary:
+    """Images by device and class."""
+
+    counts: NDArray[np.int64]  # [devices, classes]
+    class_names: tuple[str, ...]
+    available: int  # images there were to divide
+
+    @property
+    def rows(self) -> list[DeviceRow]:
+        """One per device, in their order."""
+        return [
+            DeviceRow(
+                device=device,
+                images=int(own.sum()),
+                classes=int((own > 0).sum()),
+                largest_class=self.class_names[int(own.argmax())],
+                largest_share=float(own.max() / own.sum()),
+            )
+            for device, own in enumerate(self.counts)
+        ]
+
+    @property
+    def images(self) -> int:
+        """Images that some device holds."""
+        return int(self.counts.sum())
+
+    @property
+    def unused_classes(self) -> tuple[str, ...]:
+        """Classes of the data set that no device holds: nobody can learn them."""
+        totals = self.counts.sum(axis=0)
+        return tuple(name for name, n in zip(self.class_names, totals, strict=True) if not n)
+
+    @property
+    def totals(self) -> str:
+        """What all devices together hold, and of how much, in words."""
+        classes = len(self.class_names)
+        return (
+            f"{self.images} of {self.available} images, "
+            f"{classes - len(self.unused_classes)} of {classes} classes"
+        )
+
+    def markdown(self) -> str:
+        """One line per device, the mean of all, and what is left over."""
+        rows = self.rows
+        lines = [
+            "| device | images | classes | largest class | its share |",
+            "|---:|---:|---:|---|---:|",
+        ]
+        lines += [
+            f"| {row.device} | {row.images} | {row.classes} | {row.largest_class} "
+            f"| {100 * row.largest_share:.0f} % |"
+            for row in rows
+        ]
+        images = float(np.mean([row.images for row in rows]))
+        classes = float(np.mean([row.classes for row in rows]))
+        share = float(np.mean([row.largest_share for row in rows]))
+        lines.append(f"| **mean** | {images:.1f} | {classes:.1f} | | {100 * share:.0f} % |")
+        nobody = f"; nobody holds {', '.join(self.unused_classes)}" if self.unused_classes else ""
+        return "\n".join([*lines, "", f"Devices hold {self.totals}{nobody}."]) + "\n"
+
+
+def summarise_split(
+    labels: NDArray[np.int64], shards: Sequence[Indices], class_names: Sequence[str]
+) -> SplitSummary:
+    """Count a split of samples with these labels, each the place of a class in `class_names`."""
+    for device, shard in enumerate(shards):
+        if not len(shard):
+            raise ConfigurationError(
+                f"device {device} (the first is 0) has no images; give it some, or leave it out"
+            )
+    counts = np.stack([np.bincount(labels[own], minlength=len(class_names)) for own in shards])
+    return SplitSummary(counts, tuple(class_names), len(labels))

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hfmds.data.split_summary import DeviceRow, summarise_split
+from hfmds.errors import ConfigurationError
+
+LABELS = np.array([0, 0, 0, 1, 1, 1, 3, 3])
+SHARDS = [np.array([0, 1, 3, 2]), np.array([4]), np.array([6, 7])]
+NAMES = ("ant", "bee", "cat", "dog")
+
+
+def test_every_image_is_counted_where_it_is():
+    summary = summarise_split(LABELS, SHARDS, NAMES)
+    assert summary.counts.tolist() == [[3, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 2]]
+    assert summary.rows == [
+        DeviceRow(0, images=4, classes=2, largest_class="ant", largest_share=0.75),
+        DeviceRow(1, images=1, classes=1, largest_class="bee", largest_share=1.0),
+        DeviceRow(2, images=2, classes=1, largest_class="dog", largest_share=1.0),
+    ]
+    assert (summary.images, summary.available) == (7, 8)
+    assert summary.unused_classes == ("cat",)
+
+
+def test_the_table_is_markdown():
+    assert summarise_split(LABELS, SHARDS, NAMES).markdown() == (
+        "| device | images | classes | largest class | its share |\n"
+        "|---:|---:|---:|---|---:|\n"
+        "| 0 | 4 | 2 | ant | 75 % |\n"
+        "| 1 | 1 | 1 | bee | 100 % |\n"
+        "| 2 | 2 | 1 | dog | 100 % |\n"
+        "| **mean** | 2.3 | 1.3 | | 92 % |\n"
+        "\n"
+        "Devices hold 7 of 8 images, 3 of 4 classes; nobody holds cat.\n"
+    )
+
+
+def test_nothing_is_said_of_unused_classes_if_there_are_none():
+    summary = summarise_split(np.array([1, 0]), [np.array([0, 1])], ("ant", "bee"))
+    last_line = summary.markdown().splitlines()[-1]
+    assert last_line == "Devices hold 2 of 2 images, 2 of 2 classes."
+
+
+def test_a_device_without_images_is_named():
+    with pytest.raises(ConfigurationError, match=r"device 1 \(the first is 0\) has no images"):
+        summarise_split(LABELS, [np.array([0]), np.array([], np.int64)], NAMES)
