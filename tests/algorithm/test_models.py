@@ -7,52 +7,15 @@ import pytest
 import torch
 
 from hfmds.algorithm.models import (
-    PaperCNN,
     build_model,
     initial_weights,
     load_weights,
     model_with,
     weights_of,
 )
-from hfmds.algorithm.types import ModelSpec
+from hfmds.algorithm.recipes import ModelSpec
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import SPEC, assert_same, weights
-
-
-def test_paper_cnn_has_the_papers_dimensions_on_cifar():
-    shapes = {name: array.shape for name, array in initial_weights(ModelSpec(), 0).items()}
-    assert shapes == {
-        "conv1.weight": (32, 3, 5, 5),
-        "conv1.bias": (32,),
-        "conv2.weight": (64, 32, 5, 5),
-        "conv2.bias": (64,),
-        "hidden.weight": (512, 1600),
-        "hidden.bias": (512,),
-        "classifier.weight": (10, 512),
-        "classifier.bias": (10,),
-    }
-
-
-def test_features_are_not_negative_and_lead_to_the_logits():
-    model = build_model(ModelSpec(channels=2, height=16, width=20, classes=4))
-    images = torch.randn(3, 2, 16, 20)
-    features = model.features(images)
-    assert features.shape == (3, 512)
-    assert features.min() >= 0
-    torch.testing.assert_close(model(images), model.classifier(features))
-
-
-def test_pooling_before_relu_changes_neither_value_nor_gradient():
-    model = PaperCNN(SPEC)
-    images = torch.randn(5, *SPEC.image_shape, requires_grad=True)
-    x = torch.max_pool2d(torch.relu(model.conv1(images)), 2)
-    x = torch.max_pool2d(torch.relu(model.conv2(x)), 2)
-    as_printed = torch.relu(model.hidden(x.flatten(1)))
-    ours = model.features(images)
-    assert torch.equal(ours, as_printed)
-    (expected,) = torch.autograd.grad(as_printed.square().sum(), images)
-    (gradient,) = torch.autograd.grad(ours.square().sum(), images)
-    torch.testing.assert_close(gradient, expected)
 
 
 def test_initial_weights_depend_on_the_seed_only():
@@ -73,17 +36,6 @@ def test_weights_survive_the_round_trip_and_are_copies():
     assert all(a.dtype == np.float32 and a.flags.c_contiguous for a in taken.values())
     taken["conv1.bias"][:] = 7
     assert_same(weights_of(model), given)
-
-
-def test_unknown_architecture_names_the_known_ones():
-    with pytest.raises(InvalidInput, match=r"'resnet-99' is not known; choose one of: paper-cnn"):
-        build_model(ModelSpec(architecture="resnet-99"))
-
-
-@pytest.mark.parametrize(("height", "width"), [(15, 32), (32, 15), (8, 8)])
-def test_too_small_images_are_refused_with_the_remedy(height: int, width: int):
-    with pytest.raises(InvalidInput, match=rf"at least 16x16, not {height}x{width}; scale"):
-        build_model(ModelSpec(height=height, width=width))
 
 
 def test_weights_of_another_model_are_refused():
