@@ -1,4 +1,4 @@
-"""The decoded images of a folder, kept in a hidden file of it: 60,000 JPEGs in 1 s instead of 10.
+"""The decoded images of a folder, kept in a hidden file of it: 60,000 JPEGs in 2 s instead of 13.
 
 Never stale: the file says of which image files it was made, by name, size, inode and times, and by
 which Pillow; if anything differs the images are decoded again. Never needed: a folder that cannot
