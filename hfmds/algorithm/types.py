@@ -45,7 +45,9 @@ class LabelledImages:
         )
         if self.shares is not None:
             require(
-                self.shares.dtype == np.float32 and self.shares.shape[:-1] == self.labels.shape,
+                self.shares.dtype == np.float32
+                and self.shares.shape[:-1] == self.labels.shape
+                and self.shares.shape[1] > 0,
                 f"class shares must be float32 [{len(self.pixels)}, classes], "
                 f"not {self.shares.dtype} {list(self.shares.shape)}",
             )

@@ -73,7 +73,7 @@ class SynthesisRecipe(_message.Message):
     def __init__(self, every_rounds: _Optional[int] = ..., first_round: _Optional[int] = ..., samples_per_device: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., mu: _Optional[float] = ..., prototype_momentum: _Optional[float] = ..., matching_weight: _Optional[float] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds")
+    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds", "fedprox", "moon", "fedgen", "fedmix", "fedgan")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NORMALISATION_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,11 @@ class Recipe(_message.Message):
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     FEDAVG_FIELD_NUMBER: _ClassVar[int]
     HFMDS_FIELD_NUMBER: _ClassVar[int]
+    FEDPROX_FIELD_NUMBER: _ClassVar[int]
+    MOON_FIELD_NUMBER: _ClassVar[int]
+    FEDGEN_FIELD_NUMBER: _ClassVar[int]
+    FEDMIX_FIELD_NUMBER: _ClassVar[int]
+    FEDGAN_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     normalisation: Normalisation
     rounds: int
@@ -92,11 +97,80 @@ class Recipe(_message.Message):
     class_names: _containers.RepeatedScalarFieldContainer[str]
     fedavg: FedAvg
     hfmds: SynthesisRecipe
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ...) -> None: ...
+    fedprox: FedProx
+    moon: Moon
+    fedgen: FedGen
+    fedmix: FedMix
+    fedgan: FedGan
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., fedprox: _Optional[_Union[FedProx, _Mapping]] = ..., moon: _Optional[_Union[Moon, _Mapping]] = ..., fedgen: _Optional[_Union[FedGen, _Mapping]] = ..., fedmix: _Optional[_Union[FedMix, _Mapping]] = ..., fedgan: _Optional[_Union[FedGan, _Mapping]] = ...) -> None: ...
 
 class FedAvg(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class FedProx(_message.Message):
+    __slots__ = ("mu",)
+    MU_FIELD_NUMBER: _ClassVar[int]
+    mu: float
+    def __init__(self, mu: _Optional[float] = ...) -> None: ...
+
+class Moon(_message.Message):
+    __slots__ = ("mu", "temperature")
+    MU_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    mu: float
+    temperature: float
+    def __init__(self, mu: _Optional[float] = ..., temperature: _Optional[float] = ...) -> None: ...
+
+class FedGen(_message.Message):
+    __slots__ = ("label_weight", "latent_weight", "decay", "noise_size", "hidden_size", "generator_steps", "generator_batch_size", "generator_learning_rate", "diversity_weight")
+    LABEL_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    LATENT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    DECAY_FIELD_NUMBER: _ClassVar[int]
+    NOISE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    GENERATOR_STEPS_FIELD_NUMBER: _ClassVar[int]
+    GENERATOR_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    GENERATOR_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    DIVERSITY_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    label_weight: float
+    latent_weight: float
+    decay: float
+    noise_size: int
+    hidden_size: int
+    generator_steps: int
+    generator_batch_size: int
+    generator_learning_rate: float
+    diversity_weight: float
+    def __init__(self, label_weight: _Optional[float] = ..., latent_weight: _Optional[float] = ..., decay: _Optional[float] = ..., noise_size: _Optional[int] = ..., hidden_size: _Optional[int] = ..., generator_steps: _Optional[int] = ..., generator_batch_size: _Optional[int] = ..., generator_learning_rate: _Optional[float] = ..., diversity_weight: _Optional[float] = ...) -> None: ...
+
+class FedMix(_message.Message):
+    __slots__ = ("mixing", "images_per_average", "samples_per_device")
+    MIXING_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_PER_AVERAGE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    mixing: float
+    images_per_average: int
+    samples_per_device: int
+    def __init__(self, mixing: _Optional[float] = ..., images_per_average: _Optional[int] = ..., samples_per_device: _Optional[int] = ...) -> None: ...
+
+class FedGan(_message.Message):
+    __slots__ = ("gan_rounds", "gan_epochs", "gan_batch_size", "gan_learning_rate", "noise_size", "width", "samples_per_device")
+    GAN_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    GAN_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    GAN_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    GAN_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    NOISE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    gan_rounds: int
+    gan_epochs: int
+    gan_batch_size: int
+    gan_learning_rate: float
+    noise_size: int
+    width: int
+    samples_per_device: int
+    def __init__(self, gan_rounds: _Optional[int] = ..., gan_epochs: _Optional[int] = ..., gan_batch_size: _Optional[int] = ..., gan_learning_rate: _Optional[float] = ..., noise_size: _Optional[int] = ..., width: _Optional[int] = ..., samples_per_device: _Optional[int] = ...) -> None: ...
 
 class LeakageSummary(_message.Message):
     __slots__ = ("paired_mean", "paired_p99", "paired_max", "nearest_mean", "nearest_p99", "nearest_max")

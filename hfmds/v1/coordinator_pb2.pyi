@@ -187,7 +187,7 @@ class SubmitUpdateResponse(_message.Message):
     def __init__(self, already_accepted: _Optional[bool] = ...) -> None: ...
 
 class SubmitSynthesisRequest(_message.Message):
-    __slots__ = ("device_id", "task_id", "batch", "samples", "leakage", "synthetic_accuracy", "traffic", "synthesis_seconds")
+    __slots__ = ("device_id", "task_id", "batch", "samples", "leakage", "synthetic_accuracy", "traffic", "synthesis_seconds", "accuracy_not_measured")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class SubmitSynthesisRequest(_message.Message):
     SYNTHETIC_ACCURACY_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SYNTHESIS_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_NOT_MEASURED_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
     batch: _common_pb2.Digest
@@ -204,7 +205,8 @@ class SubmitSynthesisRequest(_message.Message):
     synthetic_accuracy: float
     traffic: _common_pb2.Traffic
     synthesis_seconds: float
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., batch: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ..., synthetic_accuracy: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., synthesis_seconds: _Optional[float] = ...) -> None: ...
+    accuracy_not_measured: bool
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., batch: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ..., synthetic_accuracy: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., synthesis_seconds: _Optional[float] = ..., accuracy_not_measured: _Optional[bool] = ...) -> None: ...
 
 class SubmitSynthesisResponse(_message.Message):
     __slots__ = ("already_accepted",)

@@ -178,7 +178,7 @@ class CoordinatorServiceServicer:
         Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task; ABORTED the round closed
         without it; ALREADY_EXISTS another update was accepted for this task; FAILED_PRECONDITION the bytes were
         not uploaded, or the task is not to train; INVALID_ARGUMENT tensors are missing, extra, of the wrong shape
-        or not finite.
+        or not finite (see UploadUpdateHeader.update).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from hfmds.v1 import common_pb2 as hfmds_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehfmds/v1/synthesis_store.proto\x12\x08hfmds.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15hfmds/v1/common.proto\"\xa0\x01\n\x08PoolSpec\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x05\x12!\n\x07weights\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.hfmds.v1.ModelSpec\x12\x1e\n\x16max_samples_per_device\x18\x05 \x01(\x05\x12\x0e\n\x06method\x18\x06 \x01(\t\"O\n\x05Shard\x12 \n\x06\x64igest\x18\x01 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x0f\n\x07samples\x18\x02 \x01(\x03\x12\x13\n\x0b\x63ontributor\x18\x03 \x01(\t\"\x9f\x02\n\x08Snapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x0f\n\x07pool_id\x18\x02 \x01(\t\x12 \n\x04spec\x18\x03 \x01(\x0b\x32\x12.hfmds.v1.PoolSpec\x12\x0f\n\x07samples\x18\x04 \x01(\x03\x12\x17\n\x0f\x63lass_histogram\x18\x05 \x03(\x03\x12\x12\n\nduplicates\x18\x06 \x01(\x03\x12)\n\x07leakage\x18\x07 \x01(\x0b\x32\x18.hfmds.v1.LeakageSummary\x12-\n\tsealed_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x06shards\x18\t \x03(\x0b\x32\x0f.hfmds.v1.Shard\x12\x12\n\nsize_bytes\x18\n \x01(\x03\"D\n\x0fOpenPoolRequest\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.hfmds.v1.PoolSpec\"\x12\n\x10OpenPoolResponse\"X\n\x11QueryBatchRequest\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x1f\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\"6\n\x12QueryBatchResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"U\n\x0fPutBatchRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.hfmds.v1.PutBatchHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"e\n\x0ePutBatchHeader\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x1f\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"+\n\x10PutBatchResponse\x12\x17\n\x0f\x61lready_present\x18\x01 \x01(\x08\"Q\n\x0fSealPoolRequest\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12-\n\rcontributions\x18\x02 \x03(\x0b\x32\x16.hfmds.v1.Contribution\"B\n\x0c\x43ontribution\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x1f\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x10.hfmds.v1.Digest\"a\n\x10SealPoolResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.hfmds.v1.Snapshot\x12\'\n\x07missing\x18\x02 \x03(\x0b\x32\x16.hfmds.v1.Contribution\")\n\x12GetSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\";\n\x13GetSnapshotResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.hfmds.v1.Snapshot\"M\n\x14ListSnapshotsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"W\n\x15ListSnapshotsResponse\x12%\n\tsnapshots\x18\x01 \x03(\x0b\x32\x12.hfmds.v1.Snapshot\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"]\n\x14\x44ownloadShardRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12 \n\x06\x64igest\x18\x02 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"%\n\x15\x44ownloadShardResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x9d\x04\n\x15SynthesisStoreService\x12\x41\n\x08OpenPool\x12\x19.hfmds.v1.OpenPoolRequest\x1a\x1a.hfmds.v1.OpenPoolResponse\x12G\n\nQueryBatch\x12\x1b.hfmds.v1.QueryBatchRequest\x1a\x1c.hfmds.v1.QueryBatchResponse\x12\x43\n\x08PutBatch\x12\x19.hfmds.v1.PutBatchRequest\x1a\x1a.hfmds.v1.PutBatchResponse(\x01\x12\x41\n\x08SealPool\x12\x19.hfmds.v1.SealPoolRequest\x1a\x1a.hfmds.v1.SealPoolResponse\x12J\n\x0bGetSnapshot\x12\x1c.hfmds.v1.GetSnapshotRequest\x1a\x1d.hfmds.v1.GetSnapshotResponse\x12P\n\rListSnapshots\x12\x1e.hfmds.v1.ListSnapshotsRequest\x1a\x1f.hfmds.v1.ListSnapshotsResponse\x12R\n\rDownloadShard\x12\x1e.hfmds.v1.DownloadShardRequest\x1a\x1f.hfmds.v1.DownloadShardResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehfmds/v1/synthesis_store.proto\x12\x08hfmds.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15hfmds/v1/common.proto\"\xb5\x01\n\x08PoolSpec\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x05\x12!\n\x07weights\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\"\n\x05model\x18\x04 \x01(\x0b\x32\x13.hfmds.v1.ModelSpec\x12\x1e\n\x16max_samples_per_device\x18\x05 \x01(\x05\x12\x0e\n\x06method\x18\x06 \x01(\t\x12\x13\n\x0bwith_shares\x18\x07 \x01(\x08\"O\n\x05Shard\x12 \n\x06\x64igest\x18\x01 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x0f\n\x07samples\x18\x02 \x01(\x03\x12\x13\n\x0b\x63ontributor\x18\x03 \x01(\t\"\x9f\x02\n\x08Snapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12\x0f\n\x07pool_id\x18\x02 \x01(\t\x12 \n\x04spec\x18\x03 \x01(\x0b\x32\x12.hfmds.v1.PoolSpec\x12\x0f\n\x07samples\x18\x04 \x01(\x03\x12\x17\n\x0f\x63lass_histogram\x18\x05 \x03(\x03\x12\x12\n\nduplicates\x18\x06 \x01(\x03\x12)\n\x07leakage\x18\x07 \x01(\x0b\x32\x18.hfmds.v1.LeakageSummary\x12-\n\tsealed_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1f\n\x06shards\x18\t \x03(\x0b\x32\x0f.hfmds.v1.Shard\x12\x12\n\nsize_bytes\x18\n \x01(\x03\"D\n\x0fOpenPoolRequest\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.hfmds.v1.PoolSpec\"\x12\n\x10OpenPoolResponse\"X\n\x11QueryBatchRequest\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x1f\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\"6\n\x12QueryBatchResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\"U\n\x0fPutBatchRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.hfmds.v1.PutBatchHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"e\n\x0ePutBatchHeader\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x1f\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"+\n\x10PutBatchResponse\x12\x17\n\x0f\x61lready_present\x18\x01 \x01(\x08\"Q\n\x0fSealPoolRequest\x12\x0f\n\x07pool_id\x18\x01 \x01(\t\x12-\n\rcontributions\x18\x02 \x03(\x0b\x32\x16.hfmds.v1.Contribution\"B\n\x0c\x43ontribution\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x1f\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x10.hfmds.v1.Digest\"a\n\x10SealPoolResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.hfmds.v1.Snapshot\x12\'\n\x07missing\x18\x02 \x03(\x0b\x32\x16.hfmds.v1.Contribution\")\n\x12GetSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\";\n\x13GetSnapshotResponse\x12$\n\x08snapshot\x18\x01 \x01(\x0b\x32\x12.hfmds.v1.Snapshot\"M\n\x14ListSnapshotsRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"W\n\x15ListSnapshotsResponse\x12%\n\tsnapshots\x18\x01 \x03(\x0b\x32\x12.hfmds.v1.Snapshot\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"]\n\x14\x44ownloadShardRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\t\x12 \n\x06\x64igest\x18\x02 \x01(\x0b\x32\x10.hfmds.v1.Digest\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"%\n\x15\x44ownloadShardResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x9d\x04\n\x15SynthesisStoreService\x12\x41\n\x08OpenPool\x12\x19.hfmds.v1.OpenPoolRequest\x1a\x1a.hfmds.v1.OpenPoolResponse\x12G\n\nQueryBatch\x12\x1b.hfmds.v1.QueryBatchRequest\x1a\x1c.hfmds.v1.QueryBatchResponse\x12\x43\n\x08PutBatch\x12\x19.hfmds.v1.PutBatchRequest\x1a\x1a.hfmds.v1.PutBatchResponse(\x01\x12\x41\n\x08SealPool\x12\x19.hfmds.v1.SealPoolRequest\x1a\x1a.hfmds.v1.SealPoolResponse\x12J\n\x0bGetSnapshot\x12\x1c.hfmds.v1.GetSnapshotRequest\x1a\x1d.hfmds.v1.GetSnapshotResponse\x12P\n\rListSnapshots\x12\x1e.hfmds.v1.ListSnapshotsRequest\x1a\x1f.hfmds.v1.ListSnapshotsResponse\x12R\n\rDownloadShard\x12\x1e.hfmds.v1.DownloadShardRequest\x1a\x1f.hfmds.v1.DownloadShardResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,43 +34,43 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hfmds.v1.synthesis_store_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_POOLSPEC']._serialized_start=101
-  _globals['_POOLSPEC']._serialized_end=261
-  _globals['_SHARD']._serialized_start=263
-  _globals['_SHARD']._serialized_end=342
-  _globals['_SNAPSHOT']._serialized_start=345
-  _globals['_SNAPSHOT']._serialized_end=632
-  _globals['_OPENPOOLREQUEST']._serialized_start=634
-  _globals['_OPENPOOLREQUEST']._serialized_end=702
-  _globals['_OPENPOOLRESPONSE']._serialized_start=704
-  _globals['_OPENPOOLRESPONSE']._serialized_end=722
-  _globals['_QUERYBATCHREQUEST']._serialized_start=724
-  _globals['_QUERYBATCHREQUEST']._serialized_end=812
-  _globals['_QUERYBATCHRESPONSE']._serialized_start=814
-  _globals['_QUERYBATCHRESPONSE']._serialized_end=868
-  _globals['_PUTBATCHREQUEST']._serialized_start=870
-  _globals['_PUTBATCHREQUEST']._serialized_end=955
-  _globals['_PUTBATCHHEADER']._serialized_start=957
-  _globals['_PUTBATCHHEADER']._serialized_end=1058
-  _globals['_PUTBATCHRESPONSE']._serialized_start=1060
-  _globals['_PUTBATCHRESPONSE']._serialized_end=1103
-  _globals['_SEALPOOLREQUEST']._serialized_start=1105
-  _globals['_SEALPOOLREQUEST']._serialized_end=1186
-  _globals['_CONTRIBUTION']._serialized_start=1188
-  _globals['_CONTRIBUTION']._serialized_end=1254
-  _globals['_SEALPOOLRESPONSE']._serialized_start=1256
-  _globals['_SEALPOOLRESPONSE']._serialized_end=1353
-  _globals['_GETSNAPSHOTREQUEST']._serialized_start=1355
-  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1396
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1398
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=1457
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=1459
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=1536
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=1538
-  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=1625
-  _globals['_DOWNLOADSHARDREQUEST']._serialized_start=1627
-  _globals['_DOWNLOADSHARDREQUEST']._serialized_end=1720
-  _globals['_DOWNLOADSHARDRESPONSE']._serialized_start=1722
-  _globals['_DOWNLOADSHARDRESPONSE']._serialized_end=1759
-  _globals['_SYNTHESISSTORESERVICE']._serialized_start=1762
-  _globals['_SYNTHESISSTORESERVICE']._serialized_end=2303
+  _globals['_POOLSPEC']._serialized_end=282
+  _globals['_SHARD']._serialized_start=284
+  _globals['_SHARD']._serialized_end=363
+  _globals['_SNAPSHOT']._serialized_start=366
+  _globals['_SNAPSHOT']._serialized_end=653
+  _globals['_OPENPOOLREQUEST']._serialized_start=655
+  _globals['_OPENPOOLREQUEST']._serialized_end=723
+  _globals['_OPENPOOLRESPONSE']._serialized_start=725
+  _globals['_OPENPOOLRESPONSE']._serialized_end=743
+  _globals['_QUERYBATCHREQUEST']._serialized_start=745
+  _globals['_QUERYBATCHREQUEST']._serialized_end=833
+  _globals['_QUERYBATCHRESPONSE']._serialized_start=835
+  _globals['_QUERYBATCHRESPONSE']._serialized_end=889
+  _globals['_PUTBATCHREQUEST']._serialized_start=891
+  _globals['_PUTBATCHREQUEST']._serialized_end=976
+  _globals['_PUTBATCHHEADER']._serialized_start=978
+  _globals['_PUTBATCHHEADER']._serialized_end=1079
+  _globals['_PUTBATCHRESPONSE']._serialized_start=1081
+  _globals['_PUTBATCHRESPONSE']._serialized_end=1124
+  _globals['_SEALPOOLREQUEST']._serialized_start=1126
+  _globals['_SEALPOOLREQUEST']._serialized_end=1207
+  _globals['_CONTRIBUTION']._serialized_start=1209
+  _globals['_CONTRIBUTION']._serialized_end=1275
+  _globals['_SEALPOOLRESPONSE']._serialized_start=1277
+  _globals['_SEALPOOLRESPONSE']._serialized_end=1374
+  _globals['_GETSNAPSHOTREQUEST']._serialized_start=1376
+  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1417
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1419
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=1478
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=1480
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=1557
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_start=1559
+  _globals['_LISTSNAPSHOTSRESPONSE']._serialized_end=1646
+  _globals['_DOWNLOADSHARDREQUEST']._serialized_start=1648
+  _globals['_DOWNLOADSHARDREQUEST']._serialized_end=1741
+  _globals['_DOWNLOADSHARDRESPONSE']._serialized_start=1743
+  _globals['_DOWNLOADSHARDRESPONSE']._serialized_end=1780
+  _globals['_SYNTHESISSTORESERVICE']._serialized_start=1783
+  _globals['_SYNTHESISSTORESERVICE']._serialized_end=2324
 # @@protoc_insertion_point(module_scope)

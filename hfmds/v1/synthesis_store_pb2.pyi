@@ -11,20 +11,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PoolSpec(_message.Message):
-    __slots__ = ("run_id", "round", "weights", "model", "max_samples_per_device", "method")
+    __slots__ = ("run_id", "round", "weights", "model", "max_samples_per_device", "method", "with_shares")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_SAMPLES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
+    WITH_SHARES_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     round: int
     weights: _common_pb2.Digest
     model: _common_pb2.ModelSpec
     max_samples_per_device: int
     method: str
-    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.ModelSpec, _Mapping]] = ..., max_samples_per_device: _Optional[int] = ..., method: _Optional[str] = ...) -> None: ...
+    with_shares: bool
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.ModelSpec, _Mapping]] = ..., max_samples_per_device: _Optional[int] = ..., method: _Optional[str] = ..., with_shares: _Optional[bool] = ...) -> None: ...
 
 class Shard(_message.Message):
     __slots__ = ("digest", "samples", "contributor")

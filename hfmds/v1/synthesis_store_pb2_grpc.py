@@ -30,11 +30,14 @@ class SynthesisStoreServiceStub:
 
     A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, for ever.
 
-    A batch or shard is one safetensors file with exactly these tensors, n samples each:
+    A batch or shard is one safetensors file with these tensors, n samples each:
     images        uint8   [n, channels, height, width]   pixels 0 to 255
     labels        int64   [n]                            0 to classes - 1
     psnr_paired   float32 [n]                            dB, to the real image it was paired with
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    and, in a pool that takes mixtures (see PoolSpec.with_shares), also
+    shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
+    1 (within 0.001), and its label has the greatest
     A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
     later versions can add some.
 
@@ -90,11 +93,14 @@ class SynthesisStoreServiceServicer:
 
     A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, for ever.
 
-    A batch or shard is one safetensors file with exactly these tensors, n samples each:
+    A batch or shard is one safetensors file with these tensors, n samples each:
     images        uint8   [n, channels, height, width]   pixels 0 to 255
     labels        int64   [n]                            0 to classes - 1
     psnr_paired   float32 [n]                            dB, to the real image it was paired with
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    and, in a pool that takes mixtures (see PoolSpec.with_shares), also
+    shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
+    1 (within 0.001), and its label has the greatest
     A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
     later versions can add some.
 
@@ -224,11 +230,14 @@ class SynthesisStoreService:
 
     A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, for ever.
 
-    A batch or shard is one safetensors file with exactly these tensors, n samples each:
+    A batch or shard is one safetensors file with these tensors, n samples each:
     images        uint8   [n, channels, height, width]   pixels 0 to 255
     labels        int64   [n]                            0 to classes - 1
     psnr_paired   float32 [n]                            dB, to the real image it was paired with
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    and, in a pool that takes mixtures (see PoolSpec.with_shares), also
+    shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
+    1 (within 0.001), and its label has the greatest
     A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
     later versions can add some.
 

@@ -163,9 +163,10 @@ def synthesis_report_message(
         batch=digest_message(report.batch),
         samples=report.samples,
         leakage=leakage_message(report.leakage),
-        synthetic_accuracy=report.synthetic_accuracy,
+        synthetic_accuracy=report.synthetic_accuracy or 0.0,
         traffic=traffic_message(report.traffic),
         synthesis_seconds=report.synthesis_seconds,
+        accuracy_not_measured=report.synthetic_accuracy is None,
     )
 
 
@@ -178,7 +179,7 @@ def synthesis_report_from(message: pb.SubmitSynthesisRequest) -> SynthesisReport
         batch=digest_from(message.batch),
         samples=message.samples,
         leakage=leakage_from(message.leakage),
-        synthetic_accuracy=message.synthetic_accuracy,
+        synthetic_accuracy=None if message.accuracy_not_measured else message.synthetic_accuracy,
         traffic=_one_devices_traffic(message),
         synthesis_seconds=message.synthesis_seconds,
     )

@@ -12,16 +12,9 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from hfmds.algorithm.types import (
-    Evaluation,
-    LeakageSummary,
-    ModelSpec,
-    Normalisation,
-    Recipe,
-    SynthesisRecipe,
-    Traffic,
-    TrainingRecipe,
-)
+from hfmds.algorithm.methods.settings import METHODS, Method
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput
 from hfmds.v1 import common_pb2
@@ -88,7 +81,7 @@ def model_from(message: common_pb2.ModelSpec) -> ModelSpec:
 
 def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
     """To the wire."""
-    return common_pb2.Recipe(
+    message = common_pb2.Recipe(
         model=model_message(recipe.model),
         normalisation=common_pb2.Normalisation(**flat_fields(recipe.normalisation)),
         rounds=recipe.rounds,
@@ -96,18 +89,16 @@ def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
         training=common_pb2.TrainingRecipe(**flat_fields(recipe.training)),
         cohort_size=recipe.cohort_size,
         class_names=recipe.class_names,
-        fedavg=None if recipe.synthesis else common_pb2.FedAvg(),
-        hfmds=common_pb2.SynthesisRecipe(**flat_fields(recipe.synthesis))
-        if recipe.synthesis
-        else None,
     )
+    # The choices of the oneof have the methods' names, their messages the settings' fields.
+    method = getattr(message, recipe.method.name)
+    method.CopyFrom(type(method)(**flat_fields(recipe.method)))
+    return message
 
 
 def recipe_from(message: common_pb2.Recipe) -> Recipe:
     """From the wire."""
     require_part(message, "model", "normalisation", "training")
-    if message.WhichOneof("method") is None:
-        raise InvalidInput("Recipe.method is missing, or of a kind this version does not know")
     return Recipe(
         model=model_from(message.model),
         normalisation=Normalisation(
@@ -116,10 +107,17 @@ def recipe_from(message: common_pb2.Recipe) -> Recipe:
         rounds=message.rounds,
         seed=message.seed,
         training=flat_value(TrainingRecipe, message.training),
-        synthesis=flat_value(SynthesisRecipe, message.hfmds) if message.HasField("hfmds") else None,
+        method=_method_from(message),
         cohort_size=message.cohort_size,
         class_names=tuple(message.class_names),
     )
+
+
+def _method_from(message: common_pb2.Recipe) -> Method:
+    name = message.WhichOneof("method")
+    if name is None:
+        raise InvalidInput("Recipe.method is missing, or of a kind this version does not know")
+    return flat_value(METHODS[name], getattr(message, name))
 
 
 def leakage_message(leakage: LeakageSummary) -> common_pb2.LeakageSummary:

@@ -26,6 +26,7 @@ def pool_spec_message(spec: PoolSpec) -> pb.PoolSpec:
         model=model_message(spec.model),
         max_samples_per_device=spec.max_samples_per_device,
         method=spec.method,
+        with_shares=spec.with_shares,
     )
 
 
@@ -40,6 +41,7 @@ def pool_spec_from(message: pb.PoolSpec) -> PoolSpec:
         model=model_from(message.model),
         max_samples_per_device=message.max_samples_per_device,
         method=message.method,
+        with_shares=message.with_shares,
     )
 
 

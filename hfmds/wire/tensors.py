@@ -20,6 +20,7 @@ from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
 from hfmds.errors import InvalidInput
 
 _BATCH_TYPES = {"images": "U8", "labels": "I64", "psnr_paired": "F32", "psnr_nearest": "F32"}
+_MIXTURE_TYPES = {**_BATCH_TYPES, "shares": "F32"}
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -31,14 +32,14 @@ def encode_weights(weights: Weights) -> bytes:
 
 def encode_batch(batch: SyntheticBatch) -> bytes:
     """The batch as the contract lays it out (synthesis_store.proto)."""
-    return save(
-        {
-            "images": np.ascontiguousarray(batch.images.pixels),
-            "labels": np.ascontiguousarray(batch.images.labels),
-            "psnr_paired": np.ascontiguousarray(batch.psnr_paired),
-            "psnr_nearest": np.ascontiguousarray(batch.psnr_nearest),
-        }
-    )
+    tensors: dict[str, NDArray[Any] | None] = {
+        "images": batch.images.pixels,
+        "labels": batch.images.labels,
+        "psnr_paired": batch.psnr_paired,
+        "psnr_nearest": batch.psnr_nearest,
+        "shares": batch.images.shares,
+    }
+    return save({n: np.ascontiguousarray(t) for n, t in tensors.items() if t is not None})
 
 
 class StoredWeights(Mapping[str, NDArray[np.float32]]):
@@ -68,17 +69,17 @@ class StoredWeights(Mapping[str, NDArray[np.float32]]):
         """Shape by name, from the header alone."""
         return {name: tuple(self._tensors.get_slice(name).get_shape()) for name in self._names}
 
-    def require_like(self, model: StoredWeights, what: str) -> None:
-        """Refuse weights that are not an update of `model`: other names, shapes, or not finite."""
-        ours, theirs = self.shapes(), model.shapes()
-        if ours.keys() != theirs.keys():
-            odd = sorted(ours.keys() ^ theirs.keys())
-            raise InvalidInput(f"{what}: tensors {odd} are missing or not part of the model")
+    def require_like(self, shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
+        """Refuse weights that are not those wanted: other names, shapes, or not finite."""
+        ours = self.shapes()
+        if ours.keys() != shapes.keys():
+            missing, unwanted = sorted(shapes.keys() - ours.keys()), sorted(ours.keys() - shapes)
+            raise InvalidInput(f"{what}: tensors {missing} are missing, {unwanted} not wanted")
         for name, shape in ours.items():
-            if shape != theirs[name]:
+            if shape != shapes[name]:
                 raise InvalidInput(
                     f"{what}: tensor {name!r} has shape {list(shape)}, "
-                    f"the model's has {list(theirs[name])}"
+                    f"the model's has {list(shapes[name])}"
                 )
             if not np.isfinite(self[name]).all():
                 raise InvalidInput(f"{what}: tensor {name!r} has values that are not finite")
@@ -90,15 +91,20 @@ def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticB
     Tensors that a later version may have added are ignored, or refused if `only_known`.
     """
     tensors = _open(path, what)
-    names, known = set(tensors.keys()), set(_BATCH_TYPES)
-    if not known <= names or (only_known and names != known):
-        raise InvalidInput(f"{what}: tensors are {sorted(names)}, they must be {sorted(known)}")
-    for name, expected in _BATCH_TYPES.items():
+    names = set(tensors.keys())
+    types = _MIXTURE_TYPES if "shares" in names else _BATCH_TYPES
+    if not types.keys() <= names or (only_known and names != types.keys()):
+        raise InvalidInput(
+            f"{what}: tensors are {sorted(names)}, they must be {sorted(_BATCH_TYPES)}, "
+            "and 'shares' for mixtures"
+        )
+    for name, expected in types.items():
         dtype = tensors.get_slice(name).get_dtype()
         if dtype != expected:
             raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be {expected}")
+    shares = tensors.get_tensor("shares") if "shares" in names else None
     batch = SyntheticBatch(
-        LabelledImages(tensors.get_tensor("images"), tensors.get_tensor("labels")),
+        LabelledImages(tensors.get_tensor("images"), tensors.get_tensor("labels"), shares),
         tensors.get_tensor("psnr_paired"),
         tensors.get_tensor("psnr_nearest"),
     )

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from hfmds.algorithm.types import Evaluation, LeakageSummary, ModelSpec, Pool, Recipe, Traffic
+from hfmds.algorithm.recipes import ModelSpec, Recipe
+from hfmds.algorithm.types import Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput
 
@@ -102,7 +103,7 @@ class SynthesisReport:
     batch: Digest
     samples: int
     leakage: LeakageSummary
-    synthetic_accuracy: float
+    synthetic_accuracy: float | None  # None: not measured
     traffic: Traffic
     synthesis_seconds: float
 
@@ -246,6 +247,7 @@ class PoolSpec:
     model: ModelSpec
     max_samples_per_device: int
     method: str
+    with_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

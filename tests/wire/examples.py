@@ -3,17 +3,18 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hfmds.algorithm.types import (
-    Evaluation,
-    LeakageSummary,
-    ModelSpec,
-    Normalisation,
-    Pool,
-    Recipe,
-    SynthesisRecipe,
-    Traffic,
-    TrainingRecipe,
+from hfmds.algorithm.methods.settings import (
+    FedAvg,
+    FedGan,
+    FedGen,
+    FedMix,
+    FedProx,
+    Hfmds,
+    Method,
+    Moon,
 )
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.types import Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import digest_of
 from hfmds.wire.types import (
     Assignment,
@@ -43,6 +44,42 @@ MOMENT = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
 
 WEIGHTS = digest_of(b"weights")
 MODEL = ModelSpec(architecture="other-cnn", channels=2, height=5, width=7, classes=3)
+METHODS: dict[str, Method] = {
+    "fedavg": FedAvg(),
+    "fedprox": FedProx(mu=0.25),
+    "moon": Moon(mu=3.5, temperature=0.75),
+    "fedgen": FedGen(
+        label_weight=1.5,
+        latent_weight=2.5,
+        decay=0.875,
+        noise_size=3,
+        hidden_size=4,
+        generator_steps=5,
+        generator_batch_size=6,
+        generator_learning_rate=0.0625,
+        diversity_weight=3.5,
+    ),
+    "fedmix": FedMix(mixing=0.375, images_per_average=3, samples_per_device=4),
+    "fedgan": FedGan(
+        gan_rounds=2,
+        gan_epochs=3,
+        gan_batch_size=4,
+        gan_learning_rate=0.03125,
+        noise_size=5,
+        width=6,
+        samples_per_device=7,
+    ),
+    "hfmds": Hfmds(
+        every_rounds=2,
+        first_round=4,
+        samples_per_device=6,
+        steps=8,
+        learning_rate=0.07,
+        mu=0.35,
+        prototype_momentum=0.65,
+        matching_weight=1.5,
+    ),
+}
 RECIPE = Recipe(
     model=MODEL,
     normalisation=Normalisation(mean=(0.25, 0.5), std=(0.125, 0.375)),
@@ -56,20 +93,11 @@ RECIPE = Recipe(
         weight_decay=1e-3,
         alpha=0.45,
     ),
-    synthesis=SynthesisRecipe(
-        every_rounds=2,
-        first_round=4,
-        samples_per_device=6,
-        steps=8,
-        learning_rate=0.07,
-        mu=0.35,
-        prototype_momentum=0.65,
-        matching_weight=1.5,
-    ),
+    method=METHODS["hfmds"],
     cohort_size=9,
     class_names=("cat", "dog", "owl"),
 )
-FEDAVG_RECIPE = replace(RECIPE, synthesis=None)
+RECIPES = {name: replace(RECIPE, method=method) for name, method in METHODS.items()}
 LEAKAGE = LeakageSummary(9.5, 11.5, 12.5, 13.5, 14.5, 15.5)
 TRAFFIC = Traffic(received_bytes=2**40, sent_bytes=7)
 EVALUATION = Evaluation(accuracy=0.75, loss=0.625, samples=1000)
@@ -111,6 +139,8 @@ SYNTHESIS_REPORT = SynthesisReport(
     synthesis_seconds=4.5,
 )
 
+UNMEASURED_REPORT = replace(SYNTHESIS_REPORT, synthetic_accuracy=None)
+
 RUN_SPEC = RunSpec(RECIPE, RoundPolicy(minimum_devices=2, deadline_seconds=31, lease_seconds=32))
 ROUND = Round(
     number=4,
@@ -150,7 +180,8 @@ POOL_SPEC = PoolSpec(
     weights=WEIGHTS,
     model=MODEL,
     max_samples_per_device=20,
-    method="hfmds",
+    method="fedmix",
+    with_shares=True,
 )
 CONTRIBUTION = Contribution(device_id="device-1", batch=digest_of(b"batch"))
 SNAPSHOT = Snapshot(

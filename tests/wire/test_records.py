@@ -16,6 +16,7 @@ from tests.wire import examples
         (examples.ROUND, records.encode_round, records.decode_round),
         (examples.UPDATE_REPORT, records.encode_report, records.decode_update_report),
         (examples.SYNTHESIS_REPORT, records.encode_report, records.decode_synthesis_report),
+        (examples.UNMEASURED_REPORT, records.encode_report, records.decode_synthesis_report),
         (examples.POOL_SPEC, records.encode_pool_spec, records.decode_pool_spec),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import save
 
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput
 from hfmds.wire.tensors import StoredWeights, encode_batch, encode_weights, read_batch
 
@@ -31,6 +33,8 @@ BATCH_TENSORS = {
     "psnr_paired": BATCH.psnr_paired,
     "psnr_nearest": BATCH.psnr_nearest,
 }
+SHARES = np.array([[0.25, 0.75, 0], [0.5, 0.5, 0]], np.float32)
+MIXTURES = replace(BATCH, images=replace(BATCH.images, shares=SHARES))
 
 
 def stored(folder: Path, content: bytes | dict[str, Any]) -> Path:
@@ -62,6 +66,21 @@ def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch.images.labels, BATCH.images.labels)
     np.testing.assert_array_equal(batch.psnr_paired, BATCH.psnr_paired)
     np.testing.assert_array_equal(batch.psnr_nearest, BATCH.psnr_nearest)
+
+
+def test_mixtures_come_back_with_their_shares(tmp_path: Path) -> None:
+    path = stored(tmp_path, encode_batch(MIXTURES))
+    for only_known in (False, True):
+        batch = read_batch(path, "batch b", only_known=only_known)
+        assert batch.images.shares is not None
+        np.testing.assert_array_equal(batch.images.shares, SHARES)
+        np.testing.assert_array_equal(batch.images.labels, BATCH.images.labels)
+    assert read_batch(stored(tmp_path, encode_batch(BATCH)), "batch b").images.shares is None
+
+
+def test_a_batch_without_shares_has_the_bytes_it_always_had() -> None:
+    digest = "138686a5b2d56062d8552d751f1cbb0e50c699ade56e282c3629e766d052cbdc"
+    assert digest_of(encode_batch(BATCH)).sha256 == digest
 
 
 def test_equal_weights_give_equal_bytes() -> None:
@@ -113,6 +132,10 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, what: str) -> No
         StoredWeights(path, "update u")
 
 
+SKEW = np.array([0, 0.5, -0.5], np.float32)
+NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
@@ -126,6 +149,15 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, what: str) -> No
         ({**BATCH_TENSORS, "psnr_nearest": np.zeros((2, 1), np.float32)}, "psnr_nearest must be"),
         ({**BATCH_TENSORS, "psnr_nearest": np.array([1, np.nan], np.float32)}, "not finite"),
         ({**BATCH_TENSORS, "psnr_paired": np.array([1, np.inf], np.float32)}, "not finite"),
+        ({**BATCH_TENSORS, "shares": SHARES.astype(np.float64)}, "'shares' is F64"),
+        ({**BATCH_TENSORS, "shares": SHARES[0]}, "class shares must be float32"),
+        ({**BATCH_TENSORS, "shares": SHARES[:1]}, "class shares must be float32"),
+        ({**BATCH_TENSORS, "shares": SHARES[:, :0]}, "class shares must be float32"),
+        ({**BATCH_TENSORS, "shares": SHARES * 2}, "must sum to 1"),
+        ({**BATCH_TENSORS, "shares": SHARES[::-1].copy()}, "greatest for its label"),
+        ({**BATCH_TENSORS, "shares": SHARES + SKEW}, "must not be negative"),
+        ({**BATCH_TENSORS, "shares": SHARES * np.float32(np.nan)}, "must not be negative"),
+        ({**NO_SAMPLES, "shares": np.zeros((0, 0), np.float32)}, "class shares must be float32"),
     ],
 )
 def test_a_batch_with_other_tensors_is_refused(
@@ -187,21 +219,22 @@ def test_an_unknown_tensor_is_a_key_error_as_in_any_mapping(tmp_path: Path) -> N
     ("change", "message"),
     [
         ({"fc.weight": np.zeros((3, 2), np.float32)}, r"'fc.weight' has shape \[3, 2\].*\[2, 3\]"),
-        ({"other": np.zeros(1, np.float32)}, r"\['other'\] are missing or not part"),
+        ({"other": np.zeros(1, np.float32)}, r"tensors \[\] are missing, \['other'\] not wanted"),
+        ({"fc.bias": None}, r"tensors \['fc.bias'\] are missing, \[\] not wanted"),
         ({"fc.bias": np.array([0, np.nan], np.float32)}, "'fc.bias' has values that are not"),
         ({"fc.bias": np.array([0, np.inf], np.float32)}, "'fc.bias' has values that are not"),
     ],
 )
-def test_an_update_that_is_not_like_the_model_is_refused(
+def test_an_update_that_is_not_what_was_wanted_is_refused(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    (tmp_path / "model").mkdir()
-    model = StoredWeights(stored(tmp_path / "model", encode_weights(WEIGHTS)), "model")
-    update = StoredWeights(stored(tmp_path, encode_weights({**WEIGHTS, **change})), "update u")
+    wanted = {name: tensor.shape for name, tensor in WEIGHTS.items()}
+    changed = {n: w for n, w in {**WEIGHTS, **change}.items() if w is not None}
+    update = StoredWeights(stored(tmp_path, encode_weights(changed)), "update u")
     with pytest.raises(InvalidInput, match=f"update u: .*{message}"):
-        update.require_like(model, "update u")
+        update.require_like(wanted, "update u")
 
 
-def test_an_update_of_the_model_is_accepted(tmp_path: Path) -> None:
+def test_an_update_that_is_what_was_wanted_is_accepted(tmp_path: Path) -> None:
     weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
-    weights.require_like(weights, "update u")
+    weights.require_like(weights.shapes(), "update u")

@@ -18,6 +18,7 @@ class Method:
 
     name: ClassVar[str]  # in recipes, reports and metrics
     samples_per_device = 0  # most images a device shares at a refresh; 0: there is no pool
+    with_shares = False  # whether those images are mixtures, with class shares
 
     def refreshes(self, round_number: int) -> bool:
         """Whether the pool is made anew at the start of this round."""
@@ -45,7 +46,7 @@ class FedProx(Method):
     """FedProx (Li et al., 2020): local weights are held near the global ones."""
 
     name = "fedprox"
-    mu: float = 0.01  # factor of the proximal term; its paper tries 0.001 to 1
+    mu: float = 0.01  # factor of the proximal term; its paper tries 0.001, 0.01, 0.1 and 1
 
     def __post_init__(self) -> None:
         require_at_least(0, fedprox__mu=self.mu)
@@ -66,7 +67,11 @@ class Moon(Method):
 
 @dataclass(frozen=True, slots=True)
 class FedGen(Method):
-    """FedGen (Zhu, Hong, Zhou, 2021): the server learns a generator of features for every class."""
+    """FedGen (Zhu, Hong, Zhou, 2021): the server learns a generator of features for every class.
+
+    Defaults are those of the authors' code: weights, rate and steps as for MNIST and CelebA, since
+    it has none for CIFAR-10; the generator's sizes as for CIFAR-10.
+    """
 
     name = "fedgen"
     label_weight: float = 10.0  # of the loss on generated features
@@ -103,13 +108,15 @@ class FedMix(Method):
     """FedMix (Yoon et al., 2021): mixup with averaged images of others, by a Taylor expansion."""
 
     name = "fedmix"
+    with_shares = True
     mixing: float = 0.05  # lambda, the share of the others' images; its paper's for CIFAR-10
     images_per_average: int = 2  # M_k; two as in the HFMDS-FL paper
-    samples_per_device: int = 100
+    samples_per_device: int = 100  # averages at most; no image is in two of them
 
     def __post_init__(self) -> None:
         require_range("fedmix.mixing", self.mixing, 0 <= self.mixing < 1, "in [0, 1)")
-        require_at_least(1, fedmix__images_per_average=self.images_per_average)
+        # The average of one image is that image, which is not to leave its device.
+        require_at_least(2, fedmix__images_per_average=self.images_per_average)
         require_at_least(1, fedmix__samples_per_device=self.samples_per_device)
 
     def refreshes(self, round_number: int) -> bool:
