@@ -110,17 +110,17 @@ def label_skew(
 ) -> list[Indices]:
     """Each device has `classes_per_device` of the classes, and as many samples of each of them.
 
-    The classes are dealt in turn from a random order, so all are held by equally many devices, or
-    one more. The rarest share of a class sets the size of all shards.
+    The classes are dealt like cards, the deck shuffled anew when it is used up: all are held by
+    equally many devices, or one more. The rarest share of a class sets the size of all shards.
     """
     _require_devices(devices)
-    classes = generator(seed, "classes").permutation(np.unique(labels))
+    classes = np.unique(labels)
     _require(
         1 <= classes_per_device <= len(classes),
         f"{classes_per_device} classes per device: must be 1 to {len(classes)}, as many as the "
         "data have",
     )
-    held = np.resize(classes, (devices, classes_per_device))  # dealt in turn, from the top again
+    held = _deal(classes, devices, classes_per_device, generator(seed, "classes"))
     factors = _size_factors(devices, unequal, seed)
     demand = {c: float(factors[(held == c).any(axis=1)].sum()) for c in classes.tolist()}
     stock = _shuffled_by_class(labels, seed)
@@ -145,6 +145,27 @@ def label_skew(
         order.permutation(np.concatenate([_take(stock, c, own_share) for c in own.tolist()]))
         for own, own_share in zip(held, shares, strict=True)
     ]
+
+
+def _deal(
+    classes: Indices, devices: int, hand_size: int, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """[devices, hand_size] of classes: none twice in a hand, each about equally often in all."""
+    hands: list[list[int]] = []
+    deck: list[int] = []
+    for _ in range(devices):
+        hand: list[int] = []
+        while len(hand) < hand_size:
+            if not deck:
+                deck = random.permutation(classes).tolist()
+            # At the seam of two decks a class may already be in the hand: the next one is taken.
+            place = next((i for i, c in enumerate(deck) if c not in hand), None)
+            if place is None:
+                deck += random.permutation(classes).tolist()
+            else:
+                hand.append(deck.pop(place))
+        hands.append(hand)
+    return np.array(hands, np.int64)
 
 
 def dirichlet(

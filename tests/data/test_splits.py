@@ -40,7 +40,7 @@ def test_splits_stay_what_they_were():
     by_dirichlet = dirichlet(labels, 7, 0.01, 3, samples_per_device=12)
     assert iid(labels, 7, 3)[0][:5].tolist() == [274, 100, 108, 153, 42]
     assert label_skew(labels, 10, 2, 3)[0][:5].tolist() == [216, 163, 146, 296, 196]
-    assert label_skew(labels, 7, 3, 3, 12)[-1][-3:].tolist() == [245, 10, 296]
+    assert label_skew(labels, 7, 3, 3, 12)[-1][-3:].tolist() == [31, 216, 80]
     assert by_dirichlet[0][:5].tolist() == [224, 204, 264, 114, 194]
     assert by_dirichlet[-1][-3:].tolist() == [65, 25, 215]
 
@@ -59,6 +59,21 @@ def test_label_skew_gives_each_device_its_classes_in_equal_parts(classes_per_dev
         assert sorted(set(counts.tolist())) == [0, 30 // classes_per_device]
         assert (counts > 0).sum() == classes_per_device
     assert set().union(*map(classes_of, shards)) == set(range(10))
+
+
+def test_label_skew_puts_other_classes_together_each_time_round():
+    hands = [frozenset(LABELS[shard].tolist()) for shard in label_skew(LABELS, 20, 2, seed=5)]
+    assert {len(hand) for hand in hands} == {2}
+    assert len(set(hands)) > 10  # of five pairs dealt four times there would be five
+    assert [sum(c in hand for hand in hands) for c in range(10)] == [4] * 10
+
+
+@pytest.mark.parametrize("classes_per_device", [3, 7, 9])
+def test_label_skew_never_deals_a_device_the_same_class_twice(classes_per_device: int):
+    hands = [set(LABELS[shard].tolist()) for shard in label_skew(LABELS, 9, classes_per_device, 1)]
+    assert {len(hand) for hand in hands} == {classes_per_device}
+    holders = [sum(c in hand for hand in hands) for c in range(10)]
+    assert max(holders) - min(holders) <= 2
 
 
 def test_label_skew_with_fewer_places_than_classes_leaves_classes_out():
