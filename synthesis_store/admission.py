@@ -7,13 +7,16 @@ from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.types import PoolSpec
 
 _BYTES_BESIDE_PIXELS = 8 + 4 + 4  # label, psnr_paired, psnr_nearest
-_HEADER_BYTES = 4096  # names, types and shapes of four tensors need about 300
+_SHARE_BYTES = 4  # per class, of mixtures
+_HEADER_BYTES = 4096  # names, types and shapes of five tensors need about 400
 
 
 def most_batch_bytes(spec: PoolSpec) -> int:
     """The size of the largest batch the pool can take."""
     channels, height, width = spec.model.image_shape
     sample_bytes = channels * height * width + _BYTES_BESIDE_PIXELS
+    if spec.with_shares:
+        sample_bytes += spec.model.classes * _SHARE_BYTES
     return _HEADER_BYTES + spec.max_samples_per_device * sample_bytes
 
 
@@ -27,3 +30,10 @@ def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
             f"the pool takes {spec.max_samples_per_device} from a device"
         )
     batch.images.require_fit(spec.model, what)
+    # Devices could not read a pool in which some batches have shares and some have not.
+    has_shares = batch.images.shares is not None
+    if has_shares != spec.with_shares:
+        raise InvalidInput(
+            f"{what}: it has {'' if has_shares else 'no '}class shares, the pool takes "
+            f"{'only batches with them' if spec.with_shares else 'none with them'}"
+        )

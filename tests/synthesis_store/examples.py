@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from hfmds.algorithm.types import LabelledImages, ModelSpec, SyntheticBatch
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.digest import Digest, digest_of
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import open_database
@@ -31,6 +33,7 @@ SPEC = PoolSpec(
     max_samples_per_device=8,
     method="hfmds",
 )
+MIXTURES = replace(SPEC, method="fedmix", with_shares=True)
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
@@ -46,11 +49,22 @@ def make_batch(seed: int, samples: int = 3, model: ModelSpec = MODEL) -> Synthet
     )
 
 
+def make_mixtures(seed: int, samples: int = 3, model: ModelSpec = MODEL) -> SyntheticBatch:
+    """A batch of images that are mixtures of classes."""
+    batch = make_batch(seed, samples, model)
+    shares = np.random.default_rng(seed).dirichlet(np.ones(model.classes), samples)
+    shares = shares.astype(np.float32)
+    images = LabelledImages(batch.images.pixels, shares.argmax(axis=1), shares)
+    return replace(batch, images=images)
+
+
 def joined(*batches: SyntheticBatch) -> SyntheticBatch:
+    shares = [batch.images.shares for batch in batches if batch.images.shares is not None]
     return SyntheticBatch(
         LabelledImages(
             np.concatenate([batch.images.pixels for batch in batches]),
             np.concatenate([batch.images.labels for batch in batches]),
+            np.concatenate(shares) if shares else None,
         ),
         np.concatenate([batch.psnr_paired for batch in batches]),
         np.concatenate([batch.psnr_nearest for batch in batches]),

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from hfmds.algorithm.types import ModelSpec
+from hfmds.algorithm.recipes import ModelSpec
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.admission import most_batch_bytes, require_fit
-from tests.synthesis_store.examples import SPEC, make_batch
+from tests.synthesis_store.examples import MIXTURES, SPEC, make_batch, make_mixtures
 
 
 @pytest.mark.parametrize("samples", [1, 100, 10_000])
@@ -17,8 +17,32 @@ def test_the_largest_batch_is_within_the_limit_and_one_twice_as_large_is_not(sam
         assert len(encode_batch(make_batch(0, samples * 2))) > most_batch_bytes(spec)
 
 
+@pytest.mark.parametrize("samples", [1, 10_000])
+def test_the_limit_allows_for_the_shares_of_mixtures(samples: int) -> None:
+    many = ModelSpec(channels=1, height=4, width=3, classes=1000)
+    spec = replace(MIXTURES, model=many, max_samples_per_device=samples)
+    data = encode_batch(make_mixtures(0, samples, many))
+    assert len(data) <= most_batch_bytes(spec)
+    if samples > 1000:
+        assert len(data) > most_batch_bytes(replace(spec, with_shares=False))
+
+
 def test_a_full_batch_fits() -> None:
     require_fit(make_batch(0, SPEC.max_samples_per_device), SPEC, "batch b")
+    require_fit(make_mixtures(0, SPEC.max_samples_per_device), MIXTURES, "batch b")
+
+
+def test_shares_of_other_classes_are_refused() -> None:
+    other = replace(MIXTURES.model, classes=4)
+    with pytest.raises(InvalidInput, match=r"batch b: class shares are of 4 classes, .* has 5"):
+        require_fit(make_mixtures(0, model=other), MIXTURES, "batch b")
+
+
+def test_shares_must_be_there_in_a_pool_of_mixtures_and_only_there() -> None:
+    with pytest.raises(InvalidInput, match=r"batch b: it has no class .* only .* with them"):
+        require_fit(make_batch(0), MIXTURES, "batch b")
+    with pytest.raises(InvalidInput, match="batch b: it has class shares, the pool takes none"):
+        require_fit(make_mixtures(0), SPEC, "batch b")
 
 
 def test_one_sample_too_many_is_refused() -> None:

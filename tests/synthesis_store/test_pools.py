@@ -30,12 +30,14 @@ from hfmds.wire.types import Contribution, Snapshot, UploadState
 from synthesis_store.ledger import BatchKey, Sealed
 from synthesis_store.pools import MAX_CLASSES
 from tests.synthesis_store.examples import (
+    MIXTURES,
     SPEC,
     START,
     Store,
     chunks_of,
     joined,
     make_batch,
+    make_mixtures,
     named,
     same,
 )
@@ -357,6 +359,30 @@ def test_equal_samples_of_several_devices_are_kept_once(store: Store) -> None:
     shards = [read_batch(store.blobs.local_path(s.digest), "shard") for s in snapshot.shards]
     assert same(joined(*shards), merge(batches))
     assert store.metric("duplicate_samples_total") == 4
+
+
+def test_shares_of_mixtures_stay_with_their_samples(store: Store) -> None:
+    store.pools.open("mixtures", MIXTURES)
+    batches = {
+        "a": make_mixtures(1, 2),
+        "b": joined(make_mixtures(2, 2), make_mixtures(1, 2), make_mixtures(3, 1)),
+    }
+    digests = {device: store.put(device, batch, "mixtures") for device, batch in batches.items()}
+    snapshot = store.seal("mixtures", **digests)
+    assert snapshot.spec == MIXTURES
+    assert [shard.samples for shard in snapshot.shards] == [2, 3]
+    shards = [read_batch(store.blobs.local_path(s.digest), "shard") for s in snapshot.shards]
+    assert same(shards[1], joined(make_mixtures(2, 2), make_mixtures(3, 1)))
+    assert same(joined(*shards), merge(batches))
+
+
+def test_a_batch_without_shares_cannot_spoil_a_pool_of_mixtures(store: Store) -> None:
+    store.pools.open("mixtures", MIXTURES)
+    with pytest.raises(InvalidInput, match="no class shares"):
+        store.put("a", make_batch(1), "mixtures")
+    with pytest.raises(InvalidInput, match="it has class shares"):
+        store.put("a", make_mixtures(1))
+    assert store.held_bytes() == 0
 
 
 def test_the_order_in_which_devices_came_does_not_matter(tmp_path: Path) -> None:
