@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from hfmds.algorithm.models import (
     build_model,
@@ -59,3 +60,18 @@ def test_initial_weights_are_the_seeds_also_when_other_threads_build_models() ->
                 threads.submit(build_model, spec)
             for name, values in made.result().items():
                 assert np.array_equal(values, expected[name]), name
+
+
+def test_weights_are_float32_whatever_a_network_keeps() -> None:
+    model = nn.Module()
+    model.register_buffer("count", torch.tensor(7))
+    model.register_buffer("values", torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    model.register_buffer("mask", torch.tensor([True, False]))
+    taken = weights_of(model)
+    expected = {"count": np.float32(7), "values": [1.5, -2.0], "mask": [1.0, 0.0]}
+    assert all(array.dtype == np.float32 for array in taken.values())
+    load_weights(model, {name: np.array(array, np.float32) for name, array in expected.items()})
+    assert_same(weights_of(model), taken)
+    assert model.state_dict()["values"].dtype == torch.bfloat16
+    for name, array in expected.items():
+        np.testing.assert_array_equal(taken[name], array)
