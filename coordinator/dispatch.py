@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -38,6 +39,7 @@ from hfmds.wire.types import (
 log = logging.getLogger(__name__)
 
 _MAX_WAIT_SECONDS = 60.0
+_FLOAT32_BYTES = 4
 # safetensors' header may be laid out otherwise than ours, but not by more than this.
 _HEADER_SLACK_BYTES = 1 << 20
 
@@ -194,13 +196,23 @@ class Dispatch:
 
     async def _uploading(self, device_id: str, task_id: str, update: Digest) -> Task:
         task = await self._answerable(device_id, task_id, "train")
-        largest = task.weights.size_bytes + _HEADER_SLACK_BYTES
+        shapes = await asyncio.to_thread(self._trained_shapes, task)
+        size_bytes = sum(_FLOAT32_BYTES * math.prod(shape) for shape in shapes.values())
+        largest = size_bytes + _HEADER_SLACK_BYTES
         if update.size_bytes > largest:
             raise LimitExceeded(
-                f"an update of {update.size_bytes} bytes for task {task_id!r}: its model has "
-                f"{task.weights.size_bytes}, so {largest} is the most"
+                f"an update of {update.size_bytes} bytes for task {task_id!r}: what it trains has "
+                f"{size_bytes}, so {largest} is the most"
             )
         return task
+
+    def _trained_shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+        """The tensors that an update for this task has, and must have."""
+        key, blobs = task.key, self._contents.of(task.key.run_id).blobs
+        method = self._runs.get(key.run_id).spec.recipe.method
+        model = StoredWeights(blobs.local_path(task.weights), f"model {task.weights}")
+        shapes = model.shapes()
+        return {name: shapes[name] for name in shapes if method.trains(name, key.round_number)}
 
     async def _content(self, task: Task) -> Content:
         return await asyncio.to_thread(self._contents.of, task.key.run_id)
@@ -249,8 +261,9 @@ class Dispatch:
         if not blobs.contains(update):
             raise WrongState(f"update {update} is not uploaded; upload it, then submit again")
         received = StoredWeights(blobs.local_path(update), f"update {update}")
-        model = StoredWeights(blobs.local_path(task.weights), f"model {task.weights}")
-        received.require_like(model, f"update {update} of device {task.device_id!r}")
+        received.require_like(
+            self._trained_shapes(task), f"update {update} of device {task.device_id!r}"
+        )
 
     async def _accept(
         self, task: Task, result: Digest, report: UpdateReport | SynthesisReport

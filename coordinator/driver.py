@@ -19,8 +19,7 @@ from coordinator.remote_fleet import RemoteFleet
 from coordinator.run_records import RunRecord
 from coordinator.task_records import PhaseKey
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.seeds import derive_seed
+from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.types import Checkpoint, RoundResult
 from hfmds.errors import HfmdsError, Unavailable, WrongState
 from hfmds.service.telemetry import log_context
@@ -171,9 +170,7 @@ class RunDriver:
         """Where the loop begins: after the last recorded round, or at w^0."""
         last = self._parts.runs.get(self.run_id).last_round
         if last is None:
-            recipe = self._record.spec.recipe
-            seed = derive_seed(recipe.seed, "weights")
-            return Checkpoint(0, initial_weights(recipe.model, seed))
+            return first_checkpoint(self._record.spec.recipe)
         self._parts.metrics.show_round(self.run_id, last)
         path = self._blobs.local_path(last.weights)
         weights = StoredWeights(path, f"the model after round {last.number}")

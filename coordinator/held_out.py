@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from hfmds.algorithm.evaluation import evaluate
-from hfmds.algorithm.types import Evaluation, Recipe, Weights
+from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.types import Evaluation, Weights
 from hfmds.data.named_images import load_named_images
 
 

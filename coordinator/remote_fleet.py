@@ -250,6 +250,7 @@ class RemoteFleet:
             round_number=round_number,
             weights=weights,
             model=recipe.model,
-            max_samples_per_device=recipe.synthesis.samples_per_device if recipe.synthesis else 1,
-            method=recipe.method,
+            max_samples_per_device=recipe.method.samples_per_device,
+            method=recipe.method.name,
+            with_shares=recipe.method.with_shares,
         )

@@ -17,8 +17,8 @@ from coordinator.bell import Bell
 from coordinator.driver import RunDriver
 from coordinator.parts import Parts
 from coordinator.run_records import RunRecord
-from hfmds.algorithm.models import model_bytes
-from hfmds.algorithm.types import ModelSpec
+from hfmds.algorithm.methods.registry import weights_bytes
+from hfmds.algorithm.recipes import Recipe
 from hfmds.errors import InvalidInput, Unavailable
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
@@ -71,12 +71,12 @@ class Runs:
         run_id = require_id(run_id, "run_id") if run_id else _new_id(spec)
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
-        self._require_size(spec.recipe.model)
+        self._require_size(spec.recipe)
         self._parts.held_out.check(spec.recipe)
         record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock())
         if is_new:
             with log_context(run=run_id):
-                log.info("run created", extra={"method": spec.recipe.method})
+                log.info("run created", extra={"method": spec.recipe.method.name})
             self._drive(record)
         return self._seen(record)
 
@@ -132,11 +132,12 @@ class Runs:
         async for chunk in outgoing(content.blobs, completed.weights, offset):
             yield chunk
 
-    def _require_size(self, model: ModelSpec) -> None:
-        size_bytes, largest = model_bytes(model), self._parts.contents.max_blob_bytes
+    def _require_size(self, recipe: Recipe) -> None:
+        size_bytes, largest = weights_bytes(recipe), self._parts.contents.max_blob_bytes
         if size_bytes > largest:
             raise InvalidInput(
-                f"the model would have {size_bytes} bytes; HFMDS_MAX_BLOB_BYTES allows {largest}"
+                f"the model, with what {recipe.method.name} learns besides it, would have "
+                f"{size_bytes} bytes; HFMDS_MAX_BLOB_BYTES allows {largest}"
             )
 
     def _changed(self, record: RunRecord) -> Run:
@@ -183,4 +184,4 @@ class Runs:
 
 
 def _new_id(spec: RunSpec) -> str:
-    return f"{spec.recipe.method}-{secrets.token_hex(4)}"
+    return f"{spec.recipe.method.name}-{secrets.token_hex(4)}"

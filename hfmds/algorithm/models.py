@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from hfmds.algorithm.architectures import build_architecture
 from hfmds.algorithm.parts import classifier_of
@@ -61,10 +62,13 @@ def model_with(spec: ModelSpec, weights: Weights) -> SplitModel:
 
 def weights_of(model: nn.Module) -> Weights:
     """A copy of a model's parameters and buffers, as contiguous float32 arrays."""
-    return {
-        name: np.array(tensor.float().numpy(force=True), order="C")
-        for name, tensor in model.state_dict().items()
-    }
+    return {name: _array_of(tensor) for name, tensor in model.state_dict().items()}
+
+
+def _array_of(tensor: Tensor) -> NDArray[np.float32]:
+    if tensor.is_meta:  # of a network that is only to be measured: a form without content
+        return np.broadcast_to(np.float32(0), tensor.shape)
+    return np.array(tensor.float().numpy(force=True), order="C")
 
 
 def load_weights(model: nn.Module, weights: Weights) -> None:

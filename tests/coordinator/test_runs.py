@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.task_records import PhaseKey
+from hfmds.algorithm.methods.settings import FedGan, FedGen
 from hfmds.errors import Conflict, InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.wire.types import Assignment, Phase, RetryLater, RunState
 from tests.coordinator.workbench import (
@@ -297,5 +298,16 @@ def test_a_model_too_large_to_move_is_refused_before_it_is_made(tmp_path: Path) 
             model = replace(spec.recipe.model, classes=2**31 - 1)
             with pytest.raises(InvalidInput, match="HFMDS_MAX_BLOB_BYTES"):
                 await bench.create(replace(spec, recipe=replace(spec.recipe, model=model)))
+
+    asyncio.run(scenario())
+
+
+def test_a_generator_too_large_to_move_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            for method in (FedGen(hidden_size=2**30), FedGan(gan_rounds=1, width=2**16)):
+                with pytest.raises(InvalidInput, match=f"with what {method.name} learns besides"):
+                    await bench.create(make_spec(rounds=2, method=method))
+            await bench.create(make_spec(method=FedGen()))
 
     asyncio.run(scenario())

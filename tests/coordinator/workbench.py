@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,16 +23,9 @@ from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
 from coordinator.tables import create_tables
 from coordinator.task_records import TaskRecords
-from hfmds.algorithm.types import (
-    LeakageSummary,
-    ModelSpec,
-    Normalisation,
-    Recipe,
-    SynthesisRecipe,
-    Traffic,
-    TrainingRecipe,
-    Weights,
-)
+from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.types import LeakageSummary, Traffic, Weights
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.storage.database import open_database
@@ -66,21 +59,22 @@ def make_spec(
     lease_seconds: float = 60.0,
     refresh_every: int = 0,
     cohort_size: int = 0,
+    method: Method | None = None,
 ) -> RunSpec:
-    synthesis = (
-        SynthesisRecipe(
-            every_rounds=refresh_every, first_round=refresh_every, samples_per_device=2, steps=1
+    if method is None:
+        every = refresh_every
+        method = (
+            Hfmds(every_rounds=every, first_round=every, samples_per_device=2, steps=1)
+            if every
+            else FedAvg()
         )
-        if refresh_every
-        else None
-    )
     recipe = Recipe(
         model=MODEL,
         normalisation=Normalisation((0.5,), (0.5,)),
         rounds=rounds,
         seed=seed,
         training=TrainingRecipe(),
-        synthesis=synthesis,
+        method=method,
         cohort_size=cohort_size,
     )
     return RunSpec(recipe, RoundPolicy(devices, deadline_seconds, lease_seconds))
@@ -249,16 +243,22 @@ async def workbench(
 
 def echo(weights: Weights, assignment: Assignment) -> Weights:
     """The work of a device that learns nothing."""
-    return dict(weights)
+    return trained(weights, assignment)
 
 
 def nudge(amount: float) -> Work:
     """The work of a device that adds the same amount to every weight."""
 
-    def work(weights: Weights, assignment: Assignment) -> Mapping[str, np.ndarray]:
-        return {name: weights[name] + np.float32(amount) for name in weights}
+    def work(weights: Weights, assignment: Assignment) -> Weights:
+        return {n: w + np.float32(amount) for n, w in trained(weights, assignment).items()}
 
     return work
+
+
+def trained(weights: Weights, assignment: Assignment) -> Weights:
+    """Those of the weights that the task's method trains in its round."""
+    method, t = assignment.recipe.method, assignment.round_number
+    return {name: weights[name] for name in weights if method.trains(name, t)}
 
 
 async def model_after(bench: Workbench, round_number: int, run_id: str = "run") -> bytes:

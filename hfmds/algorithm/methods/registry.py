@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.fedgan import FedGanMethod
 from hfmds.algorithm.methods.fedgen import FedGenMethod
@@ -47,3 +49,10 @@ def method_of(recipe: Recipe) -> FedAvgMethod[Any]:
 def first_checkpoint(recipe: Recipe) -> Checkpoint:
     """Where a run begins: w^0, by the recipe's seed."""
     return Checkpoint(0, method_of(recipe).first_weights(derive_seed(recipe.seed, "weights")))
+
+
+def weights_bytes(recipe: Recipe) -> int:
+    """The size of a run's weights, with all parts of them, without making them."""
+    with torch.device("meta"):
+        weights = method_of(recipe).first_weights(0)
+    return sum(array.nbytes for array in weights.values())

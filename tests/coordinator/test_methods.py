@@ -1,0 +1,146 @@
+"""What the method of a run changes about its rounds, through the coordinator's classes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.settings import FedGan, FedGen, FedMix, Method
+from hfmds.algorithm.types import Weights
+from hfmds.digest import Digest
+from hfmds.errors import InvalidInput, LimitExceeded
+from hfmds.wire.tensors import StoredWeights, encode_weights
+from hfmds.wire.types import RunState, SynthesiseWork, TrainWork
+from tests.coordinator.workbench import (
+    PoolStoreInMemory,
+    Workbench,
+    echo,
+    make_spec,
+    model_after,
+    nudge,
+    workbench,
+)
+
+GAN = FedGan(gan_rounds=1, gan_batch_size=2, noise_size=2, width=1, samples_per_device=3)
+GENERATOR = FedGen(hidden_size=4, noise_size=2, generator_steps=1)
+
+
+async def weights_after(bench: Workbench, folder: Path, round_number: int) -> Weights:
+    path = folder / "model"
+    path.write_bytes(await model_after(bench, round_number))
+    stored = StoredWeights(path, "model")
+    return {name: stored[name] for name in stored}
+
+
+def changed(before: Weights, after: Weights) -> set[str]:
+    assert before.keys() == after.keys()
+    return {name for name in before if not np.array_equal(before[name], after[name])}
+
+
+def test_a_gan_is_learned_first_and_then_the_classifier_with_its_pool(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        async with workbench(tmp_path, store=store) as bench:
+            spec = make_spec(rounds=2, method=GAN)
+            await bench.create(spec)
+            tasks = await bench.play("a", 3, nudge(1.0))
+            (pool_id,) = store.sealed
+            assert [task.work for task in tasks] == [
+                TrainWork(None),
+                SynthesiseWork(pool_id),
+                TrainWork(f"snapshot-of-{pool_id}"),
+            ]
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            start = first_checkpoint(spec.recipe).weights
+            first = await weights_after(bench, tmp_path, 1)
+            second = await weights_after(bench, tmp_path, 2)
+            gan = {name for name in start if name.startswith("gan/")}
+            assert gan
+            assert changed(start, first) == gan
+            assert changed(first, second) == start.keys() - gan
+            assert store.opened[pool_id].max_samples_per_device == 3
+            assert store.opened[pool_id].method == "fedgan"
+            assert not store.opened[pool_id].with_shares
+
+    asyncio.run(scenario())
+
+
+def test_a_generator_is_learned_by_the_coordinator(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            spec = make_spec(method=GENERATOR)
+            await bench.create(spec)
+
+            def counts_one_of_each(weights: Weights, _: object) -> Weights:
+                kept = {name: weights[name] for name in weights if "generator/" not in name}
+                return {**kept, "fedgen/label_counts": np.ones(3, np.float32)}
+
+            await bench.play("a", 1, counts_one_of_each)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            start = first_checkpoint(spec.recipe).weights
+            learned = changed(start, await weights_after(bench, tmp_path, 1))
+            assert "generator/output.weight" in learned
+            assert {name for name in learned if "/" not in name} == set()
+
+    asyncio.run(scenario())
+
+
+def test_a_pool_of_averages_takes_their_class_shares(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        async with workbench(tmp_path, store=store) as bench:
+            await bench.create(make_spec(method=FedMix(samples_per_device=4)))
+            await bench.play("a", 2, echo)
+            (opened,) = store.opened.values()
+            assert (opened.method, opened.max_samples_per_device) == ("fedmix", 4)
+            assert opened.with_shares
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("method", "spoil", "complaint"),
+    [
+        (GAN, "classifier.bias", r"\[\] are missing, \['classifier.bias'\] not wanted"),
+        (GENERATOR, "generator/output.bias", r"\['generator/output.bias'\] not wanted"),
+        (GENERATOR, "-fedgen/label_counts", r"\['fedgen/label_counts'\] are missing"),
+    ],
+)
+def test_an_update_has_exactly_what_its_round_trains(
+    tmp_path: Path, method: Method, spoil: str, complaint: str
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2, method=method))
+            assignment = await bench.check_in("a")
+            weights = bench.weights(assignment)
+            update = dict(echo(weights, assignment))
+            if spoil.startswith("-"):
+                del update[spoil[1:]]
+            else:
+                update[spoil] = weights[spoil]
+            digest = await bench.upload("a", assignment, encode_weights(update))
+            with pytest.raises(InvalidInput, match=complaint):
+                await bench.submit("a", assignment, digest)
+            assert await bench.do("a", assignment, echo) is False  # a good one is still taken
+
+    asyncio.run(scenario())
+
+
+def test_an_update_may_be_as_large_as_what_its_round_trains_and_not_as_all_weights(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(method=FedGen(hidden_size=2048)))
+            assignment = await bench.check_in("a")
+            all_of_it = Digest("0" * 64, assignment.weights.size_bytes)
+            with pytest.raises(LimitExceeded, match=str(all_of_it.size_bytes)):
+                await bench.dispatch.query_upload("a", assignment.task_id, all_of_it)
+            assert await bench.do("a", assignment, echo) is False
+
+    asyncio.run(scenario())
