@@ -152,9 +152,11 @@ def _summary(task: Assignment, report: Report) -> str:
             f"round {task.round_number}: update accepted; loss {report.loss:.3f}, "
             f"trained {report.training_seconds:.1f} s, {moved}"
         )
+    accuracy = report.synthetic_accuracy
+    recognised = "" if accuracy is None else f"recognised {accuracy:.0%}, "
     return (
         f"round {task.round_number}: {report.samples} synthetic images accepted; "
-        f"recognised {report.synthetic_accuracy:.0%}, PSNR to the real ones "
+        f"{recognised}PSNR to the real ones "
         f"{report.leakage.paired_mean:.1f} dB (max {report.leakage.paired_max:.1f}), "
         f"synthesised {report.synthesis_seconds:.1f} s, {moved}"
     )

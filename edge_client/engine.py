@@ -1,7 +1,7 @@
 """The seam between a device's work and what computes it.
 
 An engine takes and gives values of `hfmds.algorithm`, knows no network and keeps nothing between
-calls: the same arguments give the same result. It runs in a thread, calls `progress` after
+calls: the same work gives the same result. It runs in a thread, calls `progress` after
 every step, and lets whatever that raises pass: so a device drops work that is no longer wanted.
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from edge_client.settings import EdgeSettings
-from hfmds.algorithm.engine import Progress, Synthesis, TrainedModel
-from hfmds.algorithm.prototypes import Prototypes
-from hfmds.algorithm.types import LabelledImages, Recipe, Weights
+from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.errors import ConfigurationError
 
 
@@ -23,27 +21,11 @@ class Engine(Protocol):
     def name(self) -> str:
         """What the device tells the coordinator it computes with, e.g. "torch-cpu"."""
 
-    def train(
-        self,
-        recipe: Recipe,
-        weights: Weights,
-        shard: LabelledImages,
-        pool: LabelledImages | None,
-        seed: int,
-        progress: Progress,
-    ) -> TrainedModel:
-        """ClientUpdate of Algorithm 1."""
+    def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
+        """ClientUpdate of Algorithm 1, by the recipe's method."""
 
-    def synthesise(
-        self,
-        recipe: Recipe,
-        weights: Weights,
-        shard: LabelledImages,
-        previous: Prototypes,
-        seed: int,
-        progress: Progress,
-    ) -> Synthesis:
-        """DataSynthesis of Algorithm 1."""
+    def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
+        """DataSynthesis of Algorithm 1, by the recipe's method."""
 
 
 def open_engine(settings: EdgeSettings) -> Engine:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hfmds.algorithm.types import LeakageSummary
@@ -46,9 +48,11 @@ class EdgeMetrics:
         )
         self.synthetic_accuracy = Gauge(
             "hfmds_edge_synthetic_accuracy_ratio",
-            "Fraction of the last synthetic batch that the global model labels as intended.",
+            "Fraction of the last synthetic batch that the global model labels as intended; "
+            "NaN: not measured.",
             registry=registry,
         )
+        self.synthetic_accuracy.set(math.nan)
         self.training_loss = Gauge(
             "hfmds_edge_training_loss",
             "Mean loss over the last local epoch of the last training.",
@@ -68,8 +72,9 @@ class EdgeMetrics:
         """Show whether a peer answers."""
         self.peer_up.labels(name).set(up)
 
-    def observe_leakage(self, leakage: LeakageSummary) -> None:
-        """Show the leakage measured over the last batch."""
+    def observe_batch(self, leakage: LeakageSummary, accuracy: float | None) -> None:
+        """Show what was measured over the last batch."""
+        self.synthetic_accuracy.set(math.nan if accuracy is None else accuracy)
         self.psnr_paired.labels("mean").set(leakage.paired_mean)
         self.psnr_paired.labels("p99").set(leakage.paired_p99)
         self.psnr_paired.labels("max").set(leakage.paired_max)

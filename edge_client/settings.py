@@ -48,7 +48,7 @@ class EdgeSettings(ServiceSettings):
     )
     state_dir: Path = Field(
         Path("hfmds-data/device"),
-        description="folder of what this device keeps: its id, prototypes and cached content",
+        description="folder of what this device keeps: its id, its memory and cached content",
     )
     run: Annotated[str, AfterValidator(_id_or_empty)] = Field(
         "", description="the only run to work for, and then to stop; empty: any, for ever"

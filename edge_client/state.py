@@ -1,11 +1,12 @@
-"""What a device keeps between its starts: who it is, its prototypes, a result not yet handed in.
+"""What a device keeps between its starts: who it is, its memory, a result not yet handed in.
 
 Everything is written whole or not at all, so that a device killed at any instant goes on from here.
 Nothing in this folder ever leaves the device; deleting it makes the device a new one.
 
     device-id                       the id, made at the first start
     result.json                     the last finished task's report; its bytes are in the cache
-    runs/<run uid>/prototypes-<round> zbar_c of that refresh as safetensors, one vector per class
+    runs/<run uid>/<kind>-<round>   what that round's task of this kind (train, synthesise) left for
+                                    the next: prototypes, the last local model; as safetensors
     lock                            held while a process uses the folder
 """
 
@@ -20,7 +21,8 @@ import uuid
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hfmds.algorithm.prototypes import Prototypes
+from hfmds.algorithm.engine import Memory
+from hfmds.algorithm.seeds import Phase
 from hfmds.algorithm.types import LeakageSummary, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 
 Report: TypeAlias = UpdateReport | SynthesisReport
 
-_KEEP_REFRESHES = 3
+_KEEP_ROUNDS = 3
 _KEEP_RUNS = 8
 
 
@@ -53,32 +55,34 @@ class DeviceState:
         """Let another process have the folder."""
         self._lock.close()
 
-    # --- prototypes -----------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------
 
-    def previous_prototypes(self, run_uid: str, round_number: int) -> Prototypes:
-        """Those of the last refresh before this round: a repeated refresh starts from the same."""
-        earlier = [t for t in self._refreshes(run_uid) if t < round_number]
+    def memory(self, run_uid: str, kind: Phase, round_number: int) -> Memory:
+        """That of the last task of this kind before the round: a repeated one starts from it."""
+        earlier = [t for t in self._rounds(run_uid, kind) if t < round_number]
         if not earlier:
             return {}
-        path = self._prototypes_path(run_uid, max(earlier))
-        stored = StoredWeights(path, f"prototypes in {path}")
-        return {int(name): stored[name] for name in stored}
+        path = self._memory_path(run_uid, kind, max(earlier))
+        stored = StoredWeights(path, f"the memory in {path}")
+        return {name: stored[name] for name in stored}
 
-    def save_prototypes(self, run_uid: str, round_number: int, prototypes: Prototypes) -> None:
-        """Keep the prototypes of a refresh, and forget old ones."""
-        path = self._prototypes_path(run_uid, round_number)
+    def save_memory(self, run_uid: str, kind: Phase, round_number: int, memory: Memory) -> None:
+        """Keep what a task left for the next of its kind, if anything, and forget old ones."""
+        if not memory:
+            return
+        path = self._memory_path(run_uid, kind, round_number)
         make_folder_durably(path.parent)
-        _write_whole(path, encode_weights({str(c): zbar for c, zbar in prototypes.items()}))
-        for old in sorted(self._refreshes(run_uid))[:-_KEEP_REFRESHES]:
-            self._prototypes_path(run_uid, old).unlink(missing_ok=True)
+        _write_whole(path, encode_weights(memory))
+        for old in sorted(self._rounds(run_uid, kind))[:-_KEEP_ROUNDS]:
+            self._memory_path(run_uid, kind, old).unlink(missing_ok=True)
         self._forget_old_runs()
 
-    def _refreshes(self, run_uid: str) -> list[int]:
-        files = self._run_folder(run_uid).glob("prototypes-*")
-        return [int(file.name.removeprefix("prototypes-")) for file in files]
+    def _rounds(self, run_uid: str, kind: Phase) -> list[int]:
+        files = self._run_folder(run_uid).glob(f"{kind}-*")
+        return [int(file.name.removeprefix(f"{kind}-")) for file in files]
 
-    def _prototypes_path(self, run_uid: str, round_number: int) -> Path:
-        return self._run_folder(run_uid) / f"prototypes-{round_number}"
+    def _memory_path(self, run_uid: str, kind: Phase, round_number: int) -> Path:
+        return self._run_folder(run_uid) / f"{kind}-{round_number}"
 
     def _run_folder(self, run_uid: str) -> Path:
         return self._folder / "runs" / require_id(run_uid, "run_uid")  # it becomes a path: no "../"

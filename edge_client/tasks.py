@@ -20,9 +20,10 @@ from edge_client.engine import Engine
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from edge_client.state import DeviceState, Report
-from hfmds.algorithm.engine import Progress, Synthesis
+from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
+from hfmds.algorithm.seeds import Phase
 from hfmds.algorithm.types import LabelledImages, Traffic
 from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest
@@ -117,14 +118,14 @@ class TaskRunner:
             log.info(
                 "training on %d own and %d synthetic images", len(shard), len(pool) if pool else 0
             )
-            weights = self._weights(task)
+            local = self._local_work(task, "train", shard, pool)
             started = time.monotonic()
-            trained = self._engine.train(task.recipe, weights, shard, pool, task.seed, progress)
+            trained = self._engine.train(local, progress)
             seconds = time.monotonic() - started
             update = self._cache.put(encode_weights(trained.weights))
             traffic = Traffic(received_bytes=received)
             report = UpdateReport(update, trained.samples, trained.loss, traffic, seconds)
-            self._state.save_result(task.task_id, report)
+            self._keep(task, "train", trained.memory, report)
             return report
 
         report = await compute("training", work)
@@ -144,40 +145,57 @@ class TaskRunner:
         await asyncio.to_thread(self._cache.evict, {task.weights})
 
         def work(progress: Progress) -> SynthesisReport:
-            previous = self._state.previous_prototypes(task.run_uid, task.round_number)
             log.info("synthesising from %d own images", len(shard))
-            weights = self._weights(task)
+            local = self._local_work(task, "synthesise", shard)
             started = time.monotonic()
-            made = self._engine.synthesise(
-                task.recipe, weights, shard, previous, task.seed, progress
-            )
+            made = self._engine.synthesise(local, progress)
             seconds = time.monotonic() - started
-            _require_sound(made)
-            log.info("synthesis is done", extra=dataclasses.asdict(made.health))
+            if made.health:
+                _require_sound(made.health)
+            health = dataclasses.asdict(made.health) if made.health else {}
+            log.info("synthesis is done", extra=health)
             batch = self._cache.put(encode_batch(made.batch))
             report = SynthesisReport(
                 batch,
                 samples=len(made.batch),
                 leakage=summarise_leakage(made.batch.psnr_paired, made.batch.psnr_nearest),
-                synthetic_accuracy=made.health.accuracy,
+                synthetic_accuracy=made.health.accuracy if made.health else None,
                 traffic=Traffic(received_bytes=received),
                 synthesis_seconds=seconds,
             )
-            # In this order: with the result on disk the prototypes would not be made again.
-            self._state.save_prototypes(task.run_uid, task.round_number, made.prototypes)
-            self._state.save_result(task.task_id, report)
+            self._keep(task, "synthesise", made.memory, report)
             return report
 
         report = await compute("synthesis", work)
         self._metrics.compute.labels("synthesise").observe(report.synthesis_seconds)
-        self._metrics.synthetic_accuracy.set(report.synthetic_accuracy)
-        self._metrics.observe_leakage(report.leakage)
+        self._metrics.observe_batch(report.leakage, report.synthetic_accuracy)
         return report
 
-    # --- moving content -------------------------------------------------------------------------
+    # --- from one task to the next --------------------------------------------------------------
 
-    def _weights(self, task: Assignment) -> StoredWeights:
-        return StoredWeights(self._cache.path(task.weights), f"weights {task.weights}")
+    def _local_work(
+        self,
+        task: Assignment,
+        kind: Phase,
+        shard: LabelledImages,
+        pool: LabelledImages | None = None,
+    ) -> LocalWork:
+        return LocalWork(
+            recipe=task.recipe,
+            round_number=task.round_number,
+            weights=StoredWeights(self._cache.path(task.weights), f"weights {task.weights}"),
+            shard=shard,
+            seed=task.seed,
+            pool=pool,
+            memory=self._state.memory(task.run_uid, kind, task.round_number),
+        )
+
+    def _keep(self, task: Assignment, kind: Phase, memory: Memory, report: Report) -> None:
+        # In this order: with the result on disk, what the device remembers is not made again.
+        self._state.save_memory(task.run_uid, kind, task.round_number, memory)
+        self._state.save_result(task.task_id, report)
+
+    # --- moving content -------------------------------------------------------------------------
 
     async def _fetch_weights(self, task: Assignment) -> int:
         download, content = self._coordinator.download, self._cache.content
@@ -234,10 +252,10 @@ async def _restarting(transfer: Callable[[], Awaitable[R]]) -> R:
     return await transfer()
 
 
-def _require_sound(made: Synthesis) -> None:
-    losses = made.health.matching_loss, made.health.classification_loss
+def _require_sound(health: SynthesisHealth) -> None:
+    losses = health.matching_loss, health.classification_loss
     if not all(map(math.isfinite, losses)):
         raise InvalidInput(
             f"synthesis diverged: its losses are {losses[0]} and {losses[1]}; lower "
-            "synthesis.learning_rate, or check the normalisation and the incoming weights"
+            "hfmds.learning_rate, or check the normalisation and the incoming weights"
         )

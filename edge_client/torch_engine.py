@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hfmds.algorithm.engine import Progress, Synthesis, TrainedModel
-from hfmds.algorithm.prototypes import Prototypes
-from hfmds.algorithm.synthesis import synthesise
-from hfmds.algorithm.training import train
-from hfmds.algorithm.types import LabelledImages, Recipe, Weights
+from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.methods.registry import method_of
 from hfmds.errors import ConfigurationError
 
 
@@ -26,24 +23,8 @@ class TorchEngine:
         self._device = "cuda" if has_gpu and compute_device != "cpu" else "cpu"
         self.name = f"torch-{self._device}"
 
-    def train(
-        self,
-        recipe: Recipe,
-        weights: Weights,
-        shard: LabelledImages,
-        pool: LabelledImages | None,
-        seed: int,
-        progress: Progress,
-    ) -> TrainedModel:
-        return train(recipe, weights, shard, pool, seed, progress, self._device)
+    def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
+        return method_of(work.recipe).train(work, progress, self._device)
 
-    def synthesise(
-        self,
-        recipe: Recipe,
-        weights: Weights,
-        shard: LabelledImages,
-        previous: Prototypes,
-        seed: int,
-        progress: Progress,
-    ) -> Synthesis:
-        return synthesise(recipe, weights, shard, previous, seed, progress, self._device)
+    def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
+        return method_of(work.recipe).synthesise(work, progress, self._device)

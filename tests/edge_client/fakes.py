@@ -21,18 +21,17 @@ from edge_client.patience import Patience
 from edge_client.peers import Peers
 from edge_client.state import DeviceState
 from edge_client.tasks import TaskRunner
-from hfmds.algorithm.engine import Progress, Synthesis, SynthesisHealth, TrainedModel
-from hfmds.algorithm.prototypes import Prototypes
-from hfmds.algorithm.types import (
-    LabelledImages,
-    LeakageSummary,
-    ModelSpec,
-    Normalisation,
-    Recipe,
-    SynthesisRecipe,
-    SyntheticBatch,
-    Weights,
+from hfmds.algorithm.engine import (
+    LocalWork,
+    Memory,
+    Progress,
+    Synthesis,
+    SynthesisHealth,
+    TrainedModel,
 )
+from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
+from hfmds.algorithm.types import LabelledImages, LeakageSummary, SyntheticBatch
 from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import NotFound, Unavailable
@@ -57,7 +56,7 @@ from hfmds.wire.types import (
 )
 
 MODEL = ModelSpec("fake", channels=1, height=2, width=2, classes=3)
-RECIPE = Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=9, synthesis=SynthesisRecipe())
+RECIPE = Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=9, method=Hfmds())
 WEIGHTS = {"w": np.arange(3, dtype=np.float32)}
 COORDINATOR = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 STORE = Peer("synthesis store", "127.0.0.1:7411", "HFMDS_STORE")
@@ -228,51 +227,41 @@ class FakeStore(Faults):
 
 
 class FakeEngine:
-    """Adds the seed to the weights; copies the first images. Keeps what it was given."""
+    """Adds the seed to the weights; copies the first images. Keeps the work it was given.
+
+    It counts the tasks of each kind in its memory, and adds that to the result: so equal results
+    mean equal origins.
+    """
 
     name = "fake-cpu"
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.enough: Callable[[], bool] = lambda: True  # computes until this says so
-        self.pools: list[LabelledImages | None] = []
-        self.shards: list[LabelledImages] = []
-        self.previous: list[Prototypes] = []
+        self.works: list[LocalWork] = []
+        self.remembers = True
+        self.health: SynthesisHealth | None = SynthesisHealth(0.1, 0.2, 0.9, 1.0, 0.5, 1.0)
         self.abandoned = False
         self.running = False
         self.started = threading.Event()
 
-    def train(
-        self,
-        recipe: Recipe,
-        weights: Weights,
-        shard: LabelledImages,
-        pool: LabelledImages | None,
-        seed: int,
-        progress: Progress,
-    ) -> TrainedModel:
-        self.shards.append(shard)
-        self.pools.append(pool)
-        self._compute(progress)
-        return TrainedModel({name: w + seed for name, w in weights.items()}, len(shard), loss=0.5)
+    def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
+        memory, before = self._work_on(work, progress)
+        weights = {name: w + work.seed + before for name, w in work.weights.items()}
+        return TrainedModel(weights, len(work.shard), loss=0.5, memory=memory)
 
-    def synthesise(
-        self,
-        recipe: Recipe,
-        weights: Weights,
-        shard: LabelledImages,
-        previous: Prototypes,
-        seed: int,
-        progress: Progress,
-    ) -> Synthesis:
-        self.shards.append(shard)
-        self.previous.append(previous)
+    def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
+        memory, before = self._work_on(work, progress)
+        made = batch(*work.shard.labels.tolist())
+        made.images.pixels[:] += np.uint8(work.seed + before)
+        return Synthesis(made, memory, self.health)
+
+    def _work_on(self, work: LocalWork, progress: Progress) -> tuple[Memory, int]:
+        self.works.append(work)
         self._compute(progress)
-        prototypes = {c: z + 1 for c, z in previous.items()} or {0: np.zeros(2, np.float32)}
-        # The result shows what it was made from, so that equal results mean equal origins.
-        made = batch(*shard.labels.tolist())
-        made.images.pixels[:] += np.uint8(seed + prototypes[0][0])
-        return Synthesis(made, prototypes, SynthesisHealth(0.1, 0.2, 0.9, 1.0, 0.5, 1.0))
+        before = int(work.memory["tasks"][0]) if work.memory else 0
+        memory = {"tasks": np.array([before + 1], np.float32)} if self.remembers else {}
+        return memory, before
 
     def _compute(self, progress: Progress) -> None:
         if self.error:

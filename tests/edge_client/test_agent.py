@@ -53,7 +53,9 @@ def test_training_hands_in_an_update(device: Device) -> None:
     expected = encode_weights({"w": WEIGHTS["w"] + 7})
     assert device.coordinator.shelf.contents[report.update] == expected
     assert (report.samples, report.loss) == (3, 0.5)
-    assert device.engine.pools == [None]
+    [work] = device.engine.works
+    assert (work.recipe, work.round_number, work.seed) == (RECIPE, 1, 7)
+    assert work.pool is None
     assert device.metric("tasks_total", kind="train", outcome="accepted") == 1
     assert device.metric("training_loss") == 0.5
     assert device.metric("round") == 1
@@ -62,10 +64,24 @@ def test_training_hands_in_an_update(device: Device) -> None:
 def test_training_takes_the_snapshot_in_manifest_order(device: Device) -> None:
     device.store.seal("snap", batch(2, 1), batch(0), batch(1, 1))
     device.work(device.train_task(snapshot_id="snap"))
-    [pool] = device.engine.pools
+    pool = device.engine.works[0].pool
     assert pool is not None
     assert pool.labels.tolist() == [2, 1, 0, 1, 1]
     assert pool.pixels[:, 0, 0, 0].tolist() == [2, 1, 0, 1, 1]
+    assert pool.shares is None
+
+
+def test_training_takes_the_shares_of_mixtures(device: Device) -> None:
+    shares = np.array([[0.25, 0.75, 0], [0, 0.5, 0.5]], np.float32)
+    mixtures = dataclasses.replace(
+        batch(1, 1), images=dataclasses.replace(images(1, 1), shares=shares)
+    )
+    device.store.seal("snap", mixtures, mixtures)
+    device.work(device.train_task(snapshot_id="snap"))
+    pool = device.engine.works[0].pool
+    assert pool is not None
+    assert pool.shares is not None
+    np.testing.assert_array_equal(pool.shares, np.concatenate([shares, shares]))
 
 
 def test_synthesis_puts_a_batch_and_reports_its_leakage(device: Device) -> None:
@@ -77,7 +93,20 @@ def test_synthesis_puts_a_batch_and_reports_its_leakage(device: Device) -> None:
     assert report.leakage.paired_mean == pytest.approx(10)
     assert report.leakage.nearest_max == pytest.approx(13)
     assert device.metric("psnr_paired_db", statistic="max") == pytest.approx(12)
+    assert device.metric("synthetic_accuracy_ratio") == 0.9
     assert device.metric("tasks_total", kind="synthesise", outcome="accepted") == 1
+
+
+def test_what_a_synthesis_does_not_measure_is_not_reported(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    device.engine.health = None
+    device.work(device.synthesise_task())
+    assert device.coordinator.syntheses["s1"].synthetic_accuracy is None
+    assert math.isnan(device.metric("synthetic_accuracy_ratio") or 0)
+    assert device.metric("psnr_paired_db", statistic="max") == pytest.approx(12)
+    assert "3 synthetic images accepted; PSNR to the real ones 10.0 dB" in caplog.text
 
 
 def test_profile_says_what_the_device_has(device: Device) -> None:
@@ -194,7 +223,7 @@ def test_finished_work_is_held_until_the_coordinator_is_back(device: Device, met
     device.coordinator.errors[method] = [unavailable(COORDINATOR) for _ in range(5)]
     device.work(device.train_task())
     assert "t1" in device.coordinator.updates
-    assert len(device.engine.shards) == 1  # computed once
+    assert len(device.engine.works) == 1  # computed once
 
 
 @pytest.mark.parametrize("method", ["get_snapshot", "download_shard"])
@@ -426,18 +455,18 @@ def test_device_killed_with_a_finished_result_hands_it_in(device: Device, method
     again = Device(device.folder, device.coordinator, device.store)
     again.work(device.train_task())
     assert "t1" in again.coordinator.updates
-    assert again.engine.shards == []  # nothing was computed twice
+    assert again.engine.works == []  # nothing was computed twice
 
 
 def test_finished_result_of_another_task_is_not_mixed_up(device: Device) -> None:
     device.coordinator.errors["submit_update"] = [TooLate("over")]
     device.work(device.train_task("t1"))
     device.work(device.train_task("t2", seed=100))
-    assert len(device.engine.shards) == 2
+    assert len(device.engine.works) == 2
 
 
 def test_repeated_refresh_gives_the_same_batch(device: Device) -> None:
-    """The previous prototypes are those before the round, however often it is repeated."""
+    """The memory is that before the round, however often it is repeated."""
     device.work(device.synthesise_task("s1", 5), device.synthesise_task("s2", 10))
     device.work(device.synthesise_task("s3", 10))
     first, second, repeated = (device.coordinator.syntheses[t].batch for t in ("s1", "s2", "s3"))
@@ -445,10 +474,45 @@ def test_repeated_refresh_gives_the_same_batch(device: Device) -> None:
     assert repeated == second
 
 
-def test_prototypes_of_runs_do_not_mix(device: Device) -> None:
+def test_repeated_round_gives_the_same_update(device: Device) -> None:
+    device.work(device.train_task("t1", 1), device.train_task("t2", 2))
+    device.work(device.train_task("t3", 2))
+    first, second, repeated = (device.coordinator.updates[t].update for t in ("t1", "t2", "t3"))
+    assert first != second
+    assert repeated == second
+
+
+def test_device_killed_between_memory_and_result_gives_the_same_update(device: Device) -> None:
+    device.work(device.train_task("t1", 1))
+    device.coordinator.errors["upload_update"] = [Killed()]  # type: ignore[list-item]
+    with pytest.raises(Killed):
+        device.work(device.train_task("t2", 2))
+    (device.folder / "result.json").unlink()  # as if it had not come so far
+    device.work(device.train_task("t2", 2), device.train_task("t3", 3))
+    assert [work.round_number for work in device.engine.works] == [1, 2, 2, 3]
+    other = Device(device.folder / "other")
+    other.work(*(other.train_task(f"t{n}", n) for n in (1, 2, 3)))
+    for task_id in ("t2", "t3"):
+        ours, theirs = device.coordinator.updates[task_id], other.coordinator.updates[task_id]
+        assert ours.update == theirs.update
+
+
+def test_kinds_of_tasks_have_memories_of_their_own(device: Device) -> None:
+    device.work(device.train_task("t1", 1), device.synthesise_task("s1", 2))
+    device.work(device.train_task("t2", 2))
+    assert [list(work.memory) for work in device.engine.works] == [[], [], ["tasks"]]
+
+
+def test_memories_of_runs_do_not_mix(device: Device) -> None:
     other = dataclasses.replace(device.synthesise_task("s2", 2), run_uid="run.2")
     device.work(device.synthesise_task("s1", 1), other)
-    assert device.engine.previous == [{}, {}]
+    assert [work.memory for work in device.engine.works] == [{}, {}]
+
+
+def test_method_that_remembers_nothing_leaves_no_trace(device: Device) -> None:
+    device.engine.remembers = False
+    device.work(device.train_task("t1", 1), device.train_task("t2", 2))
+    assert not (device.folder / "runs").exists()
 
 
 def test_unavailable_is_no_failure(device: Device) -> None:

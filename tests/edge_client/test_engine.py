@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,25 +13,40 @@ import torch
 
 from edge_client.engine import open_engine
 from edge_client.settings import EdgeSettings
-from hfmds.algorithm.types import (
-    LabelledImages,
-    ModelSpec,
-    Normalisation,
-    Recipe,
-    SynthesisRecipe,
-    TrainingRecipe,
-    Weights,
+from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.methods.registry import first_checkpoint, method_of
+from hfmds.algorithm.methods.settings import (
+    METHODS,
+    FedAvg,
+    FedGan,
+    FedGen,
+    FedMix,
+    FedProx,
+    Hfmds,
+    Method,
+    Moon,
 )
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.types import LabelledImages
 from hfmds.errors import ConfigurationError
 from hfmds.service.settings import load_settings
+from hfmds.wire.tensors import encode_batch
 
 RECIPE = Recipe(
     ModelSpec("paper-cnn", 1, 16, 16, 3),
     Normalisation((0.5,), (0.5,)),
-    rounds=1,
+    rounds=3,
     training=TrainingRecipe(batch_size=3),
-    synthesis=SynthesisRecipe(samples_per_device=4, steps=3),
 )
+SMALL: dict[str, Method] = {
+    "fedavg": FedAvg(),
+    "fedprox": FedProx(),
+    "moon": Moon(),
+    "fedgen": FedGen(noise_size=2, hidden_size=4, generator_steps=1),
+    "fedmix": FedMix(samples_per_device=4),
+    "fedgan": FedGan(gan_rounds=1, noise_size=2, width=1, samples_per_device=4),
+    "hfmds": Hfmds(samples_per_device=4, steps=3),
+}
 
 
 def shard(seed: int, samples: int = 6) -> LabelledImages:
@@ -43,7 +60,12 @@ def settings(**given: str) -> EdgeSettings:
     return load_settings(EdgeSettings, [f"--{k.replace('_', '-')}={v}" for k, v in flags.items()])
 
 
-def assert_equal(ours: Weights, theirs: Weights) -> None:
+def work(method: str, round_number: int = 2, seed: int = 5) -> LocalWork:
+    recipe = replace(RECIPE, method=SMALL[method])
+    return LocalWork(recipe, round_number, first_checkpoint(recipe).weights, shard(1), seed)
+
+
+def assert_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> None:
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
@@ -53,33 +75,34 @@ def ignore(done: int, steps: int) -> None:
     pass
 
 
-def test_torch_engine_equals_the_algorithm() -> None:
-    from hfmds.algorithm.models import initial_weights
-    from hfmds.algorithm.synthesis import synthesise
-    from hfmds.algorithm.training import train
+def test_every_method_is_tried_here() -> None:
+    assert SMALL.keys() == METHODS.keys()
 
-    engine = open_engine(settings())
-    weights = initial_weights(RECIPE.model, 1)
-    own, pool = shard(1), shard(2, 9)
 
-    ours = engine.train(RECIPE, weights, own, pool, 5, ignore)
-    theirs = train(RECIPE, weights, own, pool, 5)
+@pytest.mark.parametrize("method", SMALL)
+def test_torch_engine_trains_by_the_method(method: str) -> None:
+    task = work(method, round_number=1)  # the only one that trains the GAN
+    ours = open_engine(settings()).train(task, ignore)
+    theirs = method_of(task.recipe).train(task)
     assert_equal(ours.weights, theirs.weights)
-    assert ours.loss == theirs.loss
+    assert_equal(ours.memory, theirs.memory)
+    assert (ours.samples, ours.loss) == (theirs.samples, theirs.loss)
+    assert ours.weights.keys() == {n for n in task.weights if task.recipe.method.trains(n, 1)}
 
-    first = synthesise(RECIPE, weights, own, {}, 4)
-    previous = {c: zbar + 1 for c, zbar in first.prototypes.items()}
-    made = engine.synthesise(RECIPE, weights, own, previous, 5, ignore)
-    expected = synthesise(RECIPE, weights, own, previous, 5)
-    np.testing.assert_array_equal(made.batch.images.pixels, expected.batch.images.pixels)
-    np.testing.assert_array_equal(made.batch.psnr_paired, expected.batch.psnr_paired)
-    for c, zbar in expected.prototypes.items():
-        np.testing.assert_array_equal(made.prototypes[c], zbar)
+
+@pytest.mark.parametrize("method", [name for name in SMALL if SMALL[name].samples_per_device])
+def test_torch_engine_synthesises_by_the_method(method: str) -> None:
+    task = work(method)
+    ours = open_engine(settings()).synthesise(task, ignore)
+    theirs = method_of(task.recipe).synthesise(task)
+    assert encode_batch(ours.batch) == encode_batch(theirs.batch)
+    assert len(ours.batch) <= SMALL[method].samples_per_device
+    assert (ours.batch.images.shares is not None) == SMALL[method].with_shares
+    assert_equal(ours.memory, theirs.memory)
+    assert ours.health == theirs.health
 
 
 def test_progress_ends_the_work() -> None:
-    from hfmds.algorithm.models import initial_weights
-
     class Enough(Exception):
         pass
 
@@ -87,11 +110,11 @@ def test_progress_ends_the_work() -> None:
         raise Enough
 
     engine = open_engine(settings())
-    weights = initial_weights(RECIPE.model, 1)
+    for method, round_number in (("fedavg", 1), ("fedgan", 1), ("fedgan", 2), ("hfmds", 1)):
+        with pytest.raises(Enough):
+            engine.train(work(method, round_number), stop)
     with pytest.raises(Enough):
-        engine.train(RECIPE, weights, shard(1), None, 5, stop)
-    with pytest.raises(Enough):
-        engine.synthesise(RECIPE, weights, shard(1), {}, 5, stop)
+        engine.synthesise(work("hfmds"), stop)
 
 
 def test_engine_uses_as_many_threads_as_it_may() -> None:

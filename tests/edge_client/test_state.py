@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,8 @@ def state(tmp_path: Path) -> DeviceState:
     return DeviceState(tmp_path)
 
 
-def prototypes(value: float) -> dict[int, np.ndarray]:
-    return {0: np.full(4, value, np.float32), 12: np.full(4, -value, np.float32)}
+def memory(value: float) -> dict[str, np.ndarray]:
+    return {"0": np.full(4, value, np.float32), "hidden.weight": np.full((2, 3), -value, "f4")}
 
 
 def test_device_id_is_made_once(tmp_path: Path) -> None:
@@ -57,40 +58,68 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         DeviceState(tmp_path / "file" / "state")
 
 
-def test_previous_prototypes_are_the_newest_before_the_round(state: DeviceState) -> None:
-    assert state.previous_prototypes("run", 5) == {}
-    for round_number in (5, 10, 9):  # also when an earlier refresh is repeated
-        state.save_prototypes("run", round_number, prototypes(round_number))
-    assert state.previous_prototypes("run", 5) == {}
+def test_memory_is_the_newest_before_the_round(state: DeviceState) -> None:
+    assert state.memory("run", "synthesise", 5) == {}
+    for round_number in (5, 9, 10):
+        state.save_memory("run", "synthesise", round_number, memory(round_number))
+    assert state.memory("run", "synthesise", 5) == {}
     for round_number, expected in ((6, 5), (9, 5), (10, 9), (11, 10), (99, 10)):
-        previous = state.previous_prototypes("run", round_number)
-        assert list(previous) == [0, 12]
-        np.testing.assert_array_equal(previous[12], prototypes(expected)[12])
+        found = state.memory("run", "synthesise", round_number)
+        assert list(found) == ["0", "hidden.weight"]
+        np.testing.assert_array_equal(found["hidden.weight"], memory(expected)["hidden.weight"])
 
 
-def test_old_refreshes_and_runs_are_forgotten(tmp_path: Path, state: DeviceState) -> None:
+def test_memory_survives_a_restart(tmp_path: Path, state: DeviceState) -> None:
+    state.save_memory("run", "train", 3, memory(3))
+    state.close()
+    found = DeviceState(tmp_path).memory("run", "train", 4)
+    np.testing.assert_array_equal(found["0"], memory(3)["0"])
+
+
+def test_kinds_of_tasks_have_memories_of_their_own(state: DeviceState) -> None:
+    state.save_memory("run", "train", 1, memory(1))
+    state.save_memory("run", "synthesise", 2, memory(2))
+    assert state.memory("run", "train", 3)["0"][0] == 1
+    assert state.memory("run", "synthesise", 3)["0"][0] == 2
+    assert state.memory("run", "synthesise", 2) == {}
+
+
+def test_nothing_to_remember_leaves_no_trace(tmp_path: Path, state: DeviceState) -> None:
+    state.save_memory("run", "train", 1, {})
+    assert state.memory("run", "train", 2) == {}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_old_rounds_and_runs_are_forgotten(tmp_path: Path, state: DeviceState) -> None:
     for number in range(1, 20):
-        state.save_prototypes("run", number, prototypes(number))
-    assert state.previous_prototypes("run", 17) == {}
-    assert state.previous_prototypes("run", 18).keys() == {0, 12}
+        state.save_memory("run", "train", number, memory(number))
+    assert state.memory("run", "train", 17) == {}
+    assert state.memory("run", "train", 18)["0"][0] == 17
     for number in range(20):
-        state.save_prototypes(f"run-{number}", 1, prototypes(1))
+        state.save_memory(f"run-{number}", "train", 1, memory(1))
     kept = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert kept == sorted(f"run-{number}" for number in range(12, 20))
+
+
+def test_folder_of_an_earlier_version_is_no_trouble(tmp_path: Path, state: DeviceState) -> None:
+    state.save_memory("run", "synthesise", 2, memory(2))
+    (tmp_path / "runs" / "run" / "prototypes-3").write_bytes(b"as they were kept once")
+    assert state.memory("run", "synthesise", 4)["0"][0] == 2
+    state.save_memory("run", "synthesise", 4, memory(4))
 
 
 @pytest.mark.parametrize("run_id", ["../up", "", "a/b", ".hidden"])
 def test_run_id_cannot_leave_the_folder(state: DeviceState, run_id: str) -> None:
     with pytest.raises(InvalidInput):
-        state.save_prototypes(run_id, 1, prototypes(1))
+        state.save_memory(run_id, "train", 1, memory(1))
 
 
-def test_damaged_prototypes_are_named(tmp_path: Path, state: DeviceState) -> None:
-    state.save_prototypes("run", 1, prototypes(1))
-    path = tmp_path / "runs" / "run" / "prototypes-1"
+def test_damaged_memory_is_named(tmp_path: Path, state: DeviceState) -> None:
+    state.save_memory("run", "train", 1, memory(1))
+    path = tmp_path / "runs" / "run" / "train-1"
     path.write_bytes(b"nothing")
     with pytest.raises(InvalidInput, match=str(path)):
-        state.previous_prototypes("run", 2)
+        state.memory("run", "train", 2)
 
 
 UPDATE = UpdateReport(digest_of(b"update"), 60, 0.25, Traffic(10, 0), 1.5)
@@ -99,7 +128,10 @@ SYNTHESIS = SynthesisReport(
 )
 
 
-@pytest.mark.parametrize("report", [UPDATE, SYNTHESIS])
+UNMEASURED = replace(SYNTHESIS, synthetic_accuracy=None)
+
+
+@pytest.mark.parametrize("report", [UPDATE, SYNTHESIS, UNMEASURED])
 def test_result_comes_back_for_its_task_only(
     tmp_path: Path, state: DeviceState, report: UpdateReport | SynthesisReport
 ) -> None:
