@@ -7,7 +7,9 @@ that needs only their averages x_g, y_g (its Proposition 1 and Algorithm 2):
     loss = (1 - lambda) l(f((1 - lambda) x), y) + lambda l(f((1 - lambda) x), y_g)
            + lambda dl/dx(f((1 - lambda) x), y) . x_g
 
-The last term is itself a gradient, so training differentiates twice.
+The last term is itself a gradient, so training differentiates twice. Its factor is that of
+Proposition 1; others derive the first term with its factor, and so have lambda (1 - lambda) in the
+last: a difference of the order that the expansion leaves out.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class FedMixMethod(FedAvgMethod[FedMix]):
 
     def loss(self, training: LocalTraining) -> Loss:
         pool = training.work.pool
-        if pool is None:
+        if not pool:
             return super().loss(training)
         if pool.shares is None:
             raise InvalidInput("the pool has no class shares; FedMix needs the averaged labels")
@@ -42,6 +44,8 @@ class FedMixMethod(FedAvgMethod[FedMix]):
 
         def loss(rows: Indices) -> Tensor:
             images, labels = training.batch(rows)
+            # An average for each image; Algorithm 2 takes one for the whole batch. The loss has the
+            # same mean, and varies less.
             averaged = training.pool_rows(len(shares), len(rows))
             averages, _ = training.batch(averaged)
             average_labels = shares[torch.from_numpy(averaged - first).to(training.device)]
@@ -66,7 +70,8 @@ def mixup_loss(
     mixing: float,
 ) -> Tensor:
     """The approximated mixup of own images (x, y) with averages (x_g, y_g), one each."""
-    # Mixing is linear, so it may be done in the normalised space that the model sees.
+    # In the normalised space that the model sees: mixing is the same there as with pixels, but
+    # (1 - lambda) x is x drawn to the mean pixel and not to black, and lambda x_g is smaller.
     shrunk = ((1 - mixing) * images).requires_grad_()
     logits = model(shrunk)
     on_own = F.cross_entropy(logits, labels)
@@ -77,7 +82,11 @@ def mixup_loss(
 
 
 def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
-    """What one device shares: averages of M_k of its images each, drawn anew for each average."""
+    """What one device shares: averages of M_k of its images each.
+
+    No image is in two of them, so a small shard gives fewer than asked for. Averages that overlap
+    could be solved for the images: three pairs out of a, b and c give all three away.
+    """
     shard, size = work.shard, settings.images_per_average
     if len(shard) < size:
         raise InvalidInput(
@@ -85,14 +94,14 @@ def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
             "lower fedmix.images_per_average, or leave the device out"
         )
     random = generator(work.seed, "averages")
-    groups = np.stack(
-        [choose(len(shard), size, random) for _ in range(settings.samples_per_device)]
-    )
+    count = min(settings.samples_per_device, len(shard) // size)
+    groups = choose(len(shard), count * size, random).reshape(count, size)
     pixels = shard.pixels[groups].mean(axis=1).round().astype(np.uint8)
     one_hot = np.eye(work.recipe.model.classes, dtype=np.float32)
     shares = one_hot[shard.labels[groups]].mean(axis=1)
     return SyntheticBatch(
         LabelledImages(pixels, shares.argmax(axis=1), shares),
+        # "Paired" is with the first image of the group; of two images both are equally near.
         psnr_paired=psnr_paired(pixels, shard.pixels[groups[:, 0]]),
         psnr_nearest=psnr_nearest(pixels, shard.pixels),
     )
