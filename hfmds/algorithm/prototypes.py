@@ -27,7 +27,8 @@ def update_prototypes(
 ) -> Prototypes:
     """zbar_c <- (1 - lambda) z_c + lambda zbar_c of the previous refresh.
 
-    A class's first prototype is its first mean; a class absent this time keeps its prototype.
+    The paper prints the previous z_c, without the bar, but speaks of momentum: it is read as a
+    running mean. A class's first prototype is its first mean; an absent class keeps its prototype.
     """
     updated = dict(previous)
     for c in np.unique(labels).tolist():

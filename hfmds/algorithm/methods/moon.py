@@ -25,8 +25,9 @@ class MoonMethod(FedAvgMethod[Moon]):
     """FedAvg, with features drawn to the global model's and away from the last local one's."""
 
     def loss(self, training: LocalTraining) -> Loss:
-        # A device's first round has no model to be contrasted with. MOON's own code takes w^0 for
-        # it, which gives log 2 and hardly a gradient; here the term is left out.
+        # A device's first round has no model to be contrasted with, so the term is left out. MOON's
+        # own code does so in the run's first round; a device that it samples later for the first
+        # time is contrasted with random weights there.
         if not training.work.memory:
             return super().loss(training)
         model = training.model
@@ -35,8 +36,9 @@ class MoonMethod(FedAvgMethod[Moon]):
 
         def loss(rows: Indices) -> Tensor:
             images, labels = training.batch(rows)
-            # MOON puts a projection head before the similarity. Departure: the features of the
-            # common network are compared as they are, so that all methods train the same one.
+            # MOON puts a projection head between features and classifier, and compares its output.
+            # Departure: the features of the common network are compared as they are, so that all
+            # methods train the same one; MOON's own code can do this, too.
             z = model.features(images)
             with torch.no_grad():
                 z_global = global_model.features(images)
