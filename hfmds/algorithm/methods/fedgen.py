@@ -5,8 +5,9 @@ class y (its equation 4), with a term that keeps them diverse. Devices get it wi
 train their classifier also on generated features (its equation 5). No images are shared, but each
 device tells how many of each class it has.
 
-Where paper and the authors' code differ, the code is followed: it weights each device's classifier
-by its share of the class, and adds the latent term below.
+Where paper and the authors' code differ, the code is followed: it weights the loss of each device's
+classifier by the device's share of the class (the paper has the loss of their mean logits), and
+adds the latent term below. Departures from the code are said at their line.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class FedGenMethod(FedAvgMethod[FedGen]):
             return super().loss(training)
         model = training.model
         network = self._generator_with(work.weights).to(training.device).eval()
-        known = np.flatnonzero(work.weights[_LABEL_COUNTS])  # classes that some device has
+        known = np.flatnonzero(work.weights[_LABEL_COUNTS])  # classes that the last cohort has
         random = generator(work.seed, "generated")
         decay = settings.decay ** (work.round_number - 1)
 
@@ -115,9 +116,9 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         def kept() -> Iterator[Update]:
             """The updates, with their classifiers and class counts put aside on the way."""
             for update in updates:
+                yield update  # refused there unless it has all that is taken here
                 heads.append(_classifier_layers(update.weights))
                 counts.append(torch.tensor(update.weights[_LABEL_COUNTS]))
-                yield update
 
         mean = super().aggregate(round_number, weights, kept())
         network = self._generator_with(weights)
@@ -134,13 +135,16 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         seed: int,
     ) -> None:
         """Train the generator until the devices' classifiers recognise its features."""
-        settings, classifier = self.settings, build_model(self.recipe.model).classifier
+        settings, classifier = self.settings, build_model(self.recipe.model).eval().classifier
         known = np.flatnonzero(counts.sum(dim=0).numpy())
-        shares = counts / counts.sum(dim=0).clamp(min=1)  # of each device in each class
+        # The share of each device in each class, by what it holds. The code counts the batches it
+        # drew, starting at 1, and by a broadcast weights with the mean over the batch's classes.
+        shares = counts / counts.sum(dim=0).clamp(min=1)
         random = generator(seed, "teach")
         network.train()
         # Adam starts anew each round, where the authors keep its moments: so that the server, too,
-        # has no state but the weights, and a resumed run goes on to the bit.
+        # has no state but the weights, and a resumed run goes on to the bit. Nor do rate and
+        # weights decay as theirs do (0.98 per round, 0.01).
         optimiser = Adam(list(network.parameters()), settings.generator_learning_rate)
         for _ in range(settings.generator_steps):
             labels = torch.from_numpy(random.choice(known, settings.generator_batch_size))
@@ -175,7 +179,10 @@ def generate(network: FeatureGenerator, labels: Tensor, random: np.random.Genera
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """exp(-mean of |noise_i - noise_j|^2 * |features_i - features_j|): far noise, far features."""
+    """exp(-mean of |noise_i - noise_j|^2 * |features_i - features_j|): far noise, far features.
+
+    Both distances are means over their elements; the pairs are all, also of one with itself.
+    """
     noise_distance = torch.cdist(noise, noise).square() / noise.shape[1]
     feature_distance = torch.cdist(features, features, p=1) / features.shape[1]
     return torch.exp(-(noise_distance * feature_distance).mean())
