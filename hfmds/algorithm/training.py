@@ -90,11 +90,13 @@ def minimise(training: LocalTraining, loss_of: Loss, progress: Progress | None =
     return epoch_loss / steps_per_epoch
 
 
-def require_finite_loss(loss: float, step: int, steps: int) -> float:
-    """The loss, unless training has diverged."""
+def require_finite_loss(
+    loss: float, step: int, steps: int, rate: str = "training.learning_rate"
+) -> float:
+    """The loss, unless training has diverged; `rate` is the setting to lower then."""
     if not math.isfinite(loss):
         raise InvalidInput(
             f"training diverged: the loss is {loss} at step {step} of {steps}; "
-            "lower training.learning_rate, or check the normalisation and the incoming weights"
+            f"lower {rate}, or check the normalisation and the incoming weights"
         )
     return loss

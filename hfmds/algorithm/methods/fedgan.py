@@ -5,10 +5,12 @@ the server averages both (its Algorithm 1, with one round as the synchronisation
 HFMDS-FL paper uses it, this happens before the classifier is trained: then each device makes images
 with the averaged generator, and the classifier learns from own data and that pool.
 
-Both papers leave the networks open. Here they are small, and conditional on the class, so that
-images come with labels: transposed convolutions for the generator; strided ones, and a projection
-of the class (Miyato and Koyama, 2018), for the discriminator. GroupNorm, because a device's batches
-are of one or two classes, and batch statistics would give away which.
+The HFMDS-FL paper does not say which networks. Ours are small, and conditional on the class, for
+images need labels: transposed convolutions for the generator; strided ones, and a projection of the
+class (Miyato and Koyama, 2018), for the discriminator. GroupNorm, because a device's batches are of
+one or two classes, and batch statistics would give away which.
+
+FedGAN weights devices by their numbers of samples; here the mean is uniform, as for all methods.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Generator(nn.Module):
         self.input = nn.Linear(settings.noise_size + spec.classes, math.prod(self._start))
         self.norm1 = nn.GroupNorm(4, wide)
         self.up1 = nn.ConvTranspose2d(wide, middle, 4, stride=2, padding=1)
-        self.norm2 = nn.GroupNorm(4, middle)
+        self.norm2 = nn.GroupNorm(2, middle)
         self.up2 = nn.ConvTranspose2d(middle, narrow, 4, stride=2, padding=1)
         self.norm3 = nn.GroupNorm(1, narrow)
         self.output = nn.Conv2d(narrow, spec.channels, 3, padding=1)
@@ -126,7 +128,7 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         load_weights(discriminator, part_of(work.weights, "gan/discriminator"))
         generator_net.to(device)
         discriminator.to(device)
-        # Adam starts anew each round, as SGD's momentum does.
+        # FedGAN leaves the optimiser open. Adam starts anew each round, as SGD's momentum does.
         rate = settings.gan_learning_rate
         generator_step = Adam(list(generator_net.parameters()), rate, _BETAS)
         discriminator_step = Adam(list(discriminator.parameters()), rate, _BETAS)
@@ -149,12 +151,15 @@ class FedGanMethod(FedAvgMethod[FedGan]):
                     F.softplus(-judged_real).mean() + F.softplus(judged_fake).mean()
                 )
                 discriminator_step.step(discriminator_loss)
-                # The non-saturating loss: the generator wants its images to pass as real.
+                # The non-saturating loss: the generator wants its images to pass as real. It steps
+                # after the discriminator, where Algorithm 1 takes both steps at once.
                 fake = generator_net(_noise(len(batch), settings, random).to(device), y)
                 generator_step.step(F.softplus(-discriminator(fake, y)).mean())
 
                 step += 1
-                epoch_loss += require_finite_loss(discriminator_loss.item(), step, steps)
+                epoch_loss += require_finite_loss(
+                    discriminator_loss.item(), step, steps, "fedgan.gan_learning_rate"
+                )
                 if progress:
                     progress(step, steps)
         weights = {
