@@ -68,6 +68,8 @@ class LocalFleet:
         workers: Workers | None = None,
     ) -> None:
         for device_id, shard in shards.items():
+            if "/" in device_id:  # it would break up the names of its arrays in `state`
+                raise InvalidInput(f"device id {device_id!r} has a slash; name the device without")
             shard.require_fit(recipe.model, f"the shard of device {device_id!r}")
         # A device without data has nothing to learn from: it is never available.
         self._shards = {d: shards[d] for d in sorted(shards) if len(shards[d])}
@@ -167,6 +169,7 @@ class LocalFleet:
                     memories[phase, device_id][int(round_number)][weight] = array.astype(np.float32)
                 case ["pool", snapshot_id, field]:
                     pools[snapshot_id][field] = array
+        self._memories.clear()
         for key, by_round in memories.items():
             self._memories[key] = dict(by_round)
         for snapshot_id, fields in pools.items():
