@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.federation import federate
+from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import (
     Checkpoint,
     Evaluation,
     LeakageSummary,
     Pool,
-    Recipe,
     Traffic,
     Update,
     Weights,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from hfmds.algorithm.pixels import normalise, to_pixels
-from hfmds.algorithm.types import Normalisation
+from hfmds.algorithm.recipes import Normalisation
 
 TWO_CHANNELS = Normalisation(mean=(0.5, 0.2), std=(0.25, 0.1))
 

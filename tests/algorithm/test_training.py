@@ -1,19 +1,36 @@
+"""Local training, without a pool by FedAvg and with one by HFMDS-FL."""
+
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from hfmds.algorithm.engine import Progress, TrainedModel
+from hfmds.algorithm.methods.pooled import loss_with_pool
+from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.models import model_with, weights_of
 from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.training import train
+from hfmds.algorithm.training import LocalTraining
 from hfmds.algorithm.types import LabelledImages, Weights
 from hfmds.errors import InvalidInput
-from tests.algorithm.examples import RECIPE, SPEC, assert_same, images, weights
+from tests.algorithm.examples import HFMDS, RECIPE, SPEC, assert_same, images, weights, work
 
 SHARD = images(10, seed=1)
 POOL = images(9, seed=2)
+
+
+def train(
+    pool: LabelledImages | None = None,
+    seed: int = 1,
+    given: Weights | None = None,
+    shard: LabelledImages = SHARD,
+    progress: Progress | None = None,
+) -> TrainedModel:
+    return method_of(HFMDS).train(work(HFMDS, shard, given, seed=seed, pool=pool), progress)
 
 
 def naive_train(pool: LabelledImages | None, seed: int) -> tuple[Weights, float]:
@@ -50,7 +67,7 @@ def naive_train(pool: LabelledImages | None, seed: int) -> tuple[Weights, float]
 @pytest.mark.parametrize("pool", [None, POOL], ids=["without pool", "with pool"])
 def test_agrees_with_a_naive_loop(pool: LabelledImages | None):
     expected, expected_loss = naive_train(pool, seed=11)
-    trained = train(RECIPE, weights(), SHARD, pool, seed=11)
+    trained = train(pool, seed=11)
     assert trained.samples == 10
     assert trained.loss == pytest.approx(expected_loss, rel=1e-4)
     for name, array in trained.weights.items():
@@ -58,24 +75,52 @@ def test_agrees_with_a_naive_loop(pool: LabelledImages | None):
         assert not np.allclose(array, weights()[name], atol=2e-4), f"{name} was not trained"
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 1.0])
+def test_alpha_weighs_the_real_loss_and_the_rest_the_synthetic_one(alpha: float):
+    recipe = replace(HFMDS, training=replace(HFMDS.training, alpha=alpha))
+    training = LocalTraining(work(recipe, SHARD, pool=POOL, seed=11))
+    loss = loss_with_pool(training)(np.array([2, 7, 5])).item()
+
+    real = mean_cross_entropy(SHARD, [2, 7, 5])
+    synthetic = mean_cross_entropy(POOL, choose(9, 3, generator(11, "synthetic")).tolist())
+    assert loss == pytest.approx(alpha * real + (1 - alpha) * synthetic, rel=1e-5)
+    assert real != pytest.approx(synthetic, rel=1e-3)
+
+
+def mean_cross_entropy(source: LabelledImages, rows: list[int]) -> float:
+    """Of the untrained model, in float64 and sample by sample."""
+    total = 0.0
+    for row in rows:
+        image = (source.pixels[row].astype(np.float64) / 255 - 0.4) / 0.25
+        q = model_with(SPEC, weights()).double()(torch.tensor(image)[None])[0].tolist()
+        total += np.log(np.exp(q).sum()) - q[source.labels[row]]
+    return total / len(rows)
+
+
+def test_fedavg_does_not_look_at_a_pool():
+    fedavg = method_of(RECIPE)
+    with_pool = fedavg.train(work(RECIPE, SHARD, pool=POOL, seed=1))
+    assert_same(with_pool.weights, fedavg.train(work(RECIPE, SHARD, seed=1)).weights)
+    assert_same(with_pool.weights, train(None).weights)
+
+
 def test_same_seed_same_weights_and_the_inputs_stay_untouched():
     given = weights()
-    first = train(RECIPE, given, SHARD, POOL, seed=1)
-    assert_same(first.weights, train(RECIPE, given, SHARD, POOL, seed=1).weights)
+    first = train(POOL, given=given)
+    assert_same(first.weights, train(POOL, given=given).weights)
     assert_same(given, weights())
-    other = train(RECIPE, given, SHARD, POOL, seed=2)
+    other = train(POOL, seed=2)
     assert not np.array_equal(first.weights["conv1.weight"], other.weights["conv1.weight"])
 
 
 def test_an_empty_pool_is_no_pool():
     empty = POOL.take(np.array([], np.int64))
-    without = train(RECIPE, weights(), SHARD, None, seed=1)
-    assert_same(without.weights, train(RECIPE, weights(), SHARD, empty, seed=1).weights)
+    assert_same(train(None).weights, train(empty).weights)
 
 
 def test_progress_counts_every_step():
     seen: list[tuple[int, int]] = []
-    train(RECIPE, weights(), SHARD, POOL, seed=1, progress=lambda *step: seen.append(step))
+    train(POOL, progress=lambda *step: seen.append(step))
     assert seen == [(i, 6) for i in range(1, 7)]  # 2 epochs of 4 + 4 + 2
 
 
@@ -85,22 +130,21 @@ def test_progress_can_end_the_work():
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        train(RECIPE, weights(), SHARD, None, seed=1, progress=lease_lost)
+        train(progress=lease_lost)
 
 
 def test_divergence_names_the_step():
-    broken = dict(weights())
-    broken["hidden.bias"] = np.full(512, np.nan, np.float32)
+    broken = {**weights(), "hidden.bias": np.full(512, np.nan, np.float32)}
     with pytest.raises(InvalidInput, match=r"the loss is nan at step 1 of 6; lower"):
-        train(RECIPE, broken, SHARD, None, seed=1)
+        train(given=broken)
 
 
 def test_unfit_data_are_refused():
     with pytest.raises(InvalidInput, match="shard is empty"):
-        train(RECIPE, weights(), SHARD.take(np.array([], np.int64)), None, seed=1)
+        train(shard=SHARD.take(np.array([], np.int64)))
     bad_labels = LabelledImages(SHARD.pixels, SHARD.labels + 1)
     with pytest.raises(InvalidInput, match=r"the device's shard: labels run from 1 to 3"):
-        train(RECIPE, weights(), bad_labels, None, seed=1)
+        train(shard=bad_labels)
     wide = LabelledImages(np.zeros((2, 1, 16, 17), np.uint8), np.zeros(2, np.int64))
     with pytest.raises(InvalidInput, match=r"the synthetic pool: images are \[1, 16, 17\]"):
-        train(RECIPE, weights(), SHARD, wide, seed=1)
+        train(wide)
