@@ -21,9 +21,9 @@ import torch
 
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.local_fleet import LocalFleet
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.seeds import derive_seed
-from hfmds.algorithm.types import Checkpoint, Recipe
+from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.recipes import Recipe
 from hfmds.cli.demo_setting import FEDAVG, HFMDS, DemoSetting
 from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
@@ -35,7 +35,7 @@ def arms(setting: DemoSetting) -> Iterator[tuple[str, Recipe]]:
     """What is compared, by name."""
     specs = setting.runs()
     fedavg, hfmds = specs[FEDAVG].recipe, specs[HFMDS].recipe
-    assert hfmds.synthesis is not None
+    assert isinstance(hfmds.method, Hfmds)
     for divisor in (1, 5, 10, 20):
         rate = setting.learning_rate / divisor
         training = dataclasses.replace(fedavg.training, learning_rate=rate)
@@ -46,11 +46,8 @@ def arms(setting: DemoSetting) -> Iterator[tuple[str, Recipe]]:
         ("FMDS-FL (mu = 0)", {"mu": 0.0}),
         ("HFMDS-FL", {}),
     ):
-        synthesis = dataclasses.replace(hfmds.synthesis, **change)
-        yield (
-            f"{name}, rate {setting.learning_rate:g}",
-            dataclasses.replace(hfmds, synthesis=synthesis),
-        )
+        method = dataclasses.replace(hfmds.method, **change)
+        yield f"{name}, rate {setting.learning_rate:g}", dataclasses.replace(hfmds, method=method)
 
 
 def accuracy(arm: str, seed: int) -> float:
@@ -68,8 +65,8 @@ def accuracy(arm: str, seed: int) -> float:
     )
     shards = {f"device-{number:02}": images.take(part) for number, part in enumerate(parts)}
     held_out = load_images(f"digits:{setting.image_size}#test")
-    start = Checkpoint(0, initial_weights(recipe.model, derive_seed(seed, "weights")))
-    rounds = federate(LocalFleet(recipe, shards, held_out), recipe, start)
+    fleet = LocalFleet(recipe, shards, held_out)
+    rounds = federate(fleet, recipe, first_checkpoint(recipe))
     accuracies = [100 * r.evaluation.accuracy for r in rounds if r.evaluation]
     return float(np.mean(accuracies[-LAST_ROUNDS:]))
 

@@ -35,4 +35,8 @@ class CoordinatorSettings(ServerSettings):
     retry_seconds: float = Field(
         5.0, gt=0, description="when a device that was sent away should ask again"
     )
-    threads: int = Field(1, ge=1, description="processor threads for evaluating models")
+    threads: int = Field(
+        1,
+        ge=1,
+        description="processor threads for evaluating models, and for what the server learns",
+    )

@@ -20,6 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "hfmds.algorithm": {"hfmds.errors", "numpy", "torch"},
     "hfmds.data": {
         "hfmds.errors",
+        "hfmds.algorithm.recipes",
         "hfmds.algorithm.seeds",
         "hfmds.algorithm.types",
         "numpy",
@@ -42,6 +43,8 @@ ROOMS: dict[str, set[str]] = {
         "hfmds.errors",
         "hfmds.digest",
         "hfmds.v1",
+        "hfmds.algorithm.methods.settings",
+        "hfmds.algorithm.recipes",
         "hfmds.algorithm.types",
         "hfmds.service",
         "hfmds.storage",
@@ -63,8 +66,10 @@ ROOMS: dict[str, set[str]] = {
     "hfmds.cli": {
         "hfmds.errors",
         "hfmds.digest",
+        "hfmds.algorithm.methods.settings",
         "hfmds.algorithm.pool",
         "hfmds.algorithm.privacy",
+        "hfmds.algorithm.recipes",
         "hfmds.algorithm.types",
         "hfmds.data",
         "hfmds.experiments",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
+from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.cli.recipes import spec_from
 from hfmds.service.settings import ServiceSettings, settings_table
 from synthesis_store.settings import StoreSettings
@@ -54,8 +55,8 @@ def test_the_recipe_in_the_readme_is_one(tmp_path: Path) -> None:
     file = tmp_path / "recipe.toml"
     file.write_text(text.partition("```toml\n")[2].partition("```")[0])
     spec = spec_from(file, {})
-    assert spec.recipe.synthesis is not None
-    assert spec.recipe.synthesis.steps == 60
+    assert isinstance(spec.recipe.method, Hfmds)
+    assert spec.recipe.method.steps == 60
     assert spec.policy.minimum_devices == 2
 
 

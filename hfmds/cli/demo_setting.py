@@ -5,13 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from hfmds.algorithm.types import (
-    ModelSpec,
-    Normalisation,
-    Recipe,
-    SynthesisRecipe,
-    TrainingRecipe,
-)
+from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.cli.options import Option
 from hfmds.wire.types import RoundPolicy, RunSpec
 
@@ -68,7 +63,7 @@ class DemoSetting:
             ),
         )
         slow = dataclasses.replace(fedavg.training, learning_rate=self.learning_rate / 10)
-        synthesis = SynthesisRecipe(
+        hfmds = Hfmds(
             every_rounds=self.refresh_every,
             first_round=self.first_refresh,
             samples_per_device=self.synthetic_images,
@@ -78,7 +73,7 @@ class DemoSetting:
         recipes = {
             FEDAVG: fedavg,
             FEDAVG_SLOW: dataclasses.replace(fedavg, training=slow),
-            HFMDS: dataclasses.replace(fedavg, synthesis=synthesis),
+            HFMDS: dataclasses.replace(fedavg, method=hfmds),
         }
         # All devices take part in every round: the result then depends on the seed alone.
         policy = RoundPolicy(minimum_devices=self.devices, deadline_seconds=600, lease_seconds=60)

@@ -1,8 +1,9 @@
 """What a run is to do, from a recipe file and from options; options win.
 
-A recipe file is TOML with the names of `hfmds.algorithm.types`; what is not said is the paper's:
+A recipe file is TOML with the names of `hfmds.algorithm.recipes`, and with the settings of the
+method in a table that has its name; what is not said is the paper's:
 
-    method = "hfmds"            # or "fedavg"
+    method = "hfmds"            # or fedavg, fedprox, moon, fedgen, fedmix, fedgan
     rounds = 100
     class_names = ["cat", "dog"]
 
@@ -14,7 +15,7 @@ A recipe file is TOML with the names of `hfmds.algorithm.types`; what is not sai
     [training]
     learning_rate = 0.005
 
-    [synthesis]
+    [hfmds]
     every_rounds = 20
 
     [policy]
@@ -23,141 +24,35 @@ A recipe file is TOML with the names of `hfmds.algorithm.types`; what is not sai
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from hfmds.algorithm.types import (
-    ModelSpec,
-    Normalisation,
-    Recipe,
-    SynthesisRecipe,
-    TrainingRecipe,
+from hfmds.algorithm.methods.settings import METHODS, Method
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.cli.recipe_fields import (
+    DEFAULT_METHOD,
+    DEFAULT_ROUNDS,
+    MIDDLE,
+    field_of,
+    field_of_option,
 )
-from hfmds.cli.options import Option
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.wire.types import RoundPolicy, RunSpec
 
-METHODS = ("hfmds", "fedavg")
-DEFAULT_ROUNDS = 100  # the paper names no T
-_MIDDLE = 0.5  # mean and deviation when none are given: the model sees pixels in [-1, 1]
-
-_SECTIONS: Mapping[str, type] = {
-    "": Recipe,
-    "model": ModelSpec,
-    "normalisation": Normalisation,
-    "training": TrainingRecipe,
-    "synthesis": SynthesisRecipe,
-    "policy": RoundPolicy,
-}
-_PANELS = {
-    "": "What is learned",
-    "model": "Model and images",
-    "normalisation": "Model and images",
-    "training": "Training on each device",
-    "synthesis": "Synthesis (method hfmds only)",
-    "policy": "How rounds are governed",
-}
+_MOST = 2**31 - 1  # what the contract has room for
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeField:
-    """A thing that can be said about a run, in a file by its key and in an option by its name."""
+def spec_from(
+    recipe_file: Path | None, given: Mapping[str, object], settings: Sequence[str] = ()
+) -> RunSpec:
+    """The run as the file and the options describe it.
 
-    key: str  # "training.alpha"
-    option_name: str
-    help: str
-    default: str = ""  # shown when the type has none of its own
-
-    @property
-    def section(self) -> str:
-        return self.key.rpartition(".")[0]
-
-    @property
-    def name(self) -> str:
-        return self.key.rpartition(".")[2]
-
-    @property
-    def kind(self) -> Any:
-        """int, float, str, tuple[float, ...] or tuple[str, ...]."""
-        return str if self.key == "method" else get_type_hints(_SECTIONS[self.section])[self.name]
-
-    def option(self) -> Option:
-        kind = self.kind if self.kind in (int, float) else str
-        return Option(self.option_name, kind, self.help, self._default(), _PANELS[self.section])
-
-    def _default(self) -> str:
-        if self.default:
-            return self.default
-        found = {f.name: f.default for f in dataclasses.fields(_SECTIONS[self.section])}[self.name]
-        return "" if found == () else str(found)
-
-
-_F = RecipeField
-FIELDS = (
-    _F("method", "method", "hfmds or fedavg.", default="hfmds"),
-    _F("rounds", "rounds", "Rounds to train (T).", default=str(DEFAULT_ROUNDS)),
-    _F("seed", "seed", "Seed of everything random in the run."),
-    _F("cohort_size", "cohort_size", "Devices per round; 0: all that are available."),
-    _F("class_names", "class_names", "Names of the classes, with commas; none: their numbers."),
-    _F("model.architecture", "architecture", "Name of the network."),
-    _F("model.channels", "channels", "Channels of the images."),
-    _F("model.height", "height", "Height of the images in pixels."),
-    _F("model.width", "width", "Width of the images in pixels."),
-    _F("model.classes", "classes", "Number of classes."),
-    _F(
-        "normalisation.mean",
-        "mean",
-        "Mean of pixels in [0, 1], one per channel, with commas.",
-        default=f"{_MIDDLE} each",
-    ),
-    _F(
-        "normalisation.std",
-        "std",
-        "Standard deviation of pixels in [0, 1], one per channel, with commas.",
-        default=f"{_MIDDLE} each",
-    ),
-    _F("training.batch_size", "batch_size", "Real samples per step, and synthetic ones (B)."),
-    _F("training.local_epochs", "local_epochs", "Passes over a device's data per round."),
-    _F("training.learning_rate", "learning_rate", "Learning rate of SGD (eta)."),
-    _F("training.momentum", "momentum", "Momentum of SGD."),
-    _F("training.weight_decay", "weight_decay", "Weight decay of SGD."),
-    _F("training.alpha", "alpha", "Weight of the loss on real samples once there is a pool."),
-    _F("synthesis.every_rounds", "refresh_every", "Rounds between refreshes of the pool (T_d)."),
-    _F(
-        "synthesis.first_round",
-        "first_refresh",
-        "Round of the first refresh.",
-        default="as --refresh-every",
-    ),
-    _F("synthesis.samples_per_device", "synthetic_images", "Images per device and refresh (B_g)."),
-    _F("synthesis.steps", "synthesis_steps", "Optimisation steps per refresh (T_g)."),
-    _F("synthesis.learning_rate", "synthesis_learning_rate", "Learning rate of synthesis (Adam)."),
-    _F("synthesis.mu", "mu", "How hard features are made; 0: plain feature matching."),
-    _F("synthesis.prototype_momentum", "prototype_momentum", "Momentum of prototypes (lambda)."),
-    _F("synthesis.matching_weight", "matching_weight", "Weight of feature matching; 0: none."),
-    _F("policy.minimum_devices", "minimum_devices", "Devices a round needs to open and to count."),
-    _F("policy.deadline_seconds", "deadline_seconds", "When a phase closes with what it has."),
-    _F("policy.lease_seconds", "lease_seconds", "How long a silent device may keep a task."),
-)
-
-RECIPE_OPTIONS = [field.option() for field in FIELDS]
-
-_BY_KEY = {field.key: field for field in FIELDS}
-_BY_OPTION = {field.option_name: field for field in FIELDS}
-
-
-def spec_from(recipe_file: Path | None, given: Mapping[str, object]) -> RunSpec:
-    """The run as the file and the options (by name, None: not given) describe it."""
+    Options come by name, None if not given; `settings` are those of `--set`, as KEY=VALUE.
+    """
     said = dict(_read_file(recipe_file)) if recipe_file else {}
-    for name, value in given.items():
-        if value is not None:
-            field = _BY_OPTION[name]
-            said[field.key] = _from_option(field, value)
+    said.update(_from_options(given, settings))
     try:
         return _build(said)
     except InvalidInput as error:  # here it is the operator's own
@@ -165,30 +60,41 @@ def spec_from(recipe_file: Path | None, given: Mapping[str, object]) -> RunSpec:
 
 
 def _build(said: Mapping[str, Any]) -> RunSpec:
-    def section(name: str) -> dict[str, Any]:
-        return {_BY_KEY[key].name: v for key, v in said.items() if _BY_KEY[key].section == name}
+    def table(name: str) -> dict[str, Any]:
+        return {field_of(k).name: value for k, value in said.items() if field_of(k).table == name}
 
-    top, synthesis_fields = section(""), section("synthesis")
-    method = top.pop("method", METHODS[0])
-    if method not in METHODS:
-        raise ConfigurationError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    if method == "fedavg" and synthesis_fields:
-        raise ConfigurationError(
-            f"synthesis.{next(iter(synthesis_fields))} is given, but method fedavg makes no "
-            "synthetic images; leave it out, or choose method hfmds"
-        )
-    if "every_rounds" in synthesis_fields:  # the paper refreshes when t mod T_d = 0
-        synthesis_fields.setdefault("first_round", synthesis_fields["every_rounds"])
-    model = ModelSpec(**section("model"))
-    middle = (_MIDDLE,) * model.channels
+    for key, value in said.items():
+        if isinstance(value, int) and key != "seed" and value > _MOST:
+            raise ConfigurationError(f"{key} is {value}; it must be at most {_MOST}")
+    top = table("")
+    method = _build_method(top.pop("method", DEFAULT_METHOD), said, table)
+    model = ModelSpec(**table("model"))
+    middle = (MIDDLE,) * model.channels
     recipe = Recipe(
         model=model,
-        normalisation=Normalisation(**{"mean": middle, "std": middle, **section("normalisation")}),
-        training=TrainingRecipe(**section("training")),
-        synthesis=SynthesisRecipe(**synthesis_fields) if method == "hfmds" else None,
+        normalisation=Normalisation(**{"mean": middle, "std": middle, **table("normalisation")}),
+        training=TrainingRecipe(**table("training")),
+        method=method,
         **{"rounds": DEFAULT_ROUNDS, **top},
     )
-    return RunSpec(recipe, RoundPolicy(**section("policy")))
+    return RunSpec(recipe, RoundPolicy(**table("policy")))
+
+
+def _build_method(
+    name: str, said: Mapping[str, Any], table: Callable[[str], dict[str, Any]]
+) -> Method:
+    if name not in METHODS:
+        raise ConfigurationError(f"method is {name!r}; it must be one of {', '.join(METHODS)}")
+    for key in said:
+        other = field_of(key).table
+        if other in METHODS and other != name:
+            raise ConfigurationError(
+                f"{key} is given, but the method is {name}; leave it out, or choose method {other}"
+            )
+    settings = table(name)
+    if "every_rounds" in settings:  # the paper refreshes when t mod T_d = 0
+        settings.setdefault("first_round", settings["every_rounds"])
+    return METHODS[name](**settings)
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
@@ -199,9 +105,10 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the recipe {path} is not TOML: {error}") from error
     for key, value in _flat(document):
-        if key not in _BY_KEY:
-            raise ConfigurationError(f"the recipe {path} has an unknown key {key}; {_remedy(key)}")
-        yield key, _from_file(path, _BY_KEY[key], value)
+        try:
+            yield key, field_of(key).from_file(value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"the recipe {path}: {error}") from error
 
 
 def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -212,47 +119,31 @@ def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _remedy(key: str) -> str:
-    if key in _SECTIONS:
-        return f"write the table [{key}] with what you want to set in it"
-    # A key may also be right but in the wrong table, or in none.
-    same_name = [field.key for field in FIELDS if field.name == key.rpartition(".")[2]]
-    nearest = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.6) or same_name
-    return f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(_BY_KEY)}"
+def _from_options(given: Mapping[str, object], settings: Sequence[str]) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None:
+            field = field_of_option(name)
+            # What is not a list comes in its own type already.
+            said[field.key] = (
+                _from_text(field.option().flag, field.key, value)
+                if isinstance(value, str)
+                else value
+            )
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        key = key.strip()
+        if not equals:
+            raise ConfigurationError(f"--set {setting}: write it as KEY=VALUE, e.g. fedprox.mu=0.1")
+        value = _from_text("--set", key, text.strip())
+        if key in said:
+            raise ConfigurationError(f"--set: {key} is given twice on the command line")
+        said[key] = value
+    return said
 
 
-def _from_file(path: Path, field: RecipeField, value: Any) -> Any:
-    def wrong(rule: str) -> ConfigurationError:
-        return ConfigurationError(f"the recipe {path}: {field.key} is {value!r}; it must be {rule}")
-
-    # bool is an int in Python, but `rounds = true` is a mistake.
-    match field.kind, value:
-        case kind, int() if kind in (int, float) and not isinstance(value, bool):
-            return kind(value)
-        case kind, float() if kind is float:
-            return value
-        case kind, str() if kind is str:
-            return value
-        case kind, list() if kind == tuple[str, ...]:
-            if all(isinstance(item, str) for item in value):
-                return tuple(value)
-            raise wrong("a list of strings")
-        case kind, list() if kind == tuple[float, ...]:
-            if all(isinstance(item, int | float) for item in value):
-                return tuple(float(item) for item in value)
-            raise wrong("a list of numbers")
-    names = {int: "a whole number", float: "a number", str: "a string"}
-    raise wrong(names.get(field.kind, "a list"))
-
-
-def _from_option(field: RecipeField, value: Any) -> Any:
-    if field.kind == tuple[str, ...]:
-        return tuple(item.strip() for item in value.split(","))
-    if field.kind == tuple[float, ...]:
-        try:
-            return tuple(float(item) for item in value.split(","))
-        except ValueError:
-            raise ConfigurationError(
-                f"{field.option().flag} is {value!r}; it must be numbers with commas between them"
-            ) from None
-    return value
+def _from_text(option: str, key: str, text: str) -> Any:
+    try:
+        return field_of(key).from_text(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{option}: {error}") from error

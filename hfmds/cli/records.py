@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hfmds.algorithm.methods.settings import Method
 from hfmds.wire.types import Run
 
 
@@ -19,7 +20,9 @@ def record(value: Any) -> Any:
     """The value as JSON knows it: dataclasses as objects, times in ISO 8601, NaN as null."""
     match value:
         case Run():
-            return {**_fields(value), "method": value.spec.recipe.method}
+            return {**_fields(value), "method": value.spec.recipe.method.name}
+        case Method():
+            return {"name": value.name, **_fields(value)}
         case _ if dataclasses.is_dataclass(value):
             return _fields(value)
         case enum.Enum():

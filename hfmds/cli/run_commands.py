@@ -15,7 +15,8 @@ from hfmds.cli.interrupts import run_interruptible
 from hfmds.cli.live import display_for
 from hfmds.cli.options import with_options
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, admin_client, ask_coordinator
-from hfmds.cli.recipes import RECIPE_OPTIONS, spec_from
+from hfmds.cli.recipe_fields import RECIPE_OPTIONS
+from hfmds.cli.recipes import spec_from
 from hfmds.cli.records import to_json
 from hfmds.cli.tables import rounds_table, run_table, runs_table
 from hfmds.errors import NotFound
@@ -35,6 +36,14 @@ def create(
         Path | None,
         typer.Option(metavar="FILE", help="A recipe in TOML; options given as well win over it."),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any key of a recipe, such as fedprox.mu=0.1; may be repeated.",
+        ),
+    ] = None,
     run_id: Annotated[
         str, typer.Option(help="Id of the run; the coordinator chooses one if not given.")
     ] = "",
@@ -45,8 +54,10 @@ def create(
     """Create a run; it starts by itself as soon as enough devices are there.
 
     Defaults are the paper's. The same id with the same recipe again changes nothing.
+
+    Methods besides hfmds are set up with --set, or with a table of their name in the recipe.
     """
-    spec = spec_from(recipe, given)
+    spec = spec_from(recipe, given, settings or ())
     run = ask_coordinator(coordinator, lambda client: client.create_run(spec, run_id))
     if as_json:
         typer.echo(to_json(run))

@@ -43,7 +43,7 @@ def summarise(followed: FollowedRun) -> RunSummary:
     return RunSummary(
         label=followed.label,
         run_id=followed.run.run_id,
-        method=recipe.method,
+        method=recipe.method.name,
         state=followed.run.state.value,
         learning_rate=recipe.training.learning_rate,
         rounds=len(followed.rounds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -23,6 +24,9 @@ _STATE_STYLES = {
     DeviceState.WORKING: "cyan",
     DeviceState.AWAY: "yellow",
 }
+
+
+_METHODS_WITH_ALPHA = ("hfmds", "fedgan")  # those that train on the pool as on own images
 
 
 def new_table(title: str = "") -> Table:
@@ -55,7 +59,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
         add_row(
             table,
             run.run_id,
-            run.spec.recipe.method,
+            run.spec.recipe.method.name,
             state_text(run.state),
             f"{run.completed_rounds}/{run.spec.recipe.rounds}",
             accuracy_of(last),
@@ -69,7 +73,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
 def run_table(run: Run, now: datetime) -> Table:
     """What the run is, as names and values."""
     recipe, policy = run.spec.recipe, run.spec.policy
-    model, training, synthesis = recipe.model, recipe.training, recipe.synthesis
+    model, training, method = recipe.model, recipe.training, recipe.method
     facts = _facts(f"run {run.run_id}")
     add_row(facts, "state", state_text(run.state))
     if run.state_reason:
@@ -78,7 +82,7 @@ def run_table(run: Run, now: datetime) -> Table:
         name = "now" if run.state is RunState.RUNNING else "paused in"
         add_row(facts, name, f"round {run.progress.round_number}: {phase_of(run.progress)}")
     add_row(facts, "created", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}, {ago(run.created_at, now)}")
-    add_row(facts, "method", f"{recipe.method}, {recipe.rounds} rounds, seed {recipe.seed}")
+    add_row(facts, "method", f"{method.name}, {recipe.rounds} rounds, seed {recipe.seed}")
     add_row(
         facts,
         "model",
@@ -91,16 +95,12 @@ def run_table(run: Run, now: datetime) -> Table:
         f"batch {training.batch_size}, {training.local_epochs} local epochs, "
         f"learning rate {training.learning_rate:g}, momentum {training.momentum:g}, "
         f"weight decay {training.weight_decay:g}"
-        + (f", alpha {training.alpha:g}" if synthesis else ""),
+        + (f", alpha {training.alpha:g}" if method.name in _METHODS_WITH_ALPHA else ""),
     )
-    if synthesis:
-        add_row(
-            facts,
-            "synthesis",
-            f"from round {synthesis.first_round}, every {synthesis.every_rounds} rounds, "
-            f"{synthesis.samples_per_device} images per device, {synthesis.steps} steps, "
-            f"mu {synthesis.mu:g}",
-        )
+    settings = dataclasses.asdict(method)
+    if settings:
+        words = (f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+        add_row(facts, method.name, ", ".join(words))
     add_row(
         facts,
         "rounds",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hfmds.algorithm.types import SynthesisRecipe
+from hfmds.algorithm.methods.settings import Hfmds, Moon
 from hfmds.cli.main import main
 from hfmds.data.sources import load_images
 from hfmds.digest import digest_of
@@ -40,7 +40,7 @@ def test_create(coordinator: FakeCoordinator, capsys: Output, tmp_path: Path) ->
     created = coordinator.runs["mine"].spec.recipe
     assert created.rounds == 4
     assert created.training.alpha == 0.25
-    assert created.synthesis == SynthesisRecipe(every_rounds=2, first_round=2)
+    assert created.method == Hfmds(every_rounds=2, first_round=2)
     assert "run mine: created; follow it with: hfmds run watch mine" in capsys.readouterr().out
 
 
@@ -48,6 +48,17 @@ def test_create_with_json(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert main(["run", "create", "--method", "fedavg", "--json"]) == 0
     created = json.loads(capsys.readouterr().out)
     assert (created["run_id"], created["method"]) == ("chosen", "fedavg")
+    assert created["spec"]["recipe"]["method"] == {"name": "fedavg"}
+
+
+def test_create_another_method(coordinator: FakeCoordinator, capsys: Output) -> None:
+    settings = ["--set", "moon.mu=2", "--set", "moon.temperature=0.25"]
+    assert main(["run", "create", "--method", "moon", "--json", *settings]) == 0
+    assert coordinator.runs["chosen"].spec.recipe.method == Moon(mu=2.0, temperature=0.25)
+    created = json.loads(capsys.readouterr().out)["spec"]["recipe"]["method"]
+    assert created == {"name": "moon", "mu": 2.0, "temperature": 0.25}
+    assert main(["run", "create", "--method", "moon", "--set", "fedprox.mu=2"]) == 2
+    assert "fedprox.mu is given, but the method is moon" in capsys.readouterr().err
 
 
 def test_a_wrong_recipe_never_reaches_the_coordinator(

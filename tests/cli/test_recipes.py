@@ -1,15 +1,22 @@
+from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
-from hfmds.algorithm.types import (
-    ModelSpec,
-    Normalisation,
-    SynthesisRecipe,
-    TrainingRecipe,
+from hfmds.algorithm.methods.settings import (
+    METHODS,
+    FedAvg,
+    FedGan,
+    FedGen,
+    FedMix,
+    FedProx,
+    Hfmds,
+    Method,
+    Moon,
 )
-from hfmds.cli.recipes import FIELDS, RECIPE_OPTIONS, spec_from
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, TrainingRecipe
+from hfmds.cli.recipe_fields import FIELDS, RECIPE_OPTIONS
+from hfmds.cli.recipes import spec_from
 from hfmds.errors import ConfigurationError
 from hfmds.wire.types import RoundPolicy
 
@@ -39,7 +46,7 @@ momentum = 0.5
 weight_decay = 0.0
 alpha = 0.3
 
-[synthesis]
+[hfmds]
 every_rounds = 3
 first_round = 2
 samples_per_device = 11
@@ -65,7 +72,7 @@ def recipe_file(folder: Path, text: str) -> Path:
 def test_nothing_said_is_the_papers_hfmds() -> None:
     spec = spec_from(None, {})
     assert spec.recipe.training == TrainingRecipe()
-    assert spec.recipe.synthesis == SynthesisRecipe()
+    assert spec.recipe.method == Hfmds()
     assert spec.recipe.model == ModelSpec()
     assert spec.recipe.normalisation == Normalisation((0.5,) * 3, (0.5,) * 3)
     assert spec.policy == RoundPolicy()
@@ -79,7 +86,7 @@ def test_every_field_can_be_said_in_a_file(tmp_path: Path) -> None:
     assert recipe.model == ModelSpec("paper-cnn", 1, 20, 24, 2)
     assert recipe.normalisation == Normalisation((0.1,), (1.0,))
     assert recipe.training == TrainingRecipe(5, 2, 1.0, 0.5, 0.0, 0.3)
-    assert recipe.synthesis == SynthesisRecipe(3, 2, 11, 12, 0.1, 0.25, 0.75, 2.0)
+    assert recipe.method == Hfmds(3, 2, 11, 12, 0.1, 0.25, 0.75, 2.0)
     assert spec.policy == RoundPolicy(2, 30.0, 10.5)
     assert isinstance(recipe.training.learning_rate, float)
 
@@ -100,35 +107,96 @@ def test_every_field_can_be_said_in_an_option_and_wins(tmp_path: Path) -> None:
     assert spec.recipe.class_names == ("sun", "moon")
     assert spec.recipe.normalisation.mean == (0.2,)
     assert spec.recipe.training.alpha == 0.9
-    assert spec.recipe.synthesis is not None
-    assert spec.recipe.synthesis.samples_per_device == 5
-    assert spec.recipe.synthesis.learning_rate == 0.5
+    assert isinstance(spec.recipe.method, Hfmds)
+    assert spec.recipe.method.samples_per_device == 5
+    assert spec.recipe.method.learning_rate == 0.5
     assert spec.recipe.training.learning_rate == 1.0
     assert spec.policy.minimum_devices == 3
 
 
 def test_fields_cover_the_types() -> None:
-    sections = {
+    tables: dict[str, type] = {
         "model": ModelSpec,
         "normalisation": Normalisation,
         "training": TrainingRecipe,
-        "synthesis": SynthesisRecipe,
         "policy": RoundPolicy,
+        **METHODS,
     }
-    missing = {
-        f"{section}.{name}" for section, kind in sections.items() for name in get_type_hints(kind)
-    } - {field.key for field in FIELDS}
-    assert not missing
-    assert len({option.name for option in RECIPE_OPTIONS}) == len(FIELDS)
+    keys = {f"{table}.{f.name}" for table, kind in tables.items() for f in fields(kind)}
+    assert keys == {field.key for field in FIELDS if field.table}
+    assert len({field.key for field in FIELDS}) == len(FIELDS)
+    assert len({option.name for option in RECIPE_OPTIONS}) == len(RECIPE_OPTIONS)
 
 
-def test_fedavg_has_no_synthesis() -> None:
-    assert spec_from(None, {"method": "fedavg"}).recipe.synthesis is None
+OF_EVERY_METHOD: list[tuple[str, Method]] = [
+    ("method = 'fedavg'", FedAvg()),
+    ("method = 'fedprox'\n[fedprox]\nmu = 1", FedProx(mu=1.0)),
+    ("method = 'moon'\n[moon]\ntemperature = 0.25", Moon(temperature=0.25)),
+    ("method = 'fedgen'\n[fedgen]\nhidden_size = 7", FedGen(hidden_size=7)),
+    ("method = 'fedmix'\n[fedmix]\nmixing = 0.5", FedMix(mixing=0.5)),
+    ("method = 'fedgan'\n[fedgan]\ngan_rounds = 3", FedGan(gan_rounds=3)),
+    ("method = 'hfmds'\n[hfmds]\nmu = 0", Hfmds(mu=0.0)),
+    ("", Hfmds()),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), OF_EVERY_METHOD)
+def test_every_method_can_be_said_in_a_file(tmp_path: Path, text: str, expected: Method) -> None:
+    assert spec_from(recipe_file(tmp_path, text), {}).recipe.method == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "expected"),
+    [
+        ("fedprox", ["fedprox.mu=0.1"], FedProx(mu=0.1)),
+        ("moon", ["moon.mu = 1", "moon.temperature=2"], Moon(1.0, 2.0)),
+        ("fedgen", ["fedgen.noise_size=3"], FedGen(noise_size=3)),
+        ("hfmds", ["hfmds.every_rounds=4"], Hfmds(every_rounds=4, first_round=4)),
+        (None, ["method=fedmix", "fedmix.images_per_average=5"], FedMix(images_per_average=5)),
+    ],
+)
+def test_any_key_can_be_set(method: str | None, settings: list[str], expected: Method) -> None:
+    assert spec_from(None, {"method": method}, settings).recipe.method == expected
+
+
+def test_what_is_set_wins_over_the_file_and_has_its_type(tmp_path: Path) -> None:
+    settings = ["rounds=9", "training.alpha=1", "class_names=sun, moon", "normalisation.mean=0.2"]
+    recipe = spec_from(recipe_file(tmp_path, WHOLE), {}, settings).recipe
+    assert recipe.rounds == 9
+    assert isinstance(recipe.training.alpha, float)
+    assert recipe.class_names == ("sun", "moon")
+    assert recipe.normalisation.mean == (0.2,)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "complaint"),
+    [
+        ({}, ["fedprox.mu"], r"--set fedprox\.mu: write it as KEY=VALUE"),
+        ({}, ["fedprox.mue=1"], r"--set: unknown key fedprox\.mue; did you mean fedprox\.mu\?"),
+        ({}, ["=1"], "--set: unknown key ;"),
+        ({}, ["rounds=1.5"], "--set: rounds is '1.5'; it must be a whole number"),
+        ({}, ["hfmds.mu=hard"], r"--set: hfmds\.mu is 'hard'; it must be a number"),
+        ({}, ["normalisation.std=a"], r"--set: normalisation\.std is 'a'; it must be numbers with"),
+        ({}, ["rounds=3", "rounds=4"], "rounds is given twice"),
+        ({"rounds": 2**31}, [], "rounds is 2147483648; it must be at most 2147483647"),
+        ({"seed": 2**63}, [], r"seed is 9223372036854775808; it must be in \[0, 2\^63\)"),
+        ({"alpha": 0.5}, ["training.alpha=0.5"], r"training\.alpha is given twice"),
+        ({"method": "moon"}, ["moon.temperature=0"], r"moon\.temperature is 0\.0; .* above 0"),
+        ({"method": "fedgan", "rounds": 20}, [], "fedgan prepares for 20"),
+        ({"method": "fedgan"}, ["fedmix.mixing=0"], r"fedmix\.mixing is given, but .* is fedgan"),
+        ({"method": "moon", "mu": 1.0}, [], r"hfmds\.mu is given, but .* choose method hfmds"),
+    ],
+)
+def test_wrong_settings_are_told(
+    given: dict[str, object], settings: list[str], complaint: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        spec_from(None, given, settings)
 
 
 def test_the_first_refresh_follows_the_interval() -> None:
-    synthesis = spec_from(None, {"refresh_every": 4}).recipe.synthesis
-    assert synthesis == SynthesisRecipe(every_rounds=4, first_round=4)
+    method = spec_from(None, {"refresh_every": 4}).recipe.method
+    assert method == Hfmds(every_rounds=4, first_round=4)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +205,9 @@ def test_the_first_refresh_follows_the_interval() -> None:
         ("[training]\nalpa = 1", "unknown key training.alpa; did you mean training.alpha"),
         ("[trainig]\nalpha = 1", "did you mean training.alpha"),
         ("momentum = 1", "did you mean training.momentum"),
+        ("[training]\nmu = 1", r"did you mean hfmds\.mu or fedprox\.mu or moon\.mu\?"),
+        ("[synthesis]\nsteps = 1", r"did you mean hfmds\.steps\?"),
+        ("[fedprox]\nwarmth = 1", r"unknown key fedprox\.warmth; known are fedprox\.mu$"),
         ("training = 1", r"write the table \[training\]"),
         ("colour = 'red'", "unknown key colour; known are method, rounds"),
         ("rounds = 1.5", "rounds is 1.5; it must be a whole number"),
@@ -147,8 +218,9 @@ def test_the_first_refresh_follows_the_interval() -> None:
         ("[normalisation]\nmean = ['a']", "a list of numbers"),
         ("class_names = [1]", "a list of strings"),
         ("class_names = ['cat']", "1 class names for 10 classes"),
-        ("method = 'fedprox'", "method is 'fedprox'; it must be one of hfmds, fedavg"),
-        ("method = 'fedavg'\n[synthesis]\nsteps = 3", "synthesis.steps is given, but"),
+        ("method = 'fedsgd'", "method is 'fedsgd'; it must be one of hfmds, fedavg, fedprox"),
+        ("method = 'fedavg'\n[hfmds]\nsteps = 3", "hfmds.steps is given, but the method is fedavg"),
+        ("[fedprox]\nmu = 3", r"fedprox\.mu is given, but .* choose method fedprox"),
         ("rounds = = 3", "is not TOML"),
     ],
 )  # fmt: skip
@@ -163,7 +235,9 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 
 def test_wrong_options_are_told() -> None:
-    with pytest.raises(ConfigurationError, match="--mean is 'a,b'; it must be numbers with commas"):
+    with pytest.raises(
+        ConfigurationError, match=r"--mean: .*mean is 'a,b'; .* numbers with commas"
+    ):
         spec_from(None, {"mean": "a,b"})
     with pytest.raises(ConfigurationError, match=r"training\.alpha is nan"):
         spec_from(None, {"alpha": float("nan")})

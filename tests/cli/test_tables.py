@@ -3,6 +3,7 @@ from datetime import timedelta
 import pytest
 from rich.console import Console, RenderableType
 
+from hfmds.algorithm.methods.settings import FedMix, FedProx, Method
 from hfmds.cli.summary import summarise
 from hfmds.cli.tables import (
     comparison_table,
@@ -25,6 +26,7 @@ from tests.cli.values import (
     a_round,
     a_run,
     a_snapshot,
+    a_spec,
 )
 
 
@@ -57,8 +59,28 @@ def test_run() -> None:
     assert has_row(text, "created", "2026-03-01 12:30:00 UTC, 2 min 0 s ago")
     assert has_row(text, "method", "hfmds, 3 rounds, seed 0")
     assert has_row(text, "training", "learning rate 0.005", "alpha 0.1")
-    assert has_row(text, "synthesis", "100 images per device, 500 steps, mu 0.5")
+    assert has_row(text, "hfmds", "every rounds 20, first round 20, samples per device 100")
+    assert "mu 0.5" in text
     assert has_row(text, "rounds", "all devices, at least 2, deadline 10 min 0 s")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (FedProx(mu=0.25), "mu 0.25"),
+        (FedMix(), "mixing 0.05, images per average 2, samples per device 100"),
+    ],
+)
+def test_a_run_shows_its_methods_settings(method: Method, settings: str) -> None:
+    text = shown(run_table(a_run(spec=a_spec(method=method)), MOMENT))
+    assert has_row(text, "method", f"{method.name}, 3 rounds")
+    assert has_row(text, method.name, settings)
+    assert "alpha" not in text  # they do not use it
+
+
+def test_fedavg_has_no_settings_to_show() -> None:
+    text = shown(run_table(a_run(), MOMENT))
+    assert [line for line in text.splitlines() if line.startswith("fedavg")] == []
 
 
 def test_a_paused_run_shows_why_and_where() -> None:

@@ -7,15 +7,13 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.algorithm.types import (
     Evaluation,
     LabelledImages,
     LeakageSummary,
-    ModelSpec,
-    Normalisation,
     Pool,
-    Recipe,
-    SynthesisRecipe,
     SyntheticBatch,
     Traffic,
 )
@@ -43,8 +41,8 @@ LEAKAGE = LeakageSummary(10.1, 11.2, 12.3, 13.4, 14.5, 15.6)
 MODEL = ModelSpec(channels=1, height=16, width=16, classes=10)
 
 
-def a_spec(rounds: int = 3, synthesis: SynthesisRecipe | None = None) -> RunSpec:
-    recipe = Recipe(MODEL, Normalisation((0.5,), (0.25,)), rounds, synthesis=synthesis)
+def a_spec(rounds: int = 3, method: Method | None = None) -> RunSpec:
+    recipe = Recipe(MODEL, Normalisation((0.5,), (0.25,)), rounds, method=method or FedAvg())
     return RunSpec(recipe, RoundPolicy(minimum_devices=2))
 
 
@@ -83,10 +81,8 @@ def a_run(
 
 
 def a_followed_run(label: str, accuracies: list[float], pool: bool = False) -> FollowedRun:
-    synthesis = SynthesisRecipe() if pool else None
-    run = a_run(
-        label.lower(), RunState.COMPLETED, len(accuracies), spec=a_spec(synthesis=synthesis)
-    )
+    spec = a_spec(method=Hfmds() if pool else FedAvg())
+    run = a_run(label.lower(), RunState.COMPLETED, len(accuracies), spec=spec)
     rounds = [a_round(n, share, pool and n > 1) for n, share in enumerate(accuracies, start=1)]
     return FollowedRun(label, run, rounds)
 

@@ -1,0 +1,209 @@
+"""What can be said about a run: every key of a recipe file, with the option that stands for it.
+
+Options are offered for what all runs share and for HFMDS-FL; the settings of the other methods have
+no option of their own, so that `--help` stays readable, and are said in a file or with `--set`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from hfmds.algorithm.methods.settings import METHODS, Hfmds
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.cli.options import Option
+from hfmds.errors import ConfigurationError
+from hfmds.wire.types import RoundPolicy
+
+DEFAULT_METHOD = Hfmds.name
+DEFAULT_ROUNDS = 100  # the paper names no T
+MIDDLE = 0.5  # mean and deviation when none are given: the model sees pixels in [-1, 1]
+
+_TABLES: Mapping[str, type] = {
+    "": Recipe,
+    "model": ModelSpec,
+    "normalisation": Normalisation,
+    "training": TrainingRecipe,
+    "policy": RoundPolicy,
+    **METHODS,
+}
+_PANELS = {
+    "": "What is learned",
+    "model": "Model and images",
+    "normalisation": "Model and images",
+    "training": "Training on each device",
+    "hfmds": "Synthesis (method hfmds only)",
+    "policy": "How rounds are governed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeField:
+    """A thing that can be said about a run: in a file by its key, maybe also in an option."""
+
+    key: str  # "training.alpha"
+    option_name: str = ""
+    help: str = ""
+    default: str = ""  # shown when the type has none of its own
+
+    @property
+    def table(self) -> str:
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.key.rpartition(".")[2]
+
+    @property
+    def kind(self) -> Any:
+        """int, float, str, tuple[float, ...] or tuple[str, ...]."""
+        return str if self.key == "method" else get_type_hints(_TABLES[self.table])[self.name]
+
+    def option(self) -> Option:
+        """The option that stands for it; only for a field that has one."""
+        kind = self.kind if self.kind in (int, float) else str
+        return Option(self.option_name, kind, self.help, self._default(), _PANELS[self.table])
+
+    def _default(self) -> str:
+        if self.default:
+            return self.default
+        found = {f.name: f.default for f in dataclasses.fields(_TABLES[self.table])}[self.name]
+        return "" if found == () else str(found)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def from_file(self, value: Any) -> Any:
+        """The value as TOML gives it, in the field's own type."""
+        # bool is an int in Python, but `rounds = true` is a mistake.
+        match self.kind, value:
+            case kind, int() if kind in (int, float) and not isinstance(value, bool):
+                return kind(value)
+            case kind, float() if kind is float:
+                return value
+            case kind, str() if kind is str:
+                return value
+            case kind, list() if kind == tuple[str, ...]:
+                if all(isinstance(item, str) for item in value):
+                    return tuple(value)
+                raise self._wrong(value, "a list of strings")
+            case kind, list() if kind == tuple[float, ...]:
+                if all(isinstance(item, int | float) for item in value):
+                    return tuple(float(item) for item in value)
+                raise self._wrong(value, "a list of numbers")
+        raise self._wrong(value, _RULES.get(self.kind, "a list"))
+
+    def from_text(self, text: str) -> Any:
+        """The value as it is written on a command line; lists have commas."""
+        if self.kind == tuple[str, ...]:
+            return tuple(item.strip() for item in text.split(","))
+        try:
+            if self.kind == tuple[float, ...]:
+                return tuple(float(item) for item in text.split(","))
+            return self.kind(text)
+        except ValueError:
+            rule = _RULES.get(self.kind, "numbers with commas between them")
+            raise self._wrong(text, rule) from None
+
+    def _wrong(self, value: Any, rule: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.key} is {value!r}; it must be {rule}")
+
+
+_RULES: Mapping[Any, str] = {int: "a whole number", float: "a number", str: "a string"}
+
+_F = RecipeField
+_FIELDS_WITH_OPTION = (
+    _F(
+        "method",
+        "method",
+        f"How devices learn from each other: {', '.join(METHODS)}.",
+        default=DEFAULT_METHOD,
+    ),
+    _F("rounds", "rounds", "Rounds to train (T).", default=str(DEFAULT_ROUNDS)),
+    _F("seed", "seed", "Seed of everything random in the run."),
+    _F("cohort_size", "cohort_size", "Devices per round; 0: all that are available."),
+    _F("class_names", "class_names", "Names of the classes, with commas; none: their numbers."),
+    _F("model.architecture", "architecture", "Name of the network."),
+    _F("model.channels", "channels", "Channels of the images."),
+    _F("model.height", "height", "Height of the images in pixels."),
+    _F("model.width", "width", "Width of the images in pixels."),
+    _F("model.classes", "classes", "Number of classes."),
+    _F(
+        "normalisation.mean",
+        "mean",
+        "Mean of pixels in [0, 1], one per channel, with commas.",
+        default=f"{MIDDLE} each",
+    ),
+    _F(
+        "normalisation.std",
+        "std",
+        "Standard deviation of pixels in [0, 1], one per channel, with commas.",
+        default=f"{MIDDLE} each",
+    ),
+    _F("training.batch_size", "batch_size", "Real samples per step, and synthetic ones (B)."),
+    _F("training.local_epochs", "local_epochs", "Passes over a device's data per round."),
+    _F("training.learning_rate", "learning_rate", "Learning rate of SGD (eta)."),
+    _F("training.momentum", "momentum", "Momentum of SGD."),
+    _F("training.weight_decay", "weight_decay", "Weight decay of SGD."),
+    _F("training.alpha", "alpha", "Weight of the loss on real samples once there is a pool."),
+    _F("hfmds.every_rounds", "refresh_every", "Rounds between refreshes of the pool (T_d)."),
+    _F(
+        "hfmds.first_round",
+        "first_refresh",
+        "Round of the first refresh.",
+        default="as --refresh-every",
+    ),
+    _F("hfmds.samples_per_device", "synthetic_images", "Images per device and refresh (B_g)."),
+    _F("hfmds.steps", "synthesis_steps", "Optimisation steps per refresh (T_g)."),
+    _F("hfmds.learning_rate", "synthesis_learning_rate", "Learning rate of synthesis (Adam)."),
+    _F("hfmds.mu", "mu", "How hard features are made; 0: plain feature matching."),
+    _F("hfmds.prototype_momentum", "prototype_momentum", "Momentum of prototypes (lambda)."),
+    _F("hfmds.matching_weight", "matching_weight", "Weight of feature matching; 0: none."),
+    _F("policy.minimum_devices", "minimum_devices", "Devices a round needs to open and to count."),
+    _F("policy.deadline_seconds", "deadline_seconds", "When a phase closes with what it has."),
+    _F("policy.lease_seconds", "lease_seconds", "How long a silent device may keep a task."),
+)
+
+FIELDS = (
+    *_FIELDS_WITH_OPTION,
+    *(
+        RecipeField(f"{method}.{field.name}")
+        for method in METHODS
+        if method not in _PANELS
+        for field in dataclasses.fields(METHODS[method])
+    ),
+)
+RECIPE_OPTIONS = [field.option() for field in _FIELDS_WITH_OPTION]
+
+_BY_KEY = {field.key: field for field in FIELDS}
+_BY_OPTION = {field.option_name: field for field in _FIELDS_WITH_OPTION}
+
+
+def field_of(key: str) -> RecipeField:
+    """The field of a key; for a key that does not exist, an error that says the nearest."""
+    if key not in _BY_KEY:
+        raise ConfigurationError(f"unknown key {key}; {_remedy(key)}")
+    return _BY_KEY[key]
+
+
+def field_of_option(name: str) -> RecipeField:
+    """The field an option stands for."""
+    return _BY_OPTION[name]
+
+
+def _remedy(key: str) -> str:
+    if key in _TABLES:
+        return f"write the table [{key}] with what you want to set in it"
+    table, _, name = key.rpartition(".")
+    same_table = {f.name: f.key for f in FIELDS if table and f.table == table}
+    # A key may also be right but in the wrong table, or in none.
+    nearest = [field.key for field in FIELDS if field.name == name]
+    if not nearest and same_table:
+        nearest = [same_table[n] for n in difflib.get_close_matches(name, same_table, n=1)]
+    elif not nearest:
+        nearest = difflib.get_close_matches(key, _BY_KEY, n=1)
+    if nearest:
+        return f"did you mean {' or '.join(nearest)}?"
+    return f"known are {', '.join(same_table.values() or _BY_KEY)}"
