@@ -11,7 +11,7 @@ import pytest
 
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.local_fleet import LocalFleet
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.registry import first_checkpoint, weights_bytes
 from hfmds.algorithm.methods.settings import METHODS
 from hfmds.algorithm.parts import classifier_of
 from hfmds.algorithm.recipes import Recipe
@@ -92,6 +92,13 @@ def test_all_methods_start_with_the_same_classifier(name: str):
     start = first_checkpoint(recipe_for(name))
     assert start.round_number == 0
     assert_same(classifier_of(start.weights), first_checkpoint(recipe_for("fedavg")).weights)
+
+
+@every_method
+def test_the_size_of_all_its_weights_is_known_without_making_them(name: str):
+    start = first_checkpoint(recipe_for(name))
+    counted = sum(4 * array.size for array in start.weights.values())
+    assert weights_bytes(recipe_for(name)) == counted
 
 
 class WatchedFleet(LocalFleet):
