@@ -6,7 +6,7 @@ import asyncio
 import signal
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,17 +21,21 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.local_fleet import LocalFleet
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.seeds import derive_seed
-from hfmds.algorithm.types import (
-    Checkpoint,
-    LabelledImages,
-    ModelSpec,
-    Recipe,
-    RoundResult,
-    SynthesisRecipe,
-    TrainingRecipe,
+from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.settings import (
+    METHODS,
+    FedAvg,
+    FedGan,
+    FedGen,
+    FedMix,
+    FedProx,
+    Hfmds,
+    Method,
+    Moon,
 )
+from hfmds.algorithm.parts import classifier_of
+from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
+from hfmds.algorithm.types import LabelledImages, RoundResult
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
@@ -44,6 +48,20 @@ from tests.integration.programs import Program, Programs
 pytestmark = pytest.mark.integration
 
 Result = TypeVar("Result")
+
+HFMDS = Hfmds(every_rounds=2, first_round=2, samples_per_device=6, steps=8)
+# Rounds enough for each: a device of MOON remembers from the second round on, and the generator of
+# FedGen has learned something then; HFMDS-FL refreshes twice; FedGAN trains its GAN in two rounds,
+# makes the pool and trains the classifier in two more.
+SMALL: dict[str, tuple[Method, int]] = {
+    "fedavg": (FedAvg(), 3),
+    "fedprox": (FedProx(mu=0.5), 3),
+    "moon": (Moon(), 3),
+    "fedgen": (FedGen(noise_size=8, hidden_size=16, generator_steps=5), 3),
+    "fedmix": (FedMix(mixing=0.2, samples_per_device=6), 3),
+    "fedgan": (FedGan(gan_rounds=2, noise_size=8, width=4, samples_per_device=6), 4),
+    "hfmds": (HFMDS, 4),
+}
 
 DEVICES = ("device-a", "device-b", "device-c")
 SIZE = 16
@@ -61,6 +79,10 @@ class Experiment:
     def file(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
 
+    def by(self, method: Method, rounds: int) -> Experiment:
+        """The same by another method."""
+        return replace(self, recipe=replace(self.recipe, method=method, rounds=rounds))
+
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
@@ -74,7 +96,7 @@ def experiment(tmp_path: Path) -> Experiment:
         rounds=4,
         seed=7,
         training=TrainingRecipe(local_epochs=2, alpha=0.5),
-        synthesis=SynthesisRecipe(every_rounds=2, first_round=2, samples_per_device=6, steps=8),
+        method=HFMDS,
     )
     experiment = Experiment(recipe, shards, held_out, tmp_path)
     for device_id, shard in shards.items():
@@ -93,9 +115,8 @@ def simulated(experiment: Experiment) -> list[RoundResult]:
     """The same run in this process, as the devices compute: on one thread."""
     torch.set_num_threads(1)
     recipe = experiment.recipe
-    start = Checkpoint(0, initial_weights(recipe.model, derive_seed(recipe.seed, "weights")))
     fleet = LocalFleet(recipe, experiment.shards, experiment.held_out)
-    return list(federate(fleet, recipe, start))
+    return list(federate(fleet, recipe, first_checkpoint(recipe)))
 
 
 def with_admin(coordinator: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
@@ -135,35 +156,44 @@ def start_devices(
     }
 
 
-def test_simulated_and_real_fleets_learn_the_same_weights(
+def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
     experiment: Experiment, programs: Programs
 ) -> None:
+    assert SMALL.keys() == METHODS.keys()
+    experiments = {name: experiment.by(*small) for name, small in SMALL.items()}
     store = programs.store().address("grpc")
     coordinator_program = programs.coordinator(store, experiment.file("held-out"))
     coordinator = coordinator_program.address("grpc")
     devices = start_devices(programs, experiment, coordinator, store)
-    expected = simulated(experiment)
 
-    async def work(client: AdminClient) -> tuple[Run, tuple[Round, ...]]:
-        await client.create_run(spec_of(experiment), "crown")
-        run, rounds = await completed(client, "crown")
-        for result in expected:
-            number = result.checkpoint.round_number
-            remote = await model(client, "crown", number)
-            assert remote == encode_weights(result.checkpoint.weights), f"round {number} differs"
-        return run, rounds
+    async def create(client: AdminClient) -> None:
+        for name, one in experiments.items():
+            await client.create_run(spec_of(one), name)
 
-    _, rounds = with_admin(coordinator, work)
-    for result, recorded in zip(expected, rounds, strict=True):
-        assert recorded.evaluation == result.evaluation
-        assert recorded.refreshed == result.refreshed
-        assert recorded.device_ids == result.cohort
-        pool, local_pool = recorded.pool, result.checkpoint.pool
-        assert (pool is None) == (local_pool is None)
-        if pool and local_pool:
-            assert pool.samples == local_pool.samples
-            assert astuple(pool.leakage) == pytest.approx(astuple(local_pool.leakage))
-        assert recorded.traffic.sent_bytes > 0
+    # The runs go on at the same time, on one fleet, while they are simulated here.
+    with_admin(coordinator, create)
+    expected = {name: simulated(one) for name, one in experiments.items()}
+
+    async def compare(client: AdminClient) -> dict[str, tuple[Round, ...]]:
+        rounds = {name: (await completed(client, name))[1] for name in experiments}
+        for name, results in expected.items():
+            for result in results:
+                number = result.checkpoint.round_number
+                remote = await model(client, name, number)
+                local = encode_weights(result.checkpoint.weights)
+                assert remote == local, f"{name}: round {number} differs"
+        return rounds
+
+    rounds = with_admin(coordinator, compare)
+    for name, results in expected.items():
+        for result, recorded in zip(results, rounds[name], strict=True):
+            _same_round(result, recorded)
+    # The methods were all at work: none has learned what another has.
+    learned = {
+        encode_weights(classifier_of(results[-1].checkpoint.weights))
+        for results in expected.values()
+    }
+    assert len(learned) == len(SMALL)
     _metrics_tell_of_the_run(coordinator_program)
     assert devices["device-a"].stop() == 0
 
@@ -177,19 +207,31 @@ def test_simulated_and_real_fleets_learn_the_same_weights(
     }
     for program in (*devices.values(), coordinator_program):
         assert program.stop() == 0, program.log.read_text()
-    trained = [r for r in devices["device-a"].records() if r.get("run") == "crown"]
+    trained = [r for r in devices["device-a"].records() if r.get("run") == "hfmds"]
     assert trained
     assert all("device" in record for record in trained)
+
+
+def _same_round(result: RoundResult, recorded: Round) -> None:
+    assert recorded.evaluation == result.evaluation
+    assert recorded.refreshed == result.refreshed
+    assert recorded.device_ids == result.cohort
+    pool, local_pool = recorded.pool, result.checkpoint.pool
+    assert (pool is None) == (local_pool is None)
+    if pool and local_pool:
+        assert pool.samples == local_pool.samples
+        assert astuple(pool.leakage) == pytest.approx(astuple(local_pool.leakage))
+    assert recorded.traffic.sent_bytes > 0
 
 
 def _metrics_tell_of_the_run(coordinator: Program) -> None:
     url = f"http://{coordinator.address('metrics')}"
     with urllib.request.urlopen(f"{url}/metrics") as response:
         text = response.read().decode()
-    assert 'hfmds_coordinator_round_number{run="crown"} 4.0' in text
-    assert 'hfmds_coordinator_accuracy_ratio{run="crown"}' in text
-    assert 'hfmds_coordinator_pool_samples{run="crown"}' in text
-    assert 'hfmds_coordinator_pool_psnr_db{real="paired",run="crown",statistic="mean"}' in text
+    assert 'hfmds_coordinator_round_number{run="hfmds"} 4.0' in text
+    assert 'hfmds_coordinator_accuracy_ratio{run="hfmds"}' in text
+    assert 'hfmds_coordinator_pool_samples{run="hfmds"}' in text
+    assert 'hfmds_coordinator_pool_psnr_db{real="paired",run="hfmds",statistic="mean"}' in text
     with urllib.request.urlopen(f"{url}/readyz") as response:
         assert response.status == 200
 
@@ -202,7 +244,9 @@ def test_killing_every_program_in_turn_changes_nothing(
     coordinator_program = programs.coordinator(store, experiment.file("held-out"))
     coordinator = coordinator_program.address("grpc")
     devices = start_devices(programs, experiment, coordinator, store)
-    expected = simulated(experiment)
+    # Prototypes and MOON's last local model are what a killed device must still know.
+    experiments = {"run": experiment, "moon": experiment.by(Moon(), 4)}
+    expected = {name: simulated(one)[-1] for name, one in experiments.items()}
 
     def after(
         round_number: int,
@@ -215,8 +259,9 @@ def test_killing_every_program_in_turn_changes_nothing(
 
         return work
 
-    async def create(client: AdminClient) -> tuple[Run, tuple[Round, ...]]:
-        return await client.create_run(spec_of(experiment), "run"), ()
+    async def create(client: AdminClient) -> None:
+        for name, one in experiments.items():
+            await client.create_run(spec_of(one), name)
 
     with_admin(coordinator, create)
     with_admin(coordinator, after(1))
@@ -228,13 +273,13 @@ def test_killing_every_program_in_turn_changes_nothing(
     coordinator_program.stop(signal.SIGKILL)
     programs.coordinator(store, experiment.file("held-out"), listen=coordinator).address("grpc")
 
-    async def work(client: AdminClient) -> tuple[Run, tuple[Round, ...]]:
-        run, rounds = await completed(client, "run")
-        assert await model(client, "run", 4) == encode_weights(expected[-1].checkpoint.weights)
-        return run, rounds
+    async def compare(client: AdminClient) -> None:
+        for name, last in expected.items():
+            _, rounds = await completed(client, name)
+            assert [item.device_ids for item in rounds] == [DEVICES] * 4
+            assert await model(client, name, 4) == encode_weights(last.checkpoint.weights), name
 
-    _, rounds = with_admin(coordinator, work)
-    assert [item.device_ids for item in rounds] == [DEVICES] * 4
+    with_admin(coordinator, compare)
 
 
 def test_servers_list_their_services_and_say_when_they_are_ready(programs: Programs) -> None:
