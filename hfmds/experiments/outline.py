@@ -1,0 +1,103 @@
+"""What an experiment's table is made from, apart from the results: kept beside them as JSON.
+
+With it a report can be written again, on another machine too, without the data set or the config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hfmds.data.split_summary import SplitSummary
+from hfmds.experiments.config import Experiment, PaperNumber, Sweep
+from hfmds.experiments.vocabulary import Value
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One place of the table, for one seed."""
+
+    arm: str
+    split: str
+    value: Value  # of the swept setting; None without a sweep
+    seed: int
+    trial_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSplit:
+    """A split as it came out for one seed."""
+
+    split: str
+    title: str
+    summary: SplitSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """An experiment, the data it was planned for, and which trial stands where."""
+
+    experiment: Experiment
+    data: dict[str, dict[str, Any]]  # what was loaded, by name
+    cells: tuple[Cell, ...]
+    splits: tuple[DrawnSplit, ...]
+
+    def record(self) -> dict[str, Any]:
+        """The outline as JSON knows it."""
+        return {
+            "format": FORMAT,
+            "experiment": dataclasses.asdict(self.experiment),
+            "data": self.data,
+            "cells": [dataclasses.asdict(cell) for cell in self.cells],
+            "splits": [
+                {
+                    "split": drawn.split,
+                    "title": drawn.title,
+                    "class_names": list(drawn.summary.class_names),
+                    "available": drawn.summary.available,
+                    "counts": drawn.summary.counts.tolist(),
+                }
+                for drawn in self.splits
+            ],
+        }
+
+
+def outline_from(record: dict[str, Any]) -> Outline:
+    """An outline from its record."""
+    described = record["experiment"]
+    sweep = described["sweep"]
+    experiment = Experiment(
+        **{
+            **described,
+            "controls": tuple(described["controls"]),
+            "seeds": tuple(described["seeds"]),
+            "sweep": sweep and Sweep(sweep["setting"], sweep["label"], tuple(sweep["values"])),
+            "paper_numbers": {
+                measure: {
+                    arm: {split: PaperNumber(**number) for split, number in cells.items()}
+                    for arm, cells in arms.items()
+                }
+                for measure, arms in described["paper_numbers"].items()
+            },
+        }
+    )
+    splits = tuple(
+        DrawnSplit(
+            drawn["split"],
+            drawn["title"],
+            SplitSummary(
+                np.array(drawn["counts"], np.int64),
+                tuple(drawn["class_names"]),
+                drawn["available"],
+            ),
+        )
+        for drawn in record["splits"]
+    )
+    return Outline(
+        experiment, record["data"], tuple(Cell(**cell) for cell in record["cells"]), splits
+    )

@@ -1,0 +1,99 @@
+"""From an experiment to its trials: everything is checked before the first of them is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hfmds.data.split_summary import SplitSummary, summarise_split
+from hfmds.errors import ConfigurationError
+from hfmds.experiments.config import Experiment
+from hfmds.experiments.loaded_data import DataShelf, LoadedData
+from hfmds.experiments.outline import Cell, DrawnSplit, Outline
+from hfmds.experiments.trials import Trial, build_trial
+from hfmds.experiments.vocabulary import Settings, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All trials of an experiment, each once, in the order in which they should be run."""
+
+    outline: Outline
+    trials: Mapping[str, Trial]  # by id
+
+    def trials_of(self, arms: tuple[str, ...]) -> list[Trial]:
+        """The trials that these arms need."""
+        ids = dict.fromkeys(cell.trial_id for cell in self.outline.cells if cell.arm in arms)
+        return [self.trials[trial_id] for trial_id in ids]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    arm: str
+    split: str
+    value: Value
+    seed: int
+    settings: Settings
+
+    @property
+    def where(self) -> str:
+        return f"arm {self.arm!r}, split {self.split!r}"
+
+
+def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None) -> Plan:
+    """The trials of the experiment; `data`, if given, is used instead of the config's."""
+    cells: list[Cell] = []
+    trials: dict[str, Trial] = {}
+    drawn: dict[tuple[str, bytes], DrawnSplit] = {}
+    described: dict[str, dict[str, Any]] = {}
+    summaries = _Summaries()
+    for place in _places(experiment):
+        name = data if data is not None else place.settings.get("data")
+        if name is None:
+            raise ConfigurationError(f"{experiment.name}: data is not set; name a data set")
+        loaded = shelf.get(str(name))
+        trial = build_trial({**place.settings, "data": name}, place.seed, loaded, place.where)
+        summary = summaries.of(trial, loaded, place.where)
+        if place.seed == experiment.seeds[0]:
+            # Of equal splits the first: most sweeps leave the split alone.
+            title = f"{loaded.label}, {trial.split.label}, seed {place.seed}"
+            key = (place.split, summary.counts.tobytes())
+            drawn.setdefault(key, DrawnSplit(place.split, title, summary))
+        described[loaded.label] = loaded.record()
+        trials.setdefault(trial.trial_id, trial)
+        cells.append(Cell(place.arm, place.split, place.value, place.seed, trial.trial_id))
+    outline = Outline(experiment, described, tuple(cells), tuple(drawn.values()))
+    return Plan(outline, trials)
+
+
+def _places(experiment: Experiment) -> Iterator[_Place]:
+    """Seed by seed, so that a whole table with one seed is there early."""
+    sweep = experiment.sweep
+    values = sweep.values if sweep else (None,)
+    for seed in experiment.seeds:
+        for split, of_split in experiment.splits.items():
+            for value in values:
+                swept = {sweep.setting: value} if sweep else {}
+                for arm, of_arm in experiment.arms.items():
+                    settings = {**experiment.settings, **of_split, **swept, **of_arm}
+                    yield _Place(arm, split, value, seed, settings)
+
+
+class _Summaries:
+    """Splits, each made once, and with it found to be possible."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, SplitSummary] = {}
+
+    def of(self, trial: Trial, data: LoadedData, where: str) -> SplitSummary:
+        key = (data.digest, trial.split, trial.seed, trial.test_images)
+        if key not in self._made:
+            try:
+                shards = data.shards(trial.split, trial.seed)
+                data.test(trial.test_images)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{where}: {error}") from error
+            labels, names = data.dataset.train.labels, data.dataset.class_names
+            self._made[key] = summarise_split(labels, shards, names)
+        return self._made[key]

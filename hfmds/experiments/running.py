@@ -1,0 +1,139 @@
+"""Running one trial, from wherever it is, to its end.
+
+What it records depends on the trial alone: not on when it was saved, killed or resumed.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from statistics import fmean
+
+from hfmds.algorithm.engine import SynthesisHealth
+from hfmds.algorithm.federation import federate
+from hfmds.algorithm.local_fleet import LocalFleet
+from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.types import LabelledImages, RoundResult
+from hfmds.errors import ConfigurationError, InvalidInput
+from hfmds.experiments.loaded_data import LoadedData
+from hfmds.experiments.trial_folder import Record, Saved, TrialFolder
+from hfmds.experiments.trials import Trial
+
+RoundDone = Callable[[int, int], None]
+"""Hears of rounds done, and rounds in all."""
+
+_PACKAGES = ("hfmds-fl", "numpy", "torch")
+_SAVE_SECONDS = 20.0  # at least so much work between two checkpoints: a round may take 0.1 s
+
+
+class Stopped(BaseException):
+    """The process is asked to stop; like KeyboardInterrupt, no error."""
+
+
+def run_trial(
+    trial: Trial,
+    data: LoadedData,
+    folder: TrialFolder,
+    round_done: RoundDone | None = None,
+    save_seconds: float = _SAVE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> Record:
+    """The trial's result, as stored; runs what is missing of it. Hold the folder's lock."""
+    stored = folder.result()
+    if stored:
+        return stored
+    folder.describe(trial)
+    recipe = trial.recipe
+    fleet = LocalFleet(recipe, shards_of(trial, data), data.test(trial.test_images))
+    last = folder.saved()
+    if last:
+        fleet.restore(last.fleet)
+    else:
+        last = Saved(first_checkpoint(recipe), {}, [], 0.0)
+    # Changed together, in one assignment, so that a signal never finds one without the other.
+    progress = (last.checkpoint, last.rounds)
+    seconds_before, started = last.seconds, clock()
+    saved_at = started
+
+    def now() -> Saved:
+        """The state after the last whole round: what a round left half done is not in it."""
+        point, rounds = progress
+        seconds = seconds_before + clock() - started
+        return Saved(point, fleet.state(point.pool), rounds, seconds)
+
+    error: str | None = None
+    try:
+        for done in federate(fleet, recipe, last.checkpoint):
+            number = done.checkpoint.round_number
+            health = fleet.health(number) if done.refreshed else {}
+            record = _round_record(done, list(health.values()))
+            progress = (done.checkpoint, [*progress[1], record])
+            if round_done:
+                round_done(number, recipe.rounds)
+            if clock() - saved_at >= save_seconds:
+                folder.save(now())
+                saved_at = clock()
+    except InvalidInput as failure:  # diverged: says in which round, at which device and step
+        error = str(failure)
+    except Stopped:
+        folder.save(now())
+        raise
+    result = {
+        "status": "failed" if error else "done",
+        "error": error,
+        "preparation_rounds": recipe.method.preparation_rounds,
+        "rounds": progress[1],
+    }
+    state = now()
+    folder.finish(result, {**_versions(), "seconds": round(state.seconds, 3)}, state)
+    return result
+
+
+def shards_of(trial: Trial, data: LoadedData) -> dict[str, LabelledImages]:
+    """What each device of the trial holds, by its id."""
+    if data.digest != trial.data_digest:
+        raise ConfigurationError(
+            f"data set {trial.data} has changed since the experiment was started; start it again"
+        )
+    shards = data.shards(trial.split, trial.seed)
+    digits = len(str(len(shards) - 1))  # ids sort as numbers do
+    return {
+        f"device-{number:0{digits}}": data.dataset.train.take(own)
+        for number, own in enumerate(shards)
+    }
+
+
+def _round_record(done: RoundResult, health: list[SynthesisHealth]) -> Record:
+    evaluation, pool = done.evaluation, done.checkpoint.pool
+    record: Record = {
+        "round": done.checkpoint.round_number,
+        "accuracy": evaluation.accuracy if evaluation else None,
+        "loss": _finite(evaluation.loss) if evaluation else None,
+        "training_loss": _finite(done.training_loss),
+    }
+    if done.refreshed and pool:
+        record["pool"] = {"samples": pool.samples, "leakage": asdict(pool.leakage)}
+        if health:  # means over devices
+            record["pool"]["health"] = {
+                name: _finite(fmean(getattr(one, name) for one in health))
+                for name in SynthesisHealth.__slots__
+            }
+    return record
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _versions() -> Record:
+    found: Record = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found

@@ -1,0 +1,176 @@
+"""The folder of one trial: what it is, how far it is, and what came of it.
+
+    config.json             the trial, for people
+    checkpoint.safetensors  under way: the last round that was saved; after a failure, the last good
+    result.json             at the end: every round; equal to the byte however often it was killed
+    final.safetensors       at the end: the model and the last pool
+    made.json               at the end: by which versions, and how long it took
+
+A file is there whole or not at all: it is written beside its place and then moved there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from hfmds.algorithm.types import Checkpoint, LeakageSummary, Pool, Weights
+from hfmds.experiments.trials import Trial
+
+CONFIG, CHECKPOINT, RESULT, FINAL, MADE = (
+    "config.json", "checkpoint.safetensors", "result.json", "final.safetensors", "made.json",
+)  # fmt: skip
+
+_WEIGHTS = "weights/"
+_FLEET = "fleet/"
+
+Arrays = dict[str, NDArray[np.generic]]
+Record = dict[str, Any]
+"""A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A trial under way, as it was after a round."""
+
+    checkpoint: Checkpoint
+    fleet: Arrays  # `LocalFleet.state`
+    rounds: list[Record]
+    seconds: float  # spent so far
+
+
+class TrialFolder:
+    """The files of one trial."""
+
+    def __init__(self, results: Path, trial_id: str) -> None:
+        self.path = results / trial_id
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder for this process alone; waits while another one has it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # freed by the kernel when the process ends
+            yield
+        finally:
+            os.close(descriptor)
+
+    def describe(self, trial: Trial) -> None:
+        """Say what the trial is."""
+        self._write_json(CONFIG, trial.record())
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def result(self) -> Record | None:
+        """What came of the trial; None while it is not at its end."""
+        return self._read_json(RESULT)
+
+    def made(self) -> Record | None:
+        """By what and in what time the result was made."""
+        return self._read_json(MADE)
+
+    def finish(self, result: Record, made: Record, last: Saved) -> None:
+        """Write the result; what was needed to go on is reduced to what is worth keeping."""
+        if result["status"] == "done":
+            # Not what devices remember: it may be many models, and nobody goes on from here.
+            pool = {key: value for key, value in last.fleet.items() if key.startswith("pool/")}
+            self._write_arrays(FINAL, replace(last, fleet=pool, rounds=[], seconds=0.0))
+        else:  # the last good state, to look at, or to go on from by hand
+            self.save(last)
+        self._write_json(MADE, made)
+        self._write_json(RESULT, result)  # the last: where it is, all is
+        if result["status"] == "done":
+            (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def final(self) -> Saved | None:
+        """The model and the pool at the end."""
+        return self._read_arrays(FINAL)
+
+    # --- under way ------------------------------------------------------------------------------
+
+    def save(self, saved: Saved) -> None:
+        """Replace the checkpoint."""
+        self._write_arrays(CHECKPOINT, saved)
+
+    def saved(self) -> Saved | None:
+        """Where to go on; None: at the beginning."""
+        return self._read_arrays(CHECKPOINT)
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def _write_arrays(self, name: str, saved: Saved) -> None:
+        point = saved.checkpoint
+        arrays: Arrays = {_WEIGHTS + key: value for key, value in point.weights.items()}
+        arrays |= {_FLEET + key: value for key, value in saved.fleet.items()}
+        state = {
+            "round_number": point.round_number,
+            "pool": asdict(point.pool) if point.pool else None,
+            "rounds": saved.rounds,
+            "seconds": saved.seconds,
+        }
+        draft = self._draft(name)
+        save_file(
+            {key: np.ascontiguousarray(value) for key, value in arrays.items()},
+            draft,
+            {"state": json.dumps(state)},
+        )
+        self._move(draft, name)
+
+    def _read_arrays(self, name: str) -> Saved | None:
+        try:
+            with safe_open(self.path / name, framework="np") as file:
+                state = json.loads(file.metadata()["state"])
+                arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (FileNotFoundError, SafetensorError):  # broken: as if it were not there
+            return None
+        weights: Weights = {
+            key.removeprefix(_WEIGHTS): value.astype(np.float32, copy=False)
+            for key, value in arrays.items()
+            if key.startswith(_WEIGHTS)
+        }
+        fleet = {
+            key.removeprefix(_FLEET): value
+            for key, value in arrays.items()
+            if key.startswith(_FLEET)
+        }
+        checkpoint = Checkpoint(state["round_number"], weights, _pool(state["pool"]))
+        return Saved(checkpoint, fleet, state["rounds"], state["seconds"])
+
+    def _write_json(self, name: str, value: Record) -> None:
+        draft = self._draft(name)
+        draft.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+        self._move(draft, name)
+
+    def _read_json(self, name: str) -> Record | None:
+        try:
+            record: Record = json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        return record
+
+    def _draft(self, name: str) -> Path:
+        return self.path / f"{name}.part"
+
+    def _move(self, draft: Path, name: str) -> None:
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(self.path / name)
+
+
+def _pool(record: Mapping[str, Any] | None) -> Pool | None:
+    if record is None:
+        return None
+    # Traffic is zero in a simulated fleet.
+    return Pool(record["snapshot_id"], record["samples"], LeakageSummary(**record["leakage"]))

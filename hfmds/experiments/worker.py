@@ -1,0 +1,95 @@
+"""One worker process: runs the trials it is handed, one after the other, and tells how it goes.
+
+One torch thread: for batches this small a second one gains little, and with one the numbers do not
+depend on how many workers there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hfmds.errors import HfmdsError
+from hfmds.experiments.loaded_data import DataShelf
+from hfmds.experiments.running import Stopped, run_trial
+from hfmds.experiments.trial_folder import TrialFolder
+from hfmds.experiments.trials import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """What all trials of a worker share."""
+
+    results: Path
+    data_root: Path
+    save_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """A trial under way has done a round."""
+
+    trial_id: str
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """A trial is at its end; `error` says why if it failed as trials may: it diverged."""
+
+    trial_id: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialBroke:
+    """A trial could not be run: no result was stored."""
+
+    trial_id: str
+    reason: str
+
+
+Event = RoundDone | TrialEnded | TrialBroke
+
+
+def work(orders: Connection, setup: WorkerSetup) -> None:
+    """Take trials from the connection until it is closed, or this process is told to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when
+    signal.signal(signal.SIGTERM, _stop)
+    with contextlib.suppress(Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+        import torch
+
+        torch.set_num_threads(1)
+        shelf = DataShelf(setup.data_root)
+        while True:
+            orders.send(_run(orders.recv(), shelf, setup, orders))
+
+
+def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, tell: Connection) -> Event:
+    trial_id = trial.trial_id
+
+    def round_done(done: int, of: int) -> None:
+        try:
+            tell.send(RoundDone(trial_id, done))
+        except OSError:  # the parent was killed: nobody waits for this any more
+            raise Stopped from None
+
+    folder = TrialFolder(setup.results, trial_id)
+    try:
+        with folder.locked():
+            result = run_trial(trial, shelf.get(trial.data), folder, round_done, setup.save_seconds)
+    except HfmdsError as error:
+        return TrialBroke(trial_id, str(error))
+    except Exception:  # noqa: BLE001 (a fault of ours must not stop the other trials)
+        return TrialBroke(trial_id, traceback.format_exc())
+    return TrialEnded(trial_id, result["error"])
+
+
+def _stop(number: int, frame: FrameType | None) -> Any:
+    raise Stopped
