@@ -68,7 +68,7 @@ def test_run() -> None:
     ("method", "settings"),
     [
         (FedProx(mu=0.25), "mu 0.25"),
-        (FedMix(), "mixing 0.05, images per average 2, samples per device 100"),
+        (FedMix(0.25, 3, 40), "mixing 0.25, images per average 3, samples per device 40"),
     ],
 )
 def test_a_run_shows_its_methods_settings(method: Method, settings: str) -> None:
