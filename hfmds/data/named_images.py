@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmds.algorithm.types import LabelledImages, Recipe
+from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.types import LabelledImages
 from hfmds.data.sources import load_images
 from hfmds.errors import ConfigurationError
 

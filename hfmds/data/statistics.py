@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hfmds.algorithm.types import LabelledImages, Normalisation
+from hfmds.algorithm.recipes import Normalisation
+from hfmds.algorithm.types import LabelledImages
 from hfmds.errors import ConfigurationError
 
 _CHUNK = 1024  # images at a time, to bound memory

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.algorithm.types import LabelledImages, ModelSpec, Normalisation, Recipe
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
+from hfmds.algorithm.types import LabelledImages
 from hfmds.data.named_images import NamedImages, load_named_images
 from hfmds.data.sources import load_images, save_npz
 from hfmds.errors import ConfigurationError, InvalidInput
