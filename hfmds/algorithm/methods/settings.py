@@ -69,7 +69,7 @@ class Moon(Method):
 class FedGen(Method):
     """FedGen (Zhu, Hong, Zhou, 2021): the server learns a generator of features for every class.
 
-    Defaults are those of the authors' code, as for MNIST and CelebA, since it has none for CIFAR-10;
+    Defaults are those of the authors' code, as for MNIST and CelebA, since it has none for CIFAR;
     the generator's sizes as for CIFAR-10. But both weights are 1, the paper's factor. The code has
     10, for SGD without momentum; with our steps, ten times as large, that collapsed.
     """
