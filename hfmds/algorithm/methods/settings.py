@@ -81,7 +81,7 @@ class FedGen(Method):
     noise_size: int = 64
     hidden_size: int = 512
     generator_steps: int = 50  # per round, on the server
-    generator_batch_size: int = 128
+    generator_batch_size: int = 128  # configured in the code, which then passes 32
     generator_learning_rate: float = 3e-4  # Adam's
     diversity_weight: float = 1.0
 
