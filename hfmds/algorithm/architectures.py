@@ -57,7 +57,7 @@ def build_architecture(spec: ModelSpec) -> SplitModel:
 
     What comes back need not be a subclass of SplitModel, but has all that one declares.
     """
-    factory = _factory(spec.architecture)
+    factory = factory_of(spec)
     if spec.architecture not in _OURS and spec not in _found_sound:
         # Tried on a network of its own, so that the one handed out is as its factory made it.
         with torch.random.fork_rng(devices=[]):
@@ -69,7 +69,9 @@ def build_architecture(spec: ModelSpec) -> SplitModel:
     return cast(SplitModel, _build(factory, spec))
 
 
-def _factory(name: str) -> Factory:
+def factory_of(spec: ModelSpec) -> Factory:
+    """What builds the network that a spec names."""
+    name = spec.architecture
     for known in (_OURS, _registered, _loaded):
         if name in known:
             return known[name]

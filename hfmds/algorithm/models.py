@@ -6,16 +6,18 @@ training and no synthesis.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hfmds.algorithm.architectures import build_architecture
+from hfmds.algorithm.architectures import Factory, build_architecture, factory_of
 from hfmds.algorithm.parts import classifier_of
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.split_model import SplitModel as SplitModel
@@ -55,9 +57,17 @@ def initial_weights(spec: ModelSpec, seed: int) -> Weights:
 
 def model_with(spec: ModelSpec, weights: Weights) -> SplitModel:
     """The network a spec names, holding these weights; other parts of them are left aside."""
-    model = build_model(spec)
+    # A copy, because drawing weights only to replace them costs as much as a training step.
+    model = copy.deepcopy(_template(spec, factory_of(spec)))
     load_weights(model, classifier_of(weights))
     return model
+
+
+@lru_cache(maxsize=4)
+def _template(spec: ModelSpec, factory: Factory) -> SplitModel:
+    """A network to copy; of another factory, should the name be registered anew, another one."""
+    with seeded(0):
+        return build_model(spec)
 
 
 def weights_of(model: nn.Module) -> Weights:

@@ -23,9 +23,10 @@ from torch import Tensor
 from hfmds.algorithm.aggregation import Aggregate, mean_of
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.methods.settings import Method
-from hfmds.algorithm.models import initial_weights, weights_of
+from hfmds.algorithm.models import initial_weights, seeded, weights_of
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Indices
+from hfmds.algorithm.seeds import derive_seed
 from hfmds.algorithm.training import LocalTraining, Loss, minimise
 from hfmds.algorithm.types import Update, Weights
 from hfmds.errors import InvalidInput
@@ -48,8 +49,9 @@ class FedAvgMethod(Generic[Settings]):
         self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
     ) -> TrainedModel:
         """ClientUpdate of Algorithm 1. `device` is torch's: equal results on equal ones only."""
-        training = LocalTraining(work, device)
-        loss = minimise(training, self.loss(training), progress)
+        with seeded(derive_seed(work.seed, "network")):  # for networks that draw, by dropout
+            training = LocalTraining(work, device)
+            loss = minimise(training, self.loss(training), progress)
         weights = weights_of(training.model)
         return TrainedModel(weights, len(work.shard), loss, self.remember(weights))
 
