@@ -1,0 +1,334 @@
+"""Simulated devices on all cores: worker processes with one thread each, for a `LocalFleet`.
+
+Small batches gain little from a second thread; a second device at the same time gains all there is.
+The results are those of one thread in this process, to the bit, however many workers there are.
+Weights, shards and the pool pass through mapped files, so that a task costs a millisecond to hand
+over and not ten; only small values go through a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import tempfile
+import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
+from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.seeds import Phase
+from hfmds.algorithm.types import LabelledImages
+from hfmds.errors import HfmdsError, Unavailable
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
+_AHEAD = 4  # tasks per worker that may be under way or done before the first of them is taken
+_ALIGNMENT = 64  # bytes; what vector instructions like best
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's names for what mallopt sets
+
+
+class ProcessWorkers:
+    """Workers for a `LocalFleet`; close them, or use them in a `with`.
+
+    A script that makes them needs the usual `if __name__ == "__main__":`. They know the networks of
+    installed packages, but none that was only registered in this process.
+    """
+
+    def __init__(self, processes: int | None = None) -> None:
+        """As many processes, or one per core that this process may use."""
+        count = processes or len(os.sched_getaffinity(0))
+        self._folder = tempfile.TemporaryDirectory(prefix="hfmds-")
+        self._shelf = _Shelf(Path(self._folder.name))
+        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        self._workers: list[_Worker] = []
+        for number in range(count):
+            ours, theirs = context.Pipe()
+            desk = Path(self._folder.name) / f"worker-{number}"
+            process = context.Process(target=_serve, args=(theirs, desk), daemon=True)
+            process.start()
+            theirs.close()  # so that a dead worker's end is closed, and its silence noticed
+            self._workers.append(_Worker(process, ours))
+
+    def __enter__(self) -> ProcessWorkers:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes and remove what was handed to them."""
+        for worker in self._workers:
+            worker.connection.close()  # which ends it
+        for worker in self._workers:
+            worker.process.join()
+        self._workers = []
+        self._folder.cleanup()
+
+    def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
+        return self._perform("train", works)
+
+    def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
+        return self._perform("synthesise", works)
+
+    def _perform(self, phase: Phase, works: Iterable[LocalWork]) -> Iterator[Any]:
+        """Each task's result, in the order of the tasks; its error is raised in its place."""
+        self._shelf.begin_phase()
+        waiting = iter(works)
+        under_way: deque[_Task] = deque()  # or done, but not yet taken
+        more = True
+        try:
+            while more or under_way:
+                for worker in self._idle(under_way):
+                    if len(under_way) >= _AHEAD * len(self._workers):
+                        break
+                    work = next(waiting, None)
+                    more = work is not None
+                    if work is None:
+                        break
+                    worker.send((phase, self._shelf.place(work)))
+                    under_way.append(_Task(worker))
+                if under_way and not under_way[0].answered:
+                    _await_one([task for task in under_way if not task.answered])
+                while under_way and under_way[0].answered:
+                    yield under_way.popleft().result()
+        finally:  # also when nobody wants the rest: the pipes must be empty for the next phase
+            for task in under_way:
+                if not task.answered:
+                    with contextlib.suppress(Unavailable):
+                        task.receive()
+
+    def _idle(self, under_way: Iterable[_Task]) -> list[_Worker]:
+        busy = [task.worker for task in under_way if not task.answered]
+        return [worker for worker in self._workers if worker not in busy]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+
+    def send(self, task: object) -> None:
+        with self._alive():
+            self.connection.send(task)
+
+    def receive(self) -> object:
+        with self._alive():
+            return self.connection.recv()
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ConnectionError):
+            self.process.join()
+            raise Unavailable(
+                f"a worker process ended with code {self.process.exitcode}; if memory ran out, "
+                "use fewer workers"
+            ) from None
+
+
+class _Task:
+    """A task that was given to a worker."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self.worker = worker
+        self.answered = False
+        self._answer: object = None
+
+    def receive(self) -> None:
+        """Take the answer, waiting for it; a result is taken off the worker's desk at once."""
+        self._answer = self.worker.receive()
+        self.answered = True
+        if isinstance(self._answer, _Delivery):
+            self._answer = self._answer.collect()
+
+    def result(self) -> object:
+        if isinstance(self._answer, HfmdsError):
+            raise self._answer
+        if isinstance(self._answer, _Fault):
+            raise RuntimeError(f"a worker process failed:\n{self._answer.trace}")
+        return self._answer
+
+
+def _await_one(tasks: Sequence[_Task]) -> None:
+    ready = wait([task.worker.connection for task in tasks])
+    for task in tasks:
+        if task.worker.connection in ready:
+            task.receive()
+
+
+# --- handing over -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Arrays in a file, one behind the other."""
+
+    path: Path
+    layout: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype, shape, offset
+
+    def mapped(self) -> dict[str, NDArray[Any]]:
+        """The arrays, read as they are touched; writing to them does not reach the file."""
+        return {
+            name: np.memmap(self.path, dtype, "c", offset, shape)
+            if np.prod(shape)
+            else np.empty(shape, dtype)
+            for name, dtype, shape, offset in self.layout
+        }
+
+
+def _store(path: Path, arrays: Arrays) -> _Stored:
+    layout = []
+    with path.open("wb") as file:
+        for name in arrays:
+            array = np.ascontiguousarray(arrays[name])
+            file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
+            layout.append((name, array.dtype.str, array.shape, file.tell()))
+            file.write(array.data)
+    return _Stored(path, tuple(layout))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """A `LocalWork` whose arrays are in files."""
+
+    rest: LocalWork
+    weights: _Stored
+    memory: _Stored | None
+    shard: _Stored
+    pool: _Stored | None
+
+    def open(self) -> LocalWork:
+        return replace(
+            self.rest,
+            weights=self.weights.mapped(),
+            memory=self.memory.mapped() if self.memory else {},
+            shard=LabelledImages(**self.shard.mapped()),
+            pool=LabelledImages(**self.pool.mapped()) if self.pool else None,
+        )
+
+
+class _Shelf:
+    """Files of what tasks share: each thing is written once, and kept while phases use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written = 0
+        # By id of the thing, which is kept, so that the id stays its own.
+        self._used: dict[int, tuple[object, _Stored]] = {}
+        self._used_before: dict[int, tuple[object, _Stored]] = {}
+
+    def begin_phase(self) -> None:
+        """Forget what neither this phase nor the one before has used."""
+        for key, (_, stored) in self._used_before.items():
+            if key not in self._used:
+                stored.path.unlink()
+        self._used_before, self._used = self._used, {}
+
+    def place(self, work: LocalWork) -> _Parcel:
+        """The task, its arrays on the shelf."""
+        empty = LabelledImages(work.shard.pixels[:1], work.shard.labels[:1])
+        return _Parcel(
+            replace(work, weights={}, memory={}, shard=empty, pool=None),
+            weights=self._stored(work.weights, work.weights),
+            memory=self._stored(work.memory, work.memory) if work.memory else None,
+            shard=self._stored(work.shard, _arrays_of(work.shard)),
+            pool=self._stored(work.pool, _arrays_of(work.pool)) if work.pool else None,
+        )
+
+    def _stored(self, thing: object, arrays: Arrays) -> _Stored:
+        key = id(thing)
+        if key not in self._used:
+            kept = self._used_before.get(key)
+            if kept is None:
+                self._written += 1
+                kept = thing, _store(self._folder / f"shared-{self._written}", arrays)
+            self._used[key] = kept
+        return self._used[key][1]
+
+
+def _arrays_of(images: LabelledImages) -> Arrays:
+    arrays: dict[str, NDArray[Any]] = {"pixels": images.pixels, "labels": images.labels}
+    return arrays if images.shares is None else {**arrays, "shares": images.shares}
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """A trained model whose weights are on the worker's desk, until its next task."""
+
+    rest: TrainedModel
+    weights: _Stored
+    remembers_weights: bool  # as MOON does: then its memory need not travel beside them
+
+    def collect(self) -> TrainedModel:
+        weights = {name: np.array(array) for name, array in self.weights.mapped().items()}
+        memory = weights if self.remembers_weights else self.rest.memory
+        return replace(self.rest, weights=weights, memory=memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """An error that is not the task's but ours."""
+
+    trace: str
+
+
+# --- in a worker --------------------------------------------------------------------------------
+
+
+def _serve(connection: Connection, desk: Path) -> None:
+    """Do tasks until the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the other side closes
+    import torch
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            phase, parcel = connection.recv()
+            connection.send(_answer(phase, parcel, desk))
+
+
+def _answer(phase: Phase, parcel: _Parcel, desk: Path) -> object:
+    try:
+        work = parcel.open()
+        if phase == "synthesise":
+            return method_of(work.recipe).synthesise(work)
+        trained = method_of(work.recipe).train(work)
+    except HfmdsError as error:
+        return error
+    except Exception:  # noqa: BLE001 (it is raised again on the other side)
+        return _Fault(traceback.format_exc())
+    same = trained.memory is trained.weights
+    rest = replace(trained, weights={}, memory={} if same else trained.memory)
+    return _Delivery(rest, _store(desk, trained.weights), same)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory that a step frees for the next step, if it can.
+
+    It would give each large tensor back, and the system zero the pages of the next: a tenth of the
+    time of a training step on 64 images.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

@@ -1,0 +1,117 @@
+"""Worker processes must change nothing but the time it takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.federation import federate
+from hfmds.algorithm.local_fleet import LocalFleet, Workers
+from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.settings import FedGan, FedMix, Hfmds, Method, Moon
+from hfmds.algorithm.process_workers import ProcessWorkers
+from hfmds.algorithm.types import LabelledImages, RoundResult
+from hfmds.errors import InvalidInput, Unavailable
+from tests.algorithm.examples import RECIPE, assert_same, images, weights
+
+pytestmark = pytest.mark.integration
+
+SHARDS = {f"device-{k}": images(6 + 3 * k, seed=k) for k in range(5)}
+METHODS = (
+    Hfmds(every_rounds=2, first_round=1, samples_per_device=4, steps=2),
+    Moon(),
+    FedMix(samples_per_device=3),
+    FedGan(gan_rounds=1, width=4, noise_size=4, samples_per_device=4),
+)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[ProcessWorkers]:
+    with ProcessWorkers(2) as started:
+        yield started
+
+
+def learned(method: Method, workers: Workers | None) -> list[RoundResult]:
+    recipe = replace(RECIPE, method=method)
+    fleet = LocalFleet(recipe, SHARDS, images(20, seed=9), workers)
+    return list(federate(fleet, recipe, first_checkpoint(recipe)))
+
+
+def work(shard: LabelledImages, seed: int = 0) -> LocalWork:
+    return LocalWork(RECIPE, 1, weights(), shard, seed)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_processes_learn_what_one_process_learns(workers: ProcessWorkers, method: Method):
+    alone, together = learned(method, None), learned(method, workers)
+    assert len(alone) == RECIPE.rounds
+    for one, other in zip(alone, together, strict=True):
+        assert_same(one.checkpoint.weights, other.checkpoint.weights)
+        assert one.checkpoint.pool == other.checkpoint.pool
+        assert one.training_loss == other.training_loss
+
+
+def test_results_come_in_the_order_of_the_tasks(workers: ProcessWorkers):
+    sizes = [40, 4, 4, 30, 4, 4, 4, 4, 20, 4, 4, 4, 4]  # the small ones are done first
+    results = workers.train(work(images(size), seed) for seed, size in enumerate(sizes))
+    assert [trained.samples for trained in results] == sizes
+
+
+def test_a_task_that_fails_says_so_in_its_place_and_the_others_go_on(workers: ProcessWorkers):
+    wild = replace(RECIPE, training=replace(RECIPE.training, learning_rate=1e30))
+    works = [work(images(8)), replace(work(images(8)), recipe=wild), work(images(9))]
+    results = workers.train(works)
+    assert next(results).samples == 8
+    with pytest.raises(InvalidInput, match="training diverged"):
+        next(results)
+    assert [trained.samples for trained in workers.train(works[2:])] == [9]
+
+
+def test_results_nobody_takes_do_not_mix_with_those_of_the_next_phase(workers: ProcessWorkers):
+    unwanted = workers.train(work(images(size)) for size in (5, 6, 7, 8))
+    assert next(unwanted).samples == 5
+    unwanted.close()
+    assert [trained.samples for trained in workers.train([work(images(9))])] == [9]
+
+
+def test_what_is_shared_is_written_once_and_forgotten_after_two_phases():
+    with ProcessWorkers(1) as single:
+        folder = Path(single._folder.name)
+
+        def files() -> list[str]:
+            return sorted(path.name for path in folder.glob("shared-*"))
+
+        first = work(images(5))
+        list(single.train([first, replace(first, seed=1)]))
+        assert files() == ["shared-1", "shared-2"]  # weights and shard
+        list(single.train([replace(first, weights=weights(1))]))
+        assert files() == ["shared-1", "shared-2", "shared-3"]
+        list(single.train([replace(first, weights=weights(2))]))
+        assert files() == ["shared-2", "shared-3", "shared-4"]
+    assert not folder.exists()
+
+
+def test_a_killed_worker_is_an_error_that_says_so():
+    with ProcessWorkers(1) as single:
+        process_id = single._workers[0].process.pid
+        assert process_id is not None
+        os.kill(process_id, signal.SIGKILL)
+        with pytest.raises(Unavailable, match=r"ended with code -9.*fewer workers"):
+            list(single.train([work(images(5))]))
+
+
+def test_results_stay_when_the_worker_does_the_next_task(workers: ProcessWorkers):
+    results = list(workers.train(work(images(8), seed) for seed in range(6)))
+    again = list(workers.train(work(images(8), seed) for seed in range(6)))
+    for one, other in zip(results, again, strict=True):
+        assert_same(one.weights, other.weights)
+    assert not np.array_equal(
+        results[0].weights["conv1.weight"], results[2].weights["conv1.weight"]
+    )
