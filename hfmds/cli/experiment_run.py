@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -14,14 +15,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from hfmds.cli.experiment_progress import ExperimentProgress
+from hfmds.cli.split_plot import draw_split
 from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.experiments import library
 from hfmds.experiments.config import read_experiment
 from hfmds.experiments.loaded_data import DataShelf
+from hfmds.experiments.measurements import measure
 from hfmds.experiments.outline import Outline
 from hfmds.experiments.plan import make_plan
 from hfmds.experiments.pool import TrialPool
-from hfmds.experiments.report import ReportFolder, write_report
+from hfmds.experiments.report import ReportFolder, file_name, write_report
 from hfmds.experiments.trial_folder import TrialFolder
 from hfmds.experiments.trials import Trial
 from hfmds.experiments.work_left import TimeLeft, TrialWork
@@ -64,6 +67,7 @@ def run_experiment(console: Console, wishes: Wishes) -> None:
     workers = wishes.workers or os.cpu_count() or 1
     with _signals_interrupt():
         broken = _run_trials(console, plan.outline, plan.trials_of(arms), setup, workers)
+        measure(plan, folder.path, folder.trials, shelf, console.print)
     _report(console, folder)
     if broken:
         raise Unavailable(f"{broken} trials could not be run, see above; the others are stored")
@@ -122,11 +126,22 @@ def _names(outline: Outline, trials: Sequence[Trial]) -> dict[str, str]:
 
 
 def _report(console: Console, folder: ReportFolder) -> None:
-    results = write_report(folder)
+    results = write_report(folder, _split_pictures(folder.outline()))
     console.print(
         f"{results.done} of {len(results.cells)} cells; the report is in {folder.path}",
         soft_wrap=True, markup=False,
     )  # fmt: skip
+
+
+def _split_pictures(outline: Outline) -> dict[str, partial[None]]:
+    """Drawn by what draws splits for other commands too, so not the experiments' own."""
+    drawn: dict[str, partial[None]] = {}
+    for one in outline.splits:
+        name = file_name("split", one.split)
+        if name in drawn:  # a sweep that changes the split
+            name = file_name("split", one.split, f"{len(one.summary.counts)} devices")
+        drawn[name] = partial(draw_split, summary=one.summary, title=one.title)
+    return drawn
 
 
 class _Reading:

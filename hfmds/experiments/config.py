@@ -13,6 +13,7 @@
     seeds: [0, 1, 2]
     last_rounds: 5                        # whose mean accuracy is reported
     report: accuracy                      # or: cost, convergence, tsne
+    tsne: {panels: [FedMix], mu: [0, 1], classes: 5}
     paper_numbers: {accuracy: {FedAvg: {Dir(0.01): 28.53 ± 6.74}}}
     sizes: {small: {settings: {...}, seeds: [0]}}   # what is different in this size
 
@@ -40,7 +41,7 @@ MEASURES = ("accuracy", "psnr", "gflops")
 
 _SIZED = {
     "about", "settings", "known_splits", "known_arms", "splits", "arms", "controls", "sweep",
-    "seeds", "last_rounds", "paper_numbers",
+    "tsne", "seeds", "last_rounds", "paper_numbers",
 }  # fmt: skip
 _TOP = _SIZED | {"title", "paper", "include", "report", "sizes"}
 _PAPER_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
@@ -53,6 +54,15 @@ class Sweep:
     setting: str
     label: str
     values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tsne:
+    """What the t-SNE figure shows."""
+
+    panels: tuple[str, ...]  # arms
+    mu: tuple[float, ...]  # for HFMDS-FL
+    classes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,7 @@ class Experiment:
     last_rounds: int
     # By measure, then arm, then split; a number that is for all splits has the split "".
     paper_numbers: dict[str, dict[str, dict[str, PaperNumber]]] = field(default_factory=dict)
+    tsne: Tsne | None = None
 
     @property
     def cells(self) -> int:
@@ -116,12 +127,16 @@ def read_experiment(path: Path, size: str) -> Experiment:
         if not merged.get(needed):
             raise ConfigurationError(f"{path.name} has no {needed}; say what they are")
     controls = tuple(merged.get("controls", ()))
-    for control in controls:
-        if control not in merged["arms"]:
-            raise ConfigurationError(
-                f"{path.name}: control {control!r} is not among the arms; add it to them, "
-                f"or {nearest(control, merged['arms'])}"
-            )
+    tsne = merged.get("tsne")
+    for key, names in (("controls", controls), ("tsne", tsne.panels if tsne else ())):
+        for name in names:
+            if name not in merged["arms"]:
+                raise ConfigurationError(
+                    f"{path.name}: {key}: {name!r} is not among the arms; add it to them, "
+                    f"or {nearest(name, merged['arms'])}"
+                )
+    if (merged.get("report") == "tsne") != (tsne is not None):
+        raise ConfigurationError(f"{path.name}: report: tsne and the key tsne go together")
     return Experiment(
         name=path.stem,
         size=size,
@@ -137,6 +152,7 @@ def read_experiment(path: Path, size: str) -> Experiment:
         seeds=merged["seeds"],
         last_rounds=merged.get("last_rounds", 1),
         paper_numbers=merged.get("paper_numbers", {}),
+        tsne=tsne,
     )
 
 
@@ -240,10 +256,12 @@ def _merge(layers: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
                     merged[key] = (value, here)  # when all names are known
                 case "sweep":
                     merged[key] = _sweep(value, here)
+                case "tsne":
+                    merged[key] = _tsne(value, here)
                 case "seeds":
                     merged[key] = _whole_numbers(value, here)
                 case "last_rounds":
-                    merged[key] = _whole_numbers([value], here)[0]
+                    merged[key] = _count(value, here)
                 case "controls":
                     merged[key] = _texts(value, here)
                 case "paper_numbers":
@@ -306,6 +324,20 @@ def _sweep(value: object, where: str) -> Sweep:
     checked = tuple(settings_from({setting: one}, where)[setting] for one in values)
     assert setting in KEYS
     return Sweep(setting, str(value.get("label", setting)), checked)
+
+
+def _tsne(value: object, where: str) -> Tsne:
+    if not isinstance(value, dict) or value.keys() != {"panels", "mu", "classes"}:
+        raise ConfigurationError(f"{where} must have panels, mu and classes")
+    mu = tuple(settings_from({"hfmds.mu": one}, where)["hfmds.mu"] for one in value["mu"])
+    classes = _count(value["classes"], where)
+    return Tsne(_texts(value["panels"], where), tuple(float(one or 0) for one in mu), classes)
+
+
+def _count(value: object, where: str) -> int:
+    if type(value) is not int or value < 1:
+        raise ConfigurationError(f"{where} is {value!r}; it must be at least 1")
+    return value
 
 
 def _whole_numbers(value: object, where: str) -> tuple[int, ...] | Any:

@@ -29,6 +29,16 @@ class LoadedData:
     digest: str  # of all its images and labels: a folder may be moved, or its images changed
     normalisation: Normalisation
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> LoadedData:
+        """Take a look at a data set."""
+        exact = normalisation_of(dataset.train)
+        rounded = Normalisation(
+            tuple(round(m, _DECIMALS) for m in exact.mean),
+            tuple(round(s, _DECIMALS) for s in exact.std),
+        )
+        return cls(dataset, _digest(dataset), rounded)
+
     @property
     def label(self) -> str:
         """Its name; of a folder only the last part, for results may be published."""
@@ -49,9 +59,9 @@ class LoadedData:
         return split(self.dataset.train.labels, spec, seed)
 
     def test(self, count: int | None) -> LabelledImages:
-        """The test images, or so many of them."""
+        """The test images, or so many of them if there are more."""
         test = self.dataset.test
-        return test if count is None or count == len(test) else subset(test, count, _TEST_SEED)
+        return test if count is None or count >= len(test) else subset(test, count, _TEST_SEED)
 
 
 class DataShelf:
@@ -70,12 +80,7 @@ class DataShelf:
             dataset = load_dataset(
                 name, self._root, download=self._download, progress=self._progress
             )
-            exact = normalisation_of(dataset.train)
-            rounded = Normalisation(
-                tuple(round(m, _DECIMALS) for m in exact.mean),
-                tuple(round(s, _DECIMALS) for s in exact.std),
-            )
-            self._loaded[name] = LoadedData(dataset, _digest(dataset), rounded)
+            self._loaded[name] = LoadedData.of(dataset)
         return self._loaded[name]
 
 

@@ -34,6 +34,8 @@ def number(value: float | None, decimals: int = 1) -> str:
 
 def score(summary: Summary) -> str:
     """Mean and deviation of accuracies in percent, and what is missing of the seeds."""
+    if not summary.done and not summary.failed:
+        return "not run"
     text = percent(summary.mean)
     if summary.deviation is not None:
         text += f" ± {100 * summary.deviation:.1f}"
@@ -49,7 +51,8 @@ def paper_number(given: PaperNumber | None) -> str:
     """As the paper prints it."""
     if given is None:
         return NOTHING
-    return f"{given.mean:g}" if given.deviation is None else f"{given.mean} ± {given.deviation}"
+    mean = f"{given.mean:.2f}"
+    return mean if given.deviation is None else f"{mean} ± {given.deviation:.2f}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hfmds.data.split_summary import SplitSummary
-from hfmds.experiments.config import Experiment, PaperNumber, Sweep
+from hfmds.experiments.config import Experiment, PaperNumber, Sweep, Tsne
 from hfmds.experiments.vocabulary import Value
 
 FORMAT = 1
@@ -70,13 +70,14 @@ class Outline:
 def outline_from(record: dict[str, Any]) -> Outline:
     """An outline from its record."""
     described = record["experiment"]
-    sweep = described["sweep"]
+    sweep, tsne = described["sweep"], described["tsne"]
     experiment = Experiment(
         **{
             **described,
             "controls": tuple(described["controls"]),
             "seeds": tuple(described["seeds"]),
             "sweep": sweep and Sweep(sweep["setting"], sweep["label"], tuple(sweep["values"])),
+            "tsne": tsne and Tsne(tuple(tsne["panels"]), tuple(tsne["mu"]), tsne["classes"]),
             "paper_numbers": {
                 measure: {
                     arm: {split: PaperNumber(**number) for split, number in cells.items()}

@@ -43,6 +43,7 @@ class Results:
     outline: Outline
     cells: tuple[CellResult, ...]
     made: dict[str, Record]  # by trial: versions and seconds
+    costs: dict[str, Record]  # by trial: what it costs a device, where it was counted
 
     def at(self, arm: str, split: str, value: Value = None) -> list[CellResult]:
         """One cell, all seeds."""
@@ -52,6 +53,11 @@ class Results:
             if (one.cell.arm, one.cell.split, one.cell.value) == (arm, split, value)
         ]
 
+    def cost(self, arm: str) -> Record | None:
+        """What an arm costs a device, counted at its first cell."""
+        cell = next(one.cell for one in self.cells if one.cell.arm == arm)
+        return self.costs.get(cell.trial_id)
+
     @property
     def done(self) -> int:
         """Cells that are at their end, well or not."""
@@ -60,16 +66,16 @@ class Results:
 
 def read_results(outline: Outline, trials: Path) -> Results:
     """What is stored of the experiment's trials."""
-    found: dict[str, tuple[Record | None, Record | None]] = {}
-    for cell in outline.cells:
-        if cell.trial_id not in found:
-            folder = TrialFolder(trials, cell.trial_id)
-            found[cell.trial_id] = (folder.result(), folder.made())
+    folders = {cell.trial_id: TrialFolder(trials, cell.trial_id) for cell in outline.cells}
+    stored = {trial_id: folder.result() for trial_id, folder in folders.items()}
+    made = {trial_id: folder.made() for trial_id, folder in folders.items()}
+    costs = {trial_id: folder.cost() for trial_id, folder in folders.items()}
     last = outline.experiment.last_rounds
     return Results(
         outline,
-        tuple(_cell_result(cell, found[cell.trial_id][0], last) for cell in outline.cells),
-        {trial_id: made for trial_id, (_, made) in found.items() if made},
+        tuple(_cell_result(cell, stored[cell.trial_id], last) for cell in outline.cells),
+        {trial_id: record for trial_id, record in made.items() if record},
+        {trial_id: record for trial_id, record in costs.items() if record},
     )
 
 

@@ -5,14 +5,17 @@ What it records depends on the trial alone: not on when it was saved, killed or 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from statistics import fmean
 
+import hfmds.algorithm
 from hfmds.algorithm.engine import SynthesisHealth
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.local_fleet import LocalFleet
@@ -42,10 +45,23 @@ def run_trial(
     save_seconds: float = _SAVE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Record:
-    """The trial's result, as stored; runs what is missing of it. Hold the folder's lock."""
-    stored = folder.result()
-    if stored:
-        return stored
+    """The trial's result, as stored; runs what is missing of it.
+
+    If another process is at the same trial, waits for it.
+    """
+    with folder.locked():
+        stored = folder.result()
+        return stored or _run(trial, data, folder, round_done, save_seconds, clock)
+
+
+def _run(
+    trial: Trial,
+    data: LoadedData,
+    folder: TrialFolder,
+    round_done: RoundDone | None,
+    save_seconds: float,
+    clock: Callable[[], float],
+) -> Record:
     folder.describe(trial)
     recipe = trial.recipe
     fleet = LocalFleet(recipe, shards_of(trial, data), data.test(trial.test_images))
@@ -130,10 +146,24 @@ def _finite(value: float) -> float | None:
 
 
 def _versions() -> Record:
-    found: Record = {"python": platform.python_version(), "machine": platform.machine()}
+    found: Record = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "code": _code_digest(),
+    }
     for package in _PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = None
     return found
+
+
+def _code_digest() -> str:
+    """Of the sources that learn: tells results of different code apart, and comments too."""
+    package = Path(hfmds.algorithm.__file__).parents[1]
+    digest = hashlib.sha256()
+    for room in ("algorithm", "data"):
+        for source in sorted((package / room).rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:12]

@@ -5,6 +5,7 @@
     result.json             at the end: every round; equal to the byte however often it was killed
     final.safetensors       at the end: the model and the last pool
     made.json               at the end: by which versions, and how long it took
+    cost.json               if asked for: what it costs a device
 
 A file is there whole or not at all: it is written beside its place and then moved there.
 """
@@ -28,9 +29,8 @@ from safetensors.numpy import save_file
 from hfmds.algorithm.types import Checkpoint, LeakageSummary, Pool, Weights
 from hfmds.experiments.trials import Trial
 
-CONFIG, CHECKPOINT, RESULT, FINAL, MADE = (
-    "config.json", "checkpoint.safetensors", "result.json", "final.safetensors", "made.json",
-)  # fmt: skip
+CONFIG, RESULT, MADE, COST = "config.json", "result.json", "made.json", "cost.json"
+CHECKPOINT, FINAL = "checkpoint.safetensors", "final.safetensors"
 
 _WEIGHTS = "weights/"
 _FLEET = "fleet/"
@@ -69,7 +69,7 @@ class TrialFolder:
 
     def describe(self, trial: Trial) -> None:
         """Say what the trial is."""
-        self._write_json(CONFIG, trial.record())
+        write_json(self.path / CONFIG, trial.record())
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -81,6 +81,14 @@ class TrialFolder:
         """By what and in what time the result was made."""
         return self._read_json(MADE)
 
+    def cost(self) -> Record | None:
+        """What it costs a device; None if nobody has counted."""
+        return self._read_json(COST)
+
+    def keep_cost(self, cost: Record) -> None:
+        """Store what it costs a device."""
+        write_json(self.path / COST, cost)
+
     def finish(self, result: Record, made: Record, last: Saved) -> None:
         """Write the result; what was needed to go on is reduced to what is worth keeping."""
         if result["status"] == "done":
@@ -89,8 +97,8 @@ class TrialFolder:
             self._write_arrays(FINAL, replace(last, fleet=pool, rounds=[], seconds=0.0))
         else:  # the last good state, to look at, or to go on from by hand
             self.save(last)
-        self._write_json(MADE, made)
-        self._write_json(RESULT, result)  # the last: where it is, all is
+        write_json(self.path / MADE, made)
+        write_json(self.path / RESULT, result)  # the last: where it is, all is
         if result["status"] == "done":
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
@@ -120,13 +128,13 @@ class TrialFolder:
             "rounds": saved.rounds,
             "seconds": saved.seconds,
         }
-        draft = self._draft(name)
+        draft = _draft(self.path / name)
         save_file(
             {key: np.ascontiguousarray(value) for key, value in arrays.items()},
             draft,
             {"state": json.dumps(state)},
         )
-        self._move(draft, name)
+        _move(draft, self.path / name)
 
     def _read_arrays(self, name: str) -> Saved | None:
         try:
@@ -148,11 +156,6 @@ class TrialFolder:
         checkpoint = Checkpoint(state["round_number"], weights, _pool(state["pool"]))
         return Saved(checkpoint, fleet, state["rounds"], state["seconds"])
 
-    def _write_json(self, name: str, value: Record) -> None:
-        draft = self._draft(name)
-        draft.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
-        self._move(draft, name)
-
     def _read_json(self, name: str) -> Record | None:
         try:
             record: Record = json.loads((self.path / name).read_text())
@@ -160,13 +163,22 @@ class TrialFolder:
             return None
         return record
 
-    def _draft(self, name: str) -> Path:
-        return self.path / f"{name}.part"
 
-    def _move(self, draft: Path, name: str) -> None:
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(self.path / name)
+def write_json(path: Path, value: Record) -> None:
+    """Replace a file by this value."""
+    draft = _draft(path)
+    draft.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    _move(draft, path)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _move(draft: Path, path: Path) -> None:
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    draft.replace(path)
 
 
 def _pool(record: Mapping[str, Any] | None) -> Pool | None:

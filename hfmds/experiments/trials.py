@@ -95,8 +95,8 @@ def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> 
         raise ConfigurationError(f"{where}: {error}") from error
     test_images = settings.get("test_images")
     assert test_images is None or isinstance(test_images, int)
-    if test_images == len(data.dataset.test):
-        test_images = None
+    if test_images is not None and test_images >= len(data.dataset.test):
+        test_images = None  # all; one id for both
     return Trial(str(settings["data"]), data.label, data.digest, test_images, spec, recipe)
 
 

@@ -82,8 +82,7 @@ def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, tell: Connection) -
 
     folder = TrialFolder(setup.results, trial_id)
     try:
-        with folder.locked():
-            result = run_trial(trial, shelf.get(trial.data), folder, round_done, setup.save_seconds)
+        result = run_trial(trial, shelf.get(trial.data), folder, round_done, setup.save_seconds)
     except HfmdsError as error:
         return TrialBroke(trial_id, str(error))
     except Exception:  # noqa: BLE001 (a fault of ours must not stop the other trials)

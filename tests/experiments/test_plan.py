@@ -1,0 +1,137 @@
+"""From experiments to trials: what is shared, and what is refused before anything runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hfmds.errors import ConfigurationError
+from hfmds.experiments import library
+from hfmds.experiments.config import read_experiment
+from hfmds.experiments.outline import outline_from
+from hfmds.experiments.plan import Plan, make_plan
+from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, some_data
+
+
+def a_plan(folder: Path, text: str = CONFIG) -> Plan:
+    return make_plan(an_experiment(folder, text), a_shelf())
+
+
+def shipped(name: str) -> Plan:
+    experiment = read_experiment(library.find(name), "small")
+    # Digits are too few for forty devices with a hundred images.
+    settings = {**experiment.settings, "split.samples_per_device": 20, "test_images": 40}
+    return make_plan(replace(experiment, settings=settings), a_shelf(), "digits:16")
+
+
+def test_every_arm_split_and_seed_has_its_trial(tmp_path: Path) -> None:
+    plan = a_plan(tmp_path)
+    places = [(cell.arm, cell.split, cell.seed) for cell in plan.outline.cells]
+    assert places == [
+        ("FedAvg", "two classes", 0), ("slow", "two classes", 0), ("HFMDS", "two classes", 0),
+        ("FedAvg", "two classes", 1), ("slow", "two classes", 1), ("HFMDS", "two classes", 1),
+    ]  # fmt: skip
+    trial = plan.trials[plan.outline.cells[1].trial_id]
+    assert trial.recipe.training.learning_rate == 0.005
+    assert trial.seed == 0
+    assert [t.recipe.method.name for t in plan.trials_of(("HFMDS",))] == ["hfmds", "hfmds"]
+
+
+def test_tables_share_trials() -> None:
+    everything = set(shipped("table2").trials)
+    assert set(shipped("table3").trials) <= everything
+    assert set(shipped("convergence").trials) == everything
+    assert set(shipped("tsne").trials) <= everything
+    # Of table4 the two ablations are its own, under two splits, with three seeds.
+    assert len(set(shipped("table4").trials) - everything) == 2 * 2 * 3
+    # Of the mu sweep: not 0 and 0.5, nor the controls.
+    sweep = shipped("mu_sweep")
+    assert len(set(sweep.trials) - everything) == 3 * 2 * 3
+    assert len(sweep.outline.cells) == 4 * 5 * 2 * 3
+    # Ten of ten active devices are all of them; one local epoch is everybody's.
+    assert len(set(shipped("clients_sweep").trials) - everything) == 6 * 2 * 3
+    assert len(set(shipped("epochs_sweep").trials) - everything) == 5 * 2 * 3
+
+
+def test_an_id_is_of_what_determines_the_result_alone() -> None:
+    data = some_data()
+    trial = a_trial(data)
+    assert a_trial(some_data(name="elsewhere/noise")).trial_id == trial.trial_id
+    assert a_trial(data, cohort_size=3).trial_id == trial.trial_id  # all three, either way
+    assert a_trial(data, test_images=100).trial_id == a_trial(data, test_images=None).trial_id
+    assert a_trial(data, hfmds__mu=2).trial_id == trial.trial_id  # FedAvg has no mu
+    others = [
+        a_trial(data, seed=1),
+        a_trial(some_data(seed=1)),
+        a_trial(data, cohort_size=2),
+        a_trial(data, test_images=30),
+        a_trial(data, split__devices=4),
+        a_trial(data, training__alpha=0.2),
+        a_trial(data, method="hfmds"),
+        a_trial(data, method="hfmds", hfmds__mu=2),
+        a_trial(data, rounds=5),
+    ]
+    assert len({trial.trial_id, *(other.trial_id for other in others)}) == len(others) + 1
+
+
+def test_an_id_stays_the_same_from_version_to_version() -> None:
+    """If this fails, stored results are not found any more. Was that meant?"""
+    assert a_trial().trial_id == "8d228ecc28670d4b"
+
+
+def test_methods_train_the_classifier_for_equally_many_rounds() -> None:
+    assert a_trial().recipe.rounds == 4
+    assert a_trial(method="fedgan").recipe.rounds == 2 + 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("classes_per_device: 2", "classes_per_device: 12"), "12 classes per device: must be 1 t"),
+        (("devices: 3", "devices: 0"), "0 devices: there must be at least 1"),
+        (("kind: label-skew", "kind: dirichlt"), "kind 'dirichlt' is unknown; did you mean diric"),
+        (("splits: [two classes]", "splits: [D: {split: {kind: dirichlet, classes_per_device: "
+         "null, concentration: 0}}]"), "Dirichlet concentration 0.0: must be above 0"),
+        (("samples_per_device: 8}", "samples_per_device: 99998}"), "ask for fewer"),
+        (("kind: label-skew, ", ""), "split.kind is not set"),
+        (("rounds: 4", "rounds: 0"), "rounds is 0; it must be at least 1"),
+        (("learning_rate: 0.05}", "learning_rate: -1}"), "training.learning_rate is -1.0; it must"),
+        (("test_images: 40", "test_images: 5"), "a subset of 5 images: must be 10"),
+        (("data: digits:16", "data: cifar11"), "'cifar11' is neither known nor a folder; did you"),
+        (("  data: digits:16\n", ""), "data is not set"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_before_anything_runs(
+    tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
+    assert change[0] in CONFIG
+    with pytest.raises(ConfigurationError) as raised:
+        a_plan(tmp_path, CONFIG.replace(*change))
+    assert message in str(raised.value)
+
+
+def test_an_error_of_a_trial_names_arm_and_split(tmp_path: Path) -> None:
+    text = CONFIG.replace("slow: {training.learning_rate: 0.005}", "slow: {split.devices: 0}")
+    with pytest.raises(ConfigurationError, match="arm 'slow', split 'two classes': 0 devices"):
+        a_plan(tmp_path, text)
+
+
+def test_an_outline_comes_back_from_its_record(tmp_path: Path) -> None:
+    text = CONFIG + (
+        "sweep: {setting: hfmds.mu, label: mu, values: [0, 1]}\n"
+        "report: tsne\ntsne: {panels: [HFMDS], mu: [0, 2], classes: 3}\n"
+        "paper_numbers: {accuracy: {HFMDS: {two classes: 50.1 ± 2.0}}}\n"
+    )
+    outline = a_plan(tmp_path, text).outline
+    again = outline_from(outline.record())
+    assert again.experiment == outline.experiment
+    assert again.cells == outline.cells
+    assert again.record() == outline.record()
+
+
+def test_splits_are_drawn_once_where_they_do_not_differ(tmp_path: Path) -> None:
+    swept = "sweep: {setting: %s, values: [3, 4]}\n"
+    assert len(a_plan(tmp_path, CONFIG + swept % "hfmds.mu").outline.splits) == 1
+    drawn = a_plan(tmp_path, CONFIG + swept % "split.devices").outline.splits
+    assert [one.summary.counts.shape for one in drawn] == [(3, 10), (4, 10)]
+    assert drawn[0].title == "digits:16, 2 classes per device, seed 0"

@@ -1,0 +1,58 @@
+"""Settings of configs: what is accepted, and what an error says."""
+
+import pytest
+
+from hfmds.errors import ConfigurationError
+from hfmds.experiments.vocabulary import KEYS, section, settings_from
+
+
+def test_keys_may_be_nested_or_dotted() -> None:
+    nested = settings_from({"training": {"alpha": 0.5}, "split": {"devices": 3}}, "here")
+    dotted = settings_from({"training.alpha": 0.5, "split.devices": 3}, "here")
+    assert nested == dotted == {"training.alpha": 0.5, "split.devices": 3}
+
+
+def test_every_setting_of_every_method_is_a_key() -> None:
+    assert KEYS["hfmds.mu"] == (float,)
+    assert KEYS["fedgan.gan_rounds"] == (int,)
+    assert KEYS["split.samples_per_device"] == (int, type(None))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"training.learnin_rate": 1}, "no setting training.learnin_rate; did you mean training.l"),
+        ({"classes_per_device": 2}, "did you mean split.classes_per_device?"),
+        ({"training": {"alpha": 0.5}, "training.alpha": 0.1}, "training.alpha is set twice"),
+        ({"rounds": True}, "rounds is True; it must be a whole number"),
+        ({"rounds": 2.5}, "rounds is 2.5; it must be a whole number"),
+        ({"rounds": None}, "rounds is None; it must be a whole number"),
+        ({"test_images": "all"}, "test_images is 'all'; it must be a whole number or null"),
+        ({"hfmds.mu": "much"}, "hfmds.mu is 'much'; it must be a number"),
+        ({"hfmds.mu": ".nan"}, "hfmds.mu is '.nan'; it must be a number"),
+        ({"method": 5}, "method is 5; it must be text"),
+        ({5: 5}, "5 is no name of a setting"),
+        ([1], "must be settings, such as rounds: 10"),
+    ],
+)
+def test_an_error_says_where_and_what(document: object, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        settings_from(document, "x.yaml: settings")
+    assert str(raised.value).startswith("x.yaml: settings")
+    assert message in str(raised.value)
+
+
+def test_numbers_take_whole_numbers_and_what_yaml_takes_for_text() -> None:
+    # YAML 1.1 reads 5e-4 as text: there is no dot in it.
+    settings = settings_from({"hfmds.mu": 2, "training.weight_decay": "5e-4"}, "here")
+    assert settings == {"hfmds.mu": 2.0, "training.weight_decay": 0.0005}
+    assert isinstance(settings["hfmds.mu"], float)
+
+
+def test_null_is_kept_where_it_means_something() -> None:
+    assert settings_from({"test_images": None}, "here") == {"test_images": None}
+
+
+def test_a_section_is_what_comes_after_its_dot() -> None:
+    settings = settings_from({"split.devices": 3, "training.alpha": 0.5}, "here")
+    assert section(settings, "split") == {"devices": 3}
