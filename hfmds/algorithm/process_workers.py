@@ -2,8 +2,7 @@
 
 Small batches gain little from a second thread; a second device at the same time gains all there is.
 The results are those of one thread in this process, to the bit, however many workers there are.
-Weights, shards and the pool pass through mapped files, so that a task costs a millisecond to hand
-over and not ten; only small values go through a pipe.
+How tasks and results pass between processes is in `handover`.
 """
 
 from __future__ import annotations
@@ -16,27 +15,21 @@ import signal
 import tempfile
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
+from hfmds.algorithm.handover import Delivery, Parcel, Shelf, deliver
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.seeds import Phase
-from hfmds.algorithm.types import LabelledImages
 from hfmds.errors import HfmdsError, Unavailable
 
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-
 _AHEAD = 4  # tasks per worker that may be under way or done before the first of them is taken
-_ALIGNMENT = 64  # bytes; what vector instructions like best
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's names for what mallopt sets
 
 
@@ -51,7 +44,7 @@ class ProcessWorkers:
         """As many processes, or one per core that this process may use."""
         count = processes or len(os.sched_getaffinity(0))
         self._folder = tempfile.TemporaryDirectory(prefix="hfmds-")
-        self._shelf = _Shelf(Path(self._folder.name))
+        self._shelf = Shelf(Path(self._folder.name))
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
         self._workers: list[_Worker] = []
         for number in range(count):
@@ -157,7 +150,7 @@ class _Task:
         """Take the answer, waiting for it; a result is taken off the worker's desk at once."""
         self._answer = self.worker.receive()
         self.answered = True
-        if isinstance(self._answer, _Delivery):
+        if isinstance(self._answer, Delivery):
             self._answer = self._answer.collect()
 
     def result(self) -> object:
@@ -173,115 +166,6 @@ def _await_one(tasks: Sequence[_Task]) -> None:
     for task in tasks:
         if task.worker.connection in ready:
             task.receive()
-
-
-# --- handing over -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Arrays in a file, one behind the other."""
-
-    path: Path
-    layout: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype, shape, offset
-
-    def mapped(self) -> dict[str, NDArray[Any]]:
-        """The arrays, read as they are touched; writing to them does not reach the file."""
-        return {
-            name: np.memmap(self.path, dtype, "c", offset, shape)
-            if np.prod(shape)
-            else np.empty(shape, dtype)
-            for name, dtype, shape, offset in self.layout
-        }
-
-
-def _store(path: Path, arrays: Arrays) -> _Stored:
-    layout = []
-    with path.open("wb") as file:
-        for name in arrays:
-            array = np.ascontiguousarray(arrays[name])
-            file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
-            layout.append((name, array.dtype.str, array.shape, file.tell()))
-            file.write(array.data)
-    return _Stored(path, tuple(layout))
-
-
-@dataclass(frozen=True, slots=True)
-class _Parcel:
-    """A `LocalWork` whose arrays are in files."""
-
-    rest: LocalWork
-    weights: _Stored
-    memory: _Stored | None
-    shard: _Stored
-    pool: _Stored | None
-
-    def open(self) -> LocalWork:
-        return replace(
-            self.rest,
-            weights=self.weights.mapped(),
-            memory=self.memory.mapped() if self.memory else {},
-            shard=LabelledImages(**self.shard.mapped()),
-            pool=LabelledImages(**self.pool.mapped()) if self.pool else None,
-        )
-
-
-class _Shelf:
-    """Files of what tasks share: each thing is written once, and kept while phases use it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._written = 0
-        # By id of the thing, which is kept, so that the id stays its own.
-        self._used: dict[int, tuple[object, _Stored]] = {}
-        self._used_before: dict[int, tuple[object, _Stored]] = {}
-
-    def begin_phase(self) -> None:
-        """Forget what neither this phase nor the one before has used."""
-        for key, (_, stored) in self._used_before.items():
-            if key not in self._used:
-                stored.path.unlink()
-        self._used_before, self._used = self._used, {}
-
-    def place(self, work: LocalWork) -> _Parcel:
-        """The task, its arrays on the shelf."""
-        empty = LabelledImages(work.shard.pixels[:1], work.shard.labels[:1])
-        return _Parcel(
-            replace(work, weights={}, memory={}, shard=empty, pool=None),
-            weights=self._stored(work.weights, work.weights),
-            memory=self._stored(work.memory, work.memory) if work.memory else None,
-            shard=self._stored(work.shard, _arrays_of(work.shard)),
-            pool=self._stored(work.pool, _arrays_of(work.pool)) if work.pool else None,
-        )
-
-    def _stored(self, thing: object, arrays: Arrays) -> _Stored:
-        key = id(thing)
-        if key not in self._used:
-            kept = self._used_before.get(key)
-            if kept is None:
-                self._written += 1
-                kept = thing, _store(self._folder / f"shared-{self._written}", arrays)
-            self._used[key] = kept
-        return self._used[key][1]
-
-
-def _arrays_of(images: LabelledImages) -> Arrays:
-    arrays: dict[str, NDArray[Any]] = {"pixels": images.pixels, "labels": images.labels}
-    return arrays if images.shares is None else {**arrays, "shares": images.shares}
-
-
-@dataclass(frozen=True, slots=True)
-class _Delivery:
-    """A trained model whose weights are on the worker's desk, until its next task."""
-
-    rest: TrainedModel
-    weights: _Stored
-    remembers_weights: bool  # as MOON does: then its memory need not travel beside them
-
-    def collect(self) -> TrainedModel:
-        weights = {name: np.array(array) for name, array in self.weights.mapped().items()}
-        memory = weights if self.remembers_weights else self.rest.memory
-        return replace(self.rest, weights=weights, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +191,7 @@ def _serve(connection: Connection, desk: Path) -> None:
             connection.send(_answer(phase, parcel, desk))
 
 
-def _answer(phase: Phase, parcel: _Parcel, desk: Path) -> object:
+def _answer(phase: Phase, parcel: Parcel, desk: Path) -> object:
     try:
         work = parcel.open()
         if phase == "synthesise":
@@ -317,9 +201,7 @@ def _answer(phase: Phase, parcel: _Parcel, desk: Path) -> object:
         return error
     except Exception:  # noqa: BLE001 (it is raised again on the other side)
         return _Fault(traceback.format_exc())
-    same = trained.memory is trained.weights
-    rest = replace(trained, weights={}, memory={} if same else trained.memory)
-    return _Delivery(rest, _store(desk, trained.weights), same)
+    return deliver(trained, desk)
 
 
 def keep_freed_memory() -> None:

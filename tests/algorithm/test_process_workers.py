@@ -15,7 +15,7 @@ from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.local_fleet import LocalFleet, Workers
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import FedGan, FedMix, Hfmds, Method, Moon
+from hfmds.algorithm.methods.settings import FedGan, FedGen, FedMix, Hfmds, Method, Moon
 from hfmds.algorithm.process_workers import ProcessWorkers
 from hfmds.algorithm.types import LabelledImages, RoundResult
 from hfmds.errors import InvalidInput, Unavailable
@@ -28,6 +28,7 @@ METHODS = (
     Hfmds(every_rounds=2, first_round=1, samples_per_device=4, steps=2),
     Moon(),
     FedMix(samples_per_device=3),
+    FedGen(generator_steps=2, generator_batch_size=4, hidden_size=8),  # has scalars
     FedGan(gan_rounds=1, width=4, noise_size=4, samples_per_device=4),
 )
 
