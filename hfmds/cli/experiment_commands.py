@@ -64,6 +64,9 @@ def run(
         list[str] | None,
         typer.Option(metavar="ARM", help="Run this arm alone; may be given several times."),
     ] = None,
+    save_seconds: Annotated[
+        float, typer.Option(min=0, help="How much work of a trial a kill may cost, at most.")
+    ] = 20.0,
 ) -> None:
     """Run an experiment, or what is missing of it, and write its report.
 
@@ -82,6 +85,7 @@ def run(
         out=out,
         workers=workers,
         only=tuple(only or ()),
+        save_seconds=save_seconds,
     )
     console = output()
     try:

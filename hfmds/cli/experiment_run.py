@@ -30,8 +30,6 @@ from hfmds.experiments.trials import Trial
 from hfmds.experiments.work_left import TimeLeft, TrialWork
 from hfmds.experiments.worker import TrialBroke, WorkerSetup
 
-_SAVE_SECONDS = 20.0  # of work that a kill may cost
-
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
@@ -46,6 +44,7 @@ class Wishes:
     out: Path
     workers: int | None
     only: tuple[str, ...]
+    save_seconds: float
 
 
 def run_experiment(console: Console, wishes: Wishes) -> None:
@@ -63,7 +62,7 @@ def run_experiment(console: Console, wishes: Wishes) -> None:
         raise ConfigurationError(
             f"cannot write to {folder.path}: {error.strerror}; choose another --out"
         ) from error
-    setup = WorkerSetup(folder.trials, wishes.data_root, _SAVE_SECONDS)
+    setup = WorkerSetup(folder.trials, wishes.data_root, wishes.save_seconds)
     workers = wishes.workers or os.cpu_count() or 1
     with _signals_interrupt():
         broken = _run_trials(console, plan.outline, plan.trials_of(arms), setup, workers)

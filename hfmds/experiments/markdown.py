@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hfmds.experiments.config import PaperNumber
+from hfmds.experiments.experiment import PaperNumber
 from hfmds.experiments.results import Summary
 
 NOTHING = "–"

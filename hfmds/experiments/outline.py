@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hfmds.data.split_summary import SplitSummary
-from hfmds.experiments.config import Experiment, PaperNumber, Sweep, Tsne
+from hfmds.experiments.experiment import Experiment, PaperNumber, Sweep, Tsne
 from hfmds.experiments.vocabulary import Value
 
 FORMAT = 1

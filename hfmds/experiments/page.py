@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hfmds.experiments.config import Experiment
+from hfmds.experiments.experiment import Experiment
 from hfmds.experiments.results import Results, summarise
 from hfmds.experiments.tables import (
     accuracy_tables,

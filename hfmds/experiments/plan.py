@@ -8,7 +8,7 @@ from typing import Any
 
 from hfmds.data.split_summary import SplitSummary, summarise_split
 from hfmds.errors import ConfigurationError
-from hfmds.experiments.config import Experiment
+from hfmds.experiments.experiment import Experiment
 from hfmds.experiments.loaded_data import DataShelf, LoadedData
 from hfmds.experiments.outline import Cell, DrawnSplit, Outline
 from hfmds.experiments.trials import Trial, build_trial

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hfmds.experiments.config import Experiment
+from hfmds.experiments.experiment import Experiment
 from hfmds.experiments.results import Results, deviation, mean, summarise
 from hfmds.experiments.tables import giga, psnr_values, value_text
 from hfmds.experiments.trial_folder import Record
@@ -75,9 +75,9 @@ def draw_curves(path: Path, results: Results, split: str) -> None:
     axes.set_xlabel("round (grey lines: new pool of HFMDS-FL)")
     axes.set_ylabel("accuracy on test images (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlim(left=1)
+    axes.margins(x=0.01)
     axes.set_ylim(bottom=0)
-    axes.set_title(f"{split}: mean and deviation over {len(experiment.seeds)} seeds")
+    axes.set_title(f"{split}: {_of_seeds(experiment)}")
     _legend_outside(axes)
     figure.savefig(path, dpi=_DPI)
 
@@ -134,7 +134,7 @@ def draw_sweep(path: Path, results: Results, split: str) -> None:
     axes.set_xticks(range(len(values)), [value_text(value) for value in values])
     axes.set_xlabel(experiment.sweep.label)
     axes.set_ylabel(f"accuracy (%), mean of the last {experiment.last_rounds} rounds")
-    axes.set_title(f"{split}: mean and deviation over {len(experiment.seeds)} seeds")
+    axes.set_title(f"{split}: {_of_seeds(experiment)}")
     _legend_outside(axes)
     figure.savefig(path, dpi=_DPI)
 
@@ -182,7 +182,9 @@ def draw_cost(path: Path, results: Results) -> None:
     cost.margins(x=0.14)
     cost.set_xlabel("GFLOPs per client and round")
     cost.set_title("Computation on a device")
-    cost.legend(frameon=False, fontsize="small", loc="lower right")
+    cost.legend(
+        frameon=False, fontsize="small", ncols=3, loc="upper center", bbox_to_anchor=(0.45, -0.12)
+    )
     figure.savefig(path, dpi=_DPI)
 
 
@@ -192,23 +194,25 @@ def draw_tsne(path: Path, experiment: Experiment, panels: Mapping[str, Record]) 
     FigureCanvasAgg(figure)
     plots = np.atleast_1d(np.array(figure.subplots(1, len(panels))))
     names: dict[str, str] = {}
+    shown_mus: list[float] = []
     for axes, (arm, panel) in zip(plots, panels.items(), strict=True):
         names |= panel["classes"]
         colours = dict(zip(panel["classes"], _CLASSES, strict=False))
         points = panel["points"]
         mus = sorted({p["mu"] for p in points if p["mu"] is not None})
+        shown_mus = mus or shown_mus
         for real in (True, False):
             own = [p for p in points if (p["kind"] == "real") == real]
             axes.scatter(
                 [p["x"] for p in own],
                 [p["y"] for p in own],
-                s=9 if real else 20,
+                s=9 if real else 16,
                 c=[_shade(colours[str(p["class"])], real, p["mu"], mus) for p in own],
                 marker="o" if real else "D",
                 linewidths=0 if real else 0.3,
                 edgecolors="none" if real else "white",
             )
-        axes.set_title(arm if not mus else f"{arm}, mu {', '.join(f'{mu:g}' for mu in mus)}")
+        axes.set_title(arm)
         axes.set_xticks([])
         axes.set_yticks([])
     handles = [
@@ -218,9 +222,17 @@ def draw_tsne(path: Path, experiment: Experiment, panels: Mapping[str, Record]) 
     handles.append(
         Line2D([], [], linestyle="", marker="o", color=_light(_INK, 0.65), ms=4, label="real")
     )
-    handles.append(Line2D([], [], linestyle="", marker="D", color=_INK, ms=5, label="synthetic"))
+    handles.append(
+        Line2D([], [], linestyle="", marker="D", color="#777777", ms=5, label="synthetic")
+    )
+    handles += [
+        Line2D([], [], linestyle="", marker="D", color=_shade("#777777", False, mu, shown_mus),
+               ms=5, label=f"mu = {mu:g}")
+        for mu in shown_mus
+    ]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.suptitle("Features by t-SNE; of HFMDS-FL darker means larger mu", fontsize="medium")
+    title = "Features of real images (light) and of synthetic ones, by t-SNE"
+    figure.suptitle(f"{title}; darker: larger mu" if shown_mus else title, fontsize="medium")
     figure.savefig(path, dpi=_DPI)
 
 
@@ -238,6 +250,11 @@ def _figure(width_inches: float, height_inches: float) -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     _tidy(axes)
     return figure, axes
+
+
+def _of_seeds(experiment: Experiment) -> str:
+    count = len(experiment.seeds)
+    return "one seed" if count == 1 else f"mean and deviation over {count} seeds"
 
 
 def _tidy(axes: Axes) -> None:
@@ -297,6 +314,6 @@ def _shade(
         return _light(colour, 0.7)
     if mu is None or len(mus) < 2:
         return _light(colour, 0.0)
-    dark = mus.index(mu) / (len(mus) - 1)  # 0: the class's colour, lightened; 1: near black
-    red, green, blue = (part * (1 - 0.75 * dark) for part in _light(colour, 0.25 * (1 - dark)))
+    dark = mus.index(mu) / (len(mus) - 1)  # 0: the class's colour, lightened; 1: nearly black
+    red, green, blue = (part * (1 - 0.8 * dark) for part in _light(colour, 0.35 * (1 - dark)))
     return red, green, blue

@@ -30,7 +30,6 @@ RoundDone = Callable[[int, int], None]
 """Hears of rounds done, and rounds in all."""
 
 _PACKAGES = ("hfmds-fl", "numpy", "torch")
-_SAVE_SECONDS = 20.0  # at least so much work between two checkpoints: a round may take 0.1 s
 
 
 class Stopped(BaseException):
@@ -42,12 +41,13 @@ def run_trial(
     data: LoadedData,
     folder: TrialFolder,
     round_done: RoundDone | None = None,
-    save_seconds: float = _SAVE_SECONDS,
+    save_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Record:
     """The trial's result, as stored; runs what is missing of it.
 
-    If another process is at the same trial, waits for it.
+    Saves after a round if that is `save_seconds` after the last time: a checkpoint may take longer
+    than a round. If another process is at the same trial, waits for it.
     """
     with folder.locked():
         stored = folder.result()

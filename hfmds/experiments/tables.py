@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfmds.experiments.config import Experiment, PaperNumber
+from hfmds.experiments.experiment import Experiment, PaperNumber
 from hfmds.experiments.markdown import (
     NOTHING,
     number,

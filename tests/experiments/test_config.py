@@ -6,7 +6,8 @@ import pytest
 
 from hfmds.errors import ConfigurationError
 from hfmds.experiments import library
-from hfmds.experiments.config import PaperNumber, Sweep, read_experiment, sizes_of
+from hfmds.experiments.config import read_experiment, sizes_of
+from hfmds.experiments.experiment import PaperNumber, Sweep
 from tests.experiments.tiny import CONFIG, an_experiment, write_config
 
 SHIPPED = [(name, size) for name in library.names() for size in sizes_of(library.find(name))]

@@ -1,0 +1,124 @@
+"""Experiments in processes of their own: killed, stopped, resumed, and in parallel."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hfmds.experiments.pool import TrialPool, TrialStarted
+from hfmds.experiments.running import run_trial
+from hfmds.experiments.trial_folder import CHECKPOINT, RESULT, TrialFolder
+from hfmds.experiments.worker import RoundDone, TrialBroke, TrialEnded, WorkerSetup
+from tests.experiments.tiny import CONFIG, a_shelf, a_trial, write_config
+
+pytestmark = pytest.mark.integration
+
+# Long enough to be killed on the way; one arm that diverges must not disturb the others.
+LONGER = (
+    CONFIG.replace("rounds: 4", "rounds: 20")
+    .replace("HFMDS: {method: hfmds}", "HFMDS: {method: hfmds}\n  MOON: {method: moon}")
+    .replace("HFMDS]", "HFMDS, MOON, wild: {training.learning_rate: 1.0e+30}]")
+)
+
+
+def start(config: Path, out: Path, workers: int) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).with_name("hfmds")), "experiment", "run", str(config)]
+    options = ["--out", str(out), "--workers", str(workers), "--save-seconds", "0"]
+    return subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # a group of its own, to be killed as a whole
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=150)
+    return output
+
+
+def wait_for_a_checkpoint(process: subprocess.Popen[str], out: Path, known: set[Path]) -> None:
+    """Until a trial that was not under way before has been saved."""
+    while process.poll() is None and not set(out.glob(f"trials/*/{CHECKPOINT}")) - known:
+        time.sleep(0.005)
+    assert process.poll() is None, "it ended before it could be killed"
+
+
+def results(out: Path) -> dict[str, bytes]:
+    return {path.parent.name: path.read_bytes() for path in out.glob(f"trials/*/{RESULT}")}
+
+
+def test_killed_and_stopped_on_the_way_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    config = write_config(tmp_path, LONGER)
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+
+    first = start(config, killed, workers=2)
+    wait_for_a_checkpoint(first, killed, set())
+    os.killpg(first.pid, signal.SIGKILL)
+    finish(first)
+    assert len(results(killed)) < 10
+
+    under_way = set(killed.glob(f"trials/*/{CHECKPOINT}"))
+    second = start(config, killed, workers=1)
+    wait_for_a_checkpoint(second, killed, under_way)
+    second.send_signal(signal.SIGTERM)  # the parent alone: it stops its workers
+    assert "The same command goes on from here." in finish(second)
+    assert second.returncode == 130
+    assert len(results(killed)) < 10
+
+    third = start(config, killed, workers=2)
+    output = finish(third)
+    assert third.returncode == 0, output
+    assert "10 of 10 cells" in output
+
+    alone = start(config, undisturbed, workers=1)
+    assert "10 trials, 0 of them done before; 1 at a time" in finish(alone)
+    assert len(results(undisturbed)) == 10
+    assert results(killed) == results(undisturbed)
+    numbers = [json.loads((out / "tiny-small" / "results.json").read_text())
+               for out in (killed, undisturbed)]  # fmt: skip
+    assert numbers[0]["results"] == numbers[1]["results"]
+    assert {one["arm"] for one in numbers[0]["results"] if one["status"] == "failed"} == {"wild"}
+    table = (killed / "tiny-small" / "table.md").read_text()
+    assert "| wild | – (2 of 2 diverged) |" in table
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
+    trial = a_trial(a_shelf().get("digits:16"), rounds=40)
+    events = []
+    with TrialPool(WorkerSetup(tmp_path / "pool", tmp_path, 0.0), workers=1) as pool:
+        for event in pool.run([trial]):
+            if event == RoundDone(trial.trial_id, 3) and event not in events:
+                kill_children()
+            events.append(event)
+    assert events.count(TrialStarted(trial.trial_id)) == 2
+    assert events[-1] == TrialEnded(trial.trial_id, None)
+    own = TrialFolder(tmp_path / "own", trial.trial_id)
+    expected = run_trial(trial, a_shelf().get("digits:16"), own)
+    assert TrialFolder(tmp_path / "pool", trial.trial_id).result() == expected
+
+
+def test_a_trial_that_keeps_killing_its_worker_is_given_up(tmp_path: Path) -> None:
+    trial = a_trial(a_shelf().get("digits:16"))
+    events = []
+    with TrialPool(WorkerSetup(tmp_path, tmp_path, 0.0), workers=1) as pool:
+        for event in pool.run([trial]):
+            if isinstance(event, TrialStarted):
+                kill_children()
+            events.append(event)
+    assert isinstance(events[-1], TrialBroke)
+    assert "ended with code -9, 2 times" in events[-1].reason
+
+
+def kill_children() -> None:
+    for child in multiprocessing.active_children():
+        child.kill()

@@ -1,0 +1,181 @@
+"""Pages and numbers, from results that were never computed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hfmds.errors import NotFound
+from hfmds.experiments.plan import Plan, make_plan
+from hfmds.experiments.report import ReportFolder, file_name, write_report
+from hfmds.experiments.results import read_results, summarise
+from hfmds.experiments.trial_folder import Record, TrialFolder, write_json
+from tests.experiments.tiny import CONFIG, a_shelf, an_experiment
+
+MADE = {"seconds": 36.0, "python": "3", "numpy": "2", "torch": "2", "code": "abc"}
+
+
+def a_result(accuracies: list[float], pool: bool = False, error: str | None = None) -> Record:
+    rounds: list[Record] = [
+        {"round": t, "accuracy": accuracy, "loss": 1.0, "training_loss": 1.0}
+        for t, accuracy in enumerate(accuracies, 1)
+    ]
+    if pool:
+        leakage = dict.fromkeys(
+            ("paired_p99", "paired_max", "nearest_mean", "nearest_p99", "nearest_max"), 11.0
+        )
+        for number, psnr in ((1, 8.0), (3, 9.0)):
+            rounds[number]["pool"] = {
+                "samples": 10 * number,
+                "leakage": {"paired_mean": psnr, **leakage},
+                "health": {
+                    "accuracy": 0.97, "gradient_ratio": 0.8, "real_margin": 1.0, "hard_margin": 0.5,
+                },
+            }  # fmt: skip
+    status = "failed" if error else "done"
+    return {"status": status, "error": error, "preparation_rounds": 0, "rounds": rounds}
+
+
+RESULTS = {
+    ("FedAvg", 0): a_result([0.1, 0.2, 0.30, 0.32]),
+    ("FedAvg", 1): a_result([0.1, 0.2, 0.20, 0.24]),
+    ("slow", 0): a_result([0.1, 0.2, 0.30, 0.34]),
+    ("slow", 1): a_result([0.1], error="round 2, device 'd': training diverged"),
+    ("HFMDS", 0): a_result([0.1, 0.3, 0.40, 0.42], pool=True),
+}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    text = CONFIG + "paper_numbers: {accuracy: {HFMDS: {two classes: 53.74 ± 0.26}}}\n"
+    return make_plan(an_experiment(tmp_path, text), a_shelf())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, plan: Plan) -> ReportFolder:
+    """Of six trials one diverged and one was not run."""
+    folder = ReportFolder(tmp_path / "out", "tiny", "small")
+    folder.keep_outline(plan.outline)
+    store(plan, folder)
+    return folder
+
+
+def store(plan: Plan, folder: ReportFolder) -> None:
+    for cell in plan.outline.cells:
+        if (cell.arm, cell.seed) in RESULTS:
+            own = TrialFolder(folder.trials, cell.trial_id)
+            own.path.mkdir(parents=True, exist_ok=True)
+            write_json(own.path / "result.json", RESULTS[cell.arm, cell.seed])
+            write_json(own.path / "made.json", MADE)
+
+
+def test_the_table_has_means_deviations_and_the_papers_numbers(folder: ReportFolder) -> None:
+    write_report(folder)
+    lines = (folder.path / "table.md").read_text().splitlines()
+    assert "**Not complete: 5 of 6 cells.**" in lines
+    # FedAvg: (31 + 22) / 2, and their deviation; slow and HFMDS have one seed.
+    assert "| FedAvg | 26.5 ± 6.4 | – |" in lines
+    assert "| slow (control) | 32.0 (1 of 2 diverged) | – |" in lines
+    assert "| HFMDS | **41.0 (1 of 2 not run)** | 53.74 ± 0.26 |" in lines
+    assert "| two classes: HFMDS | +10.0 (+10.0) | +9.0 (+9.0) |" in lines
+    assert "| two classes: slow | 32.0 | diverged |" in lines
+    assert "| two classes: HFMDS | 41.0 | – |" in lines
+    assert "| two classes: HFMDS | 30 | 9.0 | 11.0 | 11.0 | 97.0 | 0.80 | 1.00 | 0.50 |" in lines
+    assert any("seed 1 (trial" in line and "training diverged" in line for line in lines)
+    assert "![bars](bars.png)" in lines
+
+
+def test_every_picture_on_the_page_is_drawn(folder: ReportFolder) -> None:
+    write_report(folder)
+    page = (folder.path / "table.md").read_text()
+    pictures = sorted(path.name for path in folder.path.glob("*.png"))
+    assert pictures == ["bars.png", "curves-two-classes.png"]
+    for name in pictures:
+        assert f"]({name})" in page
+        with Image.open(folder.path / name) as image:
+            assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
+    assert not list(folder.path.glob(".*"))
+
+
+def test_the_numbers_are_all_there(folder: ReportFolder) -> None:
+    write_report(folder)
+    numbers = json.loads((folder.path / "results.json").read_text())
+    by_arm = {one["arm"]: one for one in numbers["summary"]}
+    assert by_arm["FedAvg"]["accuracy_mean"] == pytest.approx(0.265)
+    assert by_arm["FedAvg"]["accuracy_deviation"] == pytest.approx(0.0636396)
+    assert (by_arm["slow"]["done"], by_arm["slow"]["diverged"]) == (1, 1)
+    assert [one["status"] for one in numbers["results"]] == [
+        "done", "done", "done", "done", "failed", "missing",
+    ]  # fmt: skip
+    assert numbers["results"][2]["curve"] == [0.1, 0.3, 0.40, 0.42]
+    # 10 images at 8 dB and 30 at 9 dB
+    assert numbers["psnr"] == [{"arm": "HFMDS", "split": "two classes", "by_seed": [8.75]}]
+    assert numbers["experiment"]["settings"]["rounds"] == 4
+    assert len(numbers["made"]) == 5
+
+
+def test_rounds_before_the_classifier_are_not_part_of_its_curve(
+    plan: Plan, folder: ReportFolder
+) -> None:
+    own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
+    write_json(
+        own.path / "result.json", {**a_result([0.0, 0.0, 0.5, 0.7]), "preparation_rounds": 2}
+    )
+    first = read_results(plan.outline, folder.trials).cells[0]
+    assert first.curve == (0.5, 0.7)
+    assert first.score == pytest.approx(0.6)
+
+
+def test_a_deviation_needs_two_seeds(plan: Plan, folder: ReportFolder) -> None:
+    results = read_results(plan.outline, folder.trials)
+    alone = summarise(results.at("HFMDS", "two classes"))
+    assert (alone.seeds, alone.done, alone.deviation) == (2, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("addition", "line", "picture"),
+    [
+        (
+            "report: convergence\n",
+            "| HFMDS | 10.0 | 30.0 | 40.0 | 42.0 | 2 |",
+            "curves-two-classes.png",
+        ),
+        (
+            "report: cost\n",
+            "| HFMDS | 8.75 | – | 2.50 | – |",
+            "cost.png",
+        ),
+        (
+            "sweep: {setting: hfmds.mu, label: mu, values: [0.5]}\n",
+            "| accuracy (%) | mu 0.5 |",
+            "sweep-two-classes.png",
+        ),
+    ],
+)
+def test_other_reports(tmp_path: Path, addition: str, line: str, picture: str) -> None:
+    plan = make_plan(an_experiment(tmp_path, CONFIG + addition), a_shelf())
+    folder = ReportFolder(tmp_path / "out", "tiny", "small")
+    folder.keep_outline(plan.outline)
+    store(plan, folder)
+    cost = {
+        "training": 2e9, "synthesis": 1e9, "refresh_interval": 2, "preparation": 0, "rounds": 4,
+        "per_round": 2.5e9,
+    }  # fmt: skip
+    for cell in plan.outline.cells:
+        if cell.arm == "HFMDS" and cell.seed == 0:
+            TrialFolder(folder.trials, cell.trial_id).keep_cost(cost)
+    write_report(folder)
+    assert line in (folder.path / "table.md").read_text().splitlines()
+    assert (folder.path / picture).exists()
+
+
+def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="run the experiment first"):
+        write_report(ReportFolder(tmp_path, "table2", "small"))
+
+
+def test_pictures_have_plain_names() -> None:
+    assert file_name("curves", "Dir(0.01)") == "curves-dir-0.01.png"
+    assert file_name("split", "2 classes/client") == "split-2-classes-client.png"
