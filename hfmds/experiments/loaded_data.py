@@ -41,8 +41,8 @@ class LoadedData:
 
     @property
     def label(self) -> str:
-        """Its name; of a folder only the last part, for results may be published."""
-        return Path(self.dataset.name).name
+        """Its name as results show it."""
+        return folder_label(self.dataset.name)
 
     def record(self) -> dict[str, Any]:
         """What it is, as JSON knows it."""
@@ -82,6 +82,11 @@ class DataShelf:
             )
             self._loaded[name] = LoadedData.of(dataset)
         return self._loaded[name]
+
+
+def folder_label(name: str) -> str:
+    """A data set's name; of a folder only the last part, for results may be published."""
+    return Path(name).resolve().name if "/" in name else name
 
 
 def _digest(dataset: Dataset) -> str:

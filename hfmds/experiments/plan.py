@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hfmds.data.split_summary import SplitSummary, summarise_split
 from hfmds.errors import ConfigurationError
 from hfmds.experiments.experiment import Experiment
-from hfmds.experiments.loaded_data import DataShelf, LoadedData
+from hfmds.experiments.loaded_data import DataShelf, LoadedData, folder_label
 from hfmds.experiments.outline import Cell, DrawnSplit, Outline
 from hfmds.experiments.trials import Trial, build_trial
 from hfmds.experiments.vocabulary import Settings, Value
@@ -42,18 +42,22 @@ class _Place:
 
 
 def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None) -> Plan:
-    """The trials of the experiment; `data`, if given, is used instead of the config's."""
+    """The trials of the experiment; `data`, if given, is used instead of the settings' own.
+
+    A split that names its data set keeps it.
+    """
+    if data is not None:
+        experiment = replace(experiment, settings={**experiment.settings, "data": data})
     cells: list[Cell] = []
     trials: dict[str, Trial] = {}
     drawn: dict[tuple[str, bytes], DrawnSplit] = {}
     described: dict[str, dict[str, Any]] = {}
     summaries = _Summaries()
     for place in _places(experiment):
-        name = data if data is not None else place.settings.get("data")
-        if name is None:
-            raise ConfigurationError(f"{experiment.name}: data is not set; name a data set")
-        loaded = shelf.get(str(name))
-        trial = build_trial({**place.settings, "data": name}, place.seed, loaded, place.where)
+        if "data" not in place.settings:
+            raise ConfigurationError(f"{place.where}: data is not set; name a data set")
+        loaded = shelf.get(str(place.settings["data"]))
+        trial = build_trial(place.settings, place.seed, loaded, place.where)
         summary = summaries.of(trial, loaded, place.where)
         if place.seed == experiment.seeds[0]:
             # Of equal splits the first: most sweeps leave the split alone.
@@ -63,8 +67,23 @@ def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None)
         described[loaded.label] = loaded.record()
         trials.setdefault(trial.trial_id, trial)
         cells.append(Cell(place.arm, place.split, place.value, place.seed, trial.trial_id))
-    outline = Outline(experiment, described, tuple(cells), tuple(drawn.values()))
+    outline = Outline(_published(experiment), described, tuple(cells), tuple(drawn.values()))
     return Plan(outline, trials)
+
+
+def _published(experiment: Experiment) -> Experiment:
+    """As reports show it: of a folder's path only the last part is anybody's business."""
+
+    def shown(settings: Settings) -> Settings:
+        data = settings.get("data")
+        return settings if data is None else {**settings, "data": folder_label(str(data))}
+
+    return replace(
+        experiment,
+        settings=shown(experiment.settings),
+        splits={name: shown(own) for name, own in experiment.splits.items()},
+        arms={name: shown(own) for name, own in experiment.arms.items()},
+    )
 
 
 def _places(experiment: Experiment) -> Iterator[_Place]:

@@ -1,9 +1,12 @@
 """From experiments to trials: what is shared, and what is refused before anything runs."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from hfmds.errors import ConfigurationError
 from hfmds.experiments import library
@@ -128,6 +131,34 @@ def test_an_outline_comes_back_from_its_record(tmp_path: Path) -> None:
     assert again.experiment == outline.experiment
     assert again.cells == outline.cells
     assert again.record() == outline.record()
+
+
+def test_another_data_set_is_for_splits_that_name_none(tmp_path: Path) -> None:
+    text = CONFIG.replace("two classes: {}", "two classes: {}\n  twenty: {data: 'digits:20'}")
+    text = text.replace("splits: [two", "splits: [twenty, two")
+    plan = make_plan(an_experiment(tmp_path, text), a_shelf(), "digits:18")
+    by_split = {cell.split: plan.trials[cell.trial_id] for cell in plan.outline.cells}
+    assert by_split["two classes"].recipe.model.height == 18
+    assert by_split["twenty"].recipe.model.height == 20
+    assert sorted(plan.outline.data) == ["digits:18", "digits:20"]
+
+
+def test_a_folders_path_is_not_published(tmp_path: Path) -> None:
+    folder = tmp_path / "private" / "pictures"
+    for part, count in (("train", 30), ("test", 3)):
+        for number in range(2 * count):
+            file = folder / part / "ab"[number % 2] / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.full((16, 16), number, np.uint8)
+            Image.fromarray(pixels).save(file)
+    text = CONFIG.replace("test_images: 40", "test_images: 4")
+    plan = make_plan(an_experiment(tmp_path, text), a_shelf(), str(folder))
+    record = json.dumps(
+        [plan.outline.record(), *(trial.record() for trial in plan.trials.values())]
+    )
+    assert "private" not in record
+    assert plan.outline.experiment.settings["data"] == "pictures"
+    assert next(iter(plan.trials.values())).data == str(folder)
 
 
 def test_splits_are_drawn_once_where_they_do_not_differ(tmp_path: Path) -> None:
