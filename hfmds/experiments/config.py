@@ -2,7 +2,7 @@
 
     title: Accuracy of eight methods      # one line, for lists and tables
     paper: Table 2                        # what of the paper it is
-    include: common.yaml                  # a file beside it, on which this one builds
+    include: common.yaml                  # a file beside it, or ours, on which this one builds
     settings: {rounds: 100}               # of all trials; the keys are in `vocabulary`
     known_splits: {...}                   # names for settings, for `splits`
     known_arms: {...}                     # the same for `arms`
@@ -31,6 +31,7 @@ import yaml
 
 from hfmds.algorithm.methods.settings import METHODS
 from hfmds.errors import ConfigurationError
+from hfmds.experiments import library
 from hfmds.experiments.config_values import (
     chosen,
     count,
@@ -119,8 +120,13 @@ def _documents(path: Path) -> list[tuple[dict[str, Any], str]]:
         document = _read(following)
         files.insert(0, (document, following.name))
         included = document.get("include")
-        following = following.parent / included if included else None
+        following = _beside(following, included) if included else None
     return files
+
+
+def _beside(path: Path, included: str) -> Path:
+    beside, ours = path.parent / included, library.FOLDER / included
+    return ours if ours.is_file() and not beside.exists() else beside
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from hfmds.data.split_summary import SplitSummary
+from hfmds.errors import ConfigurationError
 from hfmds.experiments.experiment import Experiment, PaperNumber, Sweep, Tsne
 from hfmds.experiments.vocabulary import Value
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class Outline:
 
 def outline_from(record: dict[str, Any]) -> Outline:
     """An outline from its record."""
+    if record.get("format") != FORMAT:
+        raise ConfigurationError(
+            f"the outline is of format {record.get('format')}, this program reads {FORMAT}; run "
+            "the experiment again: trials that are done are not repeated"
+        )
     described = record["experiment"]
     sweep, tsne = described["sweep"], described["tsne"]
     experiment = Experiment(

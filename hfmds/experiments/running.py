@@ -149,7 +149,7 @@ def _versions() -> Record:
     found: Record = {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "code": _code_digest(),
+        "code": _CODE,
     }
     for package in _PACKAGES:
         try:
@@ -167,3 +167,6 @@ def _code_digest() -> str:
         for source in sorted((package / room).rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:12]
+
+
+_CODE = _code_digest()  # now: the files may change while this process goes on with what it has

@@ -78,6 +78,13 @@ def test_later_layers_win(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_ours_can_be_included_from_anywhere(tmp_path: Path) -> None:
+    text = "title: x\ninclude: common.yaml\nsplits: [Dir(0.05)]\narms: [FedAvg]\ncontrols: []\n"
+    experiment = an_experiment(tmp_path, text)
+    assert experiment.settings["hfmds.steps"] == 60
+    assert experiment.splits["Dir(0.05)"]["split.concentration"] == 0.05
+
+
 def test_a_size_replaces_lists(tmp_path: Path) -> None:
     assert an_experiment(tmp_path).seeds == (0, 1)
     assert an_experiment(tmp_path, size="one").seeds == (0,)

@@ -133,6 +133,12 @@ def test_an_outline_comes_back_from_its_record(tmp_path: Path) -> None:
     assert again.record() == outline.record()
 
 
+def test_an_outline_of_another_version_is_refused(tmp_path: Path) -> None:
+    record = a_plan(tmp_path).outline.record()
+    with pytest.raises(ConfigurationError, match="is of format 1, this program reads 2"):
+        outline_from({**record, "format": 1})
+
+
 def test_another_data_set_is_for_splits_that_name_none(tmp_path: Path) -> None:
     text = CONFIG.replace("two classes: {}", "two classes: {}\n  twenty: {data: 'digits:20'}")
     text = text.replace("splits: [two", "splits: [twenty, two")
