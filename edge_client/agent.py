@@ -24,6 +24,7 @@ from hfmds.wire.types import (
     Finished,
     RetryLater,
     TrainWork,
+    UnreadableTask,
     UpdateReport,
 )
 
@@ -70,6 +71,10 @@ class Agent:
                     failures = 0 if await self._take(task) else failures + 1
                     if failures:  # whatever is wrong here, the coordinator must not feel it
                         await self._sleep(self._backoff.ceiling(failures))
+                case UnreadableTask() as task:
+                    failures += 1
+                    await self._refuse(task)
+                    await self._sleep(self._backoff.ceiling(failures))
                 case RetryLater(after_seconds, reason):
                     if reason != idle_reason:
                         log.info("waiting for work: %s", reason)
@@ -79,7 +84,7 @@ class Agent:
                     log.info("no more work: %s", reason)
                     return
 
-    async def _check_in(self) -> Assignment | RetryLater | Finished:
+    async def _check_in(self) -> Assignment | UnreadableTask | RetryLater | Finished:
         try:
             return await self._coordinator.check_in(self._profile, self._wait_seconds, self._run_id)
         except NotFound as error:
@@ -100,19 +105,30 @@ class Agent:
                 outcome = "late"
             except HfmdsError as error:
                 log.error("task failed: %s", error)  # foreseen: no traceback
-                await self._report_failure(task, str(error))
+                await self._report_failure(task.task_id, str(error))
                 outcome = "failed"
             except Exception as error:
                 log.exception("task failed")
                 # The text of an error nobody foresaw might quote real data: it stays here.
                 reason = f"unexpected {type(error).__name__}; the device's log has more"
-                await self._report_failure(task, reason)
+                await self._report_failure(task.task_id, reason)
                 outcome = "failed"
             else:
                 log.info("%s", _summary(task, report))
                 outcome = "accepted"
         self._metrics.tasks.labels(kind, outcome).inc()
         return outcome != "failed"
+
+    async def _refuse(self, task: UnreadableTask) -> None:
+        """Give up a task of a later version: other runs may have work that this one can do."""
+        reason = (
+            f"edge client {self._profile.software_version} cannot read its task "
+            f"({task.problem}); upgrade the device"
+        )
+        with log_context(run=task.run_id, task=task.task_id):
+            log.error("task failed: %s", reason)
+            await self._report_failure(task.task_id, reason)
+        self._metrics.tasks.labels("unknown", "failed").inc()
 
     async def _while_leased(self, task: Assignment, work: Coroutine[Any, Any, Report]) -> Report:
         """The result of `work`, unless the lease ends first: then its error, the work cancelled."""
@@ -134,9 +150,9 @@ class Agent:
             # While the coordinator is away the work goes on: it may be back in time.
             lease_seconds = await self._to_coordinator(self._coordinator.renew_lease, task.task_id)
 
-    async def _report_failure(self, task: Assignment, reason: str) -> None:
+    async def _report_failure(self, task_id: str, reason: str) -> None:
         try:
-            await self._to_coordinator(self._coordinator.report_failure, task.task_id, reason)
+            await self._to_coordinator(self._coordinator.report_failure, task_id, reason)
         except HfmdsError as error:  # the task is over anyway
             log.info("the failure was not taken: %s", error)
 

@@ -18,7 +18,8 @@ class EdgeMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tasks = Counter(
             "hfmds_edge_tasks_total",
-            "Tasks by kind (train, synthesise) and outcome (accepted, late, failed).",
+            "Tasks by kind (train, synthesise; unknown: of a later version) and outcome "
+            "(accepted, late, failed).",
             ("kind", "outcome"),
             registry=registry,
         )

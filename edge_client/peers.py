@@ -20,6 +20,7 @@ from hfmds.wire.types import (
     RetryLater,
     Snapshot,
     SynthesisReport,
+    UnreadableTask,
     UpdateReport,
 )
 
@@ -29,7 +30,7 @@ class Coordinator(Protocol):
 
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
-    ) -> Assignment | RetryLater | Finished: ...
+    ) -> Assignment | UnreadableTask | RetryLater | Finished: ...
 
     async def renew_lease(self, task_id: str) -> float: ...
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
+from hfmds.cli.console import complain, output
 from hfmds.cli.downloads import download_model
 from hfmds.cli.following import FollowedRun, follow
 from hfmds.cli.interrupts import run_interruptible
@@ -70,13 +70,15 @@ def list_runs(
     as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
     """List all runs, newest first."""
-    runs = ask_coordinator(coordinator, lambda client: client.list_runs())
+    runs, unreadable = ask_coordinator(coordinator, lambda client: client.list_runs())
     if as_json:
         typer.echo(to_json(runs))
     elif runs:
         output().print(runs_table(runs))
-    else:
+    elif not unreadable:
         output().print("no runs yet; create one with: hfmds run create")
+    for run in unreadable:
+        complain(f"run {run.run_id} cannot be shown: {run.problem}; upgrade this hfmds")
 
 
 @app.command()

@@ -7,12 +7,13 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from hfmds.errors import InvalidInput
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
 from hfmds.v1 import admin_pb2 as pb
 from hfmds.v1.admin_pb2_grpc import AdminServiceStub
 from hfmds.wire.runs import device_from, round_from, run_from, spec_message
-from hfmds.wire.types import Device, Round, Run, RunSpec
+from hfmds.wire.types import Device, Round, Run, RunSpec, UnreadableRun
 
 _CALL_SECONDS = 30.0
 
@@ -33,15 +34,20 @@ class AdminClient:
         request = pb.CreateRunRequest(run_id=run_id, spec=spec_message(spec))
         return run_from((await self._call(self._stub.CreateRun, request)).run)
 
-    async def list_runs(self) -> tuple[Run, ...]:
-        """All runs, newest first."""
+    async def list_runs(self) -> tuple[tuple[Run, ...], tuple[UnreadableRun, ...]]:
+        """All runs, newest first: those that can be read, and those that cannot."""
         runs: list[Run] = []
+        unreadable: list[UnreadableRun] = []
         request = pb.ListRunsRequest()
         while True:
             response = await self._call(self._stub.ListRuns, request)
-            runs += map(run_from, response.runs)
+            for message in response.runs:
+                try:
+                    runs.append(run_from(message))
+                except InvalidInput as error:  # of a later version: no reason to hide the others
+                    unreadable.append(UnreadableRun(message.run_id, str(error)))
             if not response.next_page_token:
-                return tuple(runs)
+                return tuple(runs), tuple(unreadable)
             request.page_token = response.next_page_token
 
     async def get_run(self, run_id: str) -> Run:

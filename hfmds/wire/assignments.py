@@ -28,6 +28,7 @@ from hfmds.wire.types import (
     SynthesiseWork,
     SynthesisReport,
     TrainWork,
+    UnreadableTask,
     UpdateReport,
     require_id,
 )
@@ -111,11 +112,19 @@ def outcome_message(outcome: Assignment | RetryLater | Finished) -> pb.CheckInRe
             return pb.CheckInResponse(finished=pb.Finished(**flat_fields(outcome)))
 
 
-def outcome_from(message: pb.CheckInResponse) -> Assignment | RetryLater | Finished:
-    """From the wire."""
+def outcome_from(
+    message: pb.CheckInResponse,
+) -> Assignment | UnreadableTask | RetryLater | Finished:
+    """From the wire. A task that cannot be read is still the device's, so its id is kept."""
     match message.WhichOneof("outcome"):
         case "assignment":
-            return assignment_from(message.assignment)
+            task = message.assignment
+            try:
+                return assignment_from(task)
+            except InvalidInput as error:
+                return UnreadableTask(
+                    require_id(task.task_id, "task_id"), task.run_id[:128], str(error)
+                )
         case "retry_later":
             return flat_value(RetryLater, message.retry_later)
         case "finished":

@@ -25,6 +25,7 @@ from hfmds.wire.types import (
     Finished,
     RetryLater,
     SynthesisReport,
+    UnreadableTask,
     UpdateReport,
     UploadState,
 )
@@ -48,7 +49,7 @@ class CoordinatorClient:
 
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
-    ) -> Assignment | RetryLater | Finished:
+    ) -> Assignment | UnreadableTask | RetryLater | Finished:
         """Ask for work, waiting for it at most so long."""
         request = pb.CheckInRequest(
             device_id=self._device_id,

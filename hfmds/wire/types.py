@@ -71,6 +71,15 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableTask:
+    """A leased task this version cannot read, as of a method that came later: to be given up."""
+
+    task_id: str
+    run_id: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class RetryLater:
     """No work now."""
 
@@ -210,6 +219,14 @@ class Run:
     progress: Progress | None
     completed_rounds: int
     last_round: Round | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRun:
+    """A run this version cannot read, as of a method that came later."""
+
+    run_id: str
+    problem: str
 
 
 class DeviceState(enum.Enum):

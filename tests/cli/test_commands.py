@@ -82,6 +82,21 @@ def test_list(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert run["created_at"] == "2026-03-01T12:30:00+00:00"
 
 
+def test_a_run_of_a_later_version_does_not_hide_the_others(
+    coordinator: FakeCoordinator, capsys: Output
+) -> None:
+    coordinator.runs = {name: a_run(name) for name in ("old", "new")}
+    coordinator.of_later_version = {"new"}
+    assert main(["run", "list", "--json"]) == 0
+    said = capsys.readouterr()
+    assert [run["run_id"] for run in json.loads(said.out)] == ["old"]
+    assert "run new cannot be shown: Recipe.method is missing, or of a kind" in said.err
+    assert "upgrade this hfmds" in said.err
+    del coordinator.runs["old"]
+    assert main(["run", "list"]) == 0
+    assert "no runs yet" not in capsys.readouterr().out
+
+
 def test_show(coordinator: FakeCoordinator, capsys: Output) -> None:
     coordinator.runs["run-1"] = a_run(completed_rounds=1)
     coordinator.rounds = [a_round(1)]

@@ -51,9 +51,12 @@ from hfmds.wire.types import (
     SynthesiseWork,
     SynthesisReport,
     TrainWork,
+    UnreadableTask,
     UpdateReport,
     UploadState,
 )
+
+Outcome = Assignment | UnreadableTask | RetryLater | Finished
 
 MODEL = ModelSpec("fake", channels=1, height=2, width=2, classes=3)
 RECIPE = Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=9, method=Hfmds())
@@ -133,7 +136,7 @@ class Shelf:
 class FakeCoordinator(Faults):
     """Hands out its `work` in order, then says Finished."""
 
-    def __init__(self, *work: Assignment | RetryLater | Finished) -> None:
+    def __init__(self, *work: Outcome) -> None:
         super().__init__()
         self.work = list(work)
         self.shelf = Shelf()
@@ -146,7 +149,7 @@ class FakeCoordinator(Faults):
 
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
-    ) -> Assignment | RetryLater | Finished:
+    ) -> Outcome:
         self.meet("check_in")
         self.profiles.append(profile)
         return self.work.pop(0) if self.work else Finished("the run is over")
@@ -297,11 +300,11 @@ class Device:
     def __post_init__(self) -> None:
         self.slept: list[float] = []
 
-    def work(self, *work: Assignment | RetryLater | Finished) -> None:
+    def work(self, *work: Outcome) -> None:
         """Run the device through this work, until the coordinator has no more."""
         asyncio.run(self.life(*work))
 
-    async def life(self, *work: Assignment | RetryLater | Finished) -> None:
+    async def life(self, *work: Outcome) -> None:
         self.coordinator.work.extend(work)
         state = DeviceState(self.folder, "dev-1")
         try:

@@ -24,6 +24,7 @@ from hfmds.errors import (
     Unavailable,
     WrongState,
 )
+from hfmds.wire.assignments import outcome_from, outcome_message
 from hfmds.wire.tensors import encode_batch, encode_weights
 from hfmds.wire.types import Finished, RetryLater
 from tests.edge_client.fakes import (
@@ -403,6 +404,23 @@ def test_failure_that_nobody_wants_to_hear_is_no_trouble(
     device.engine.error = InvalidInput("no")
     device.coordinator.errors["report_failure"] = [answer]
     device.work(device.train_task())
+
+
+def test_a_task_of_a_later_version_is_given_up_and_the_device_goes_on(device: Device) -> None:
+    message = outcome_message(device.train_task("later"))
+    message.assignment.recipe.ClearField("method")
+    later = bytes([15 << 3 | 2, 0])  # an empty message in field 15: a method of a later version
+    recipe = message.assignment.recipe.SerializeToString() + later
+    message.assignment.recipe.ParseFromString(recipe)
+    received = outcome_from(type(message).FromString(message.SerializeToString()))
+    device.work(received, device.train_task("t2", 2))
+    assert device.coordinator.failures == {
+        "later": "edge client 1.0 cannot read its task (Recipe.method is missing, or of a kind "
+        "this version does not know); upgrade the device"
+    }
+    assert list(device.coordinator.updates) == ["t2"]
+    assert device.slept[0] == 0.5  # a backoff, so that a fleet does not ask without end
+    assert device.metric("tasks_total", kind="unknown", outcome="failed") == 1
 
 
 def test_unknown_snapshot_is_reported(device: Device) -> None:
