@@ -7,10 +7,11 @@ torch, so it is imported when a data set is read, not before.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,17 +71,34 @@ def load_kind(name: str, kind: Any, root: Path, download: bool) -> Parts:
 
 
 def _fetch(name: str, kind: Any, root: Path, faults: list[_Fault], by_hand: str) -> None:
-    for fault in faults:
-        if fault.problem:  # torchvision takes a MNIST file that exists for whole
-            fault.path.unlink()
     try:
-        kind(root, download=True)
+        with _set_aside([fault.path for fault in faults if fault.problem]):
+            kind(root, download=True)
     except (RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError(
             f"data set {name} could not be fetched into {root} ({reason}); "
-            f"check the connection, or {by_hand}"
+            f"check the connection and that the folder can be written, or {by_hand}"
         ) from error
+
+
+@contextlib.contextmanager
+def _set_aside(paths: Sequence[Path]) -> Iterator[None]:
+    """Broken files out of the way: torchvision takes a MNIST file that exists for whole.
+
+    Without a connection a broken file is all there is, so one that was not replaced comes back.
+    """
+    moves = [(path, path.with_name(f"{path.name}.broken")) for path in paths]
+    try:
+        for path, aside in moves:
+            path.replace(aside)
+        yield
+    finally:
+        for path, aside in moves:
+            if path.exists():
+                aside.unlink(missing_ok=True)
+            elif aside.exists():
+                aside.replace(path)
 
 
 def _labelled(part: Any) -> LabelledImages:

@@ -136,6 +136,27 @@ def test_an_asked_for_download_replaces_a_broken_file_of_mnist(tmp_path: Path):
     write_files(raw, mnist_archives() | mnist_files() | {TRAIN_IMAGES: b"half"})
     train, _, _ = load_kind("mnist", small_mnist(), tmp_path, download=True)
     assert train.pixels[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert {path.name for path in raw.iterdir()} == mnist_archives().keys() | mnist_files().keys()
+
+
+def test_a_failed_download_leaves_broken_files_as_they_were(tmp_path: Path):
+    raw = tmp_path / "SmallMnist" / "raw"
+    files = mnist_files() | {TRAIN_IMAGES: b"half", TRAIN_LABELS: b"third"}
+    write_files(raw, files)
+    with pytest.raises(ConfigurationError, match="mnist could not be fetched"):
+        load_kind("mnist", small_mnist(), tmp_path, download=True)
+    assert {path.name: path.read_bytes() for path in raw.iterdir()} == files
+
+
+def test_what_came_before_a_download_failed_is_kept(tmp_path: Path):
+    raw = tmp_path / "SmallMnist" / "raw"
+    broken = {TRAIN_IMAGES: b"half", TRAIN_LABELS: b"third"}
+    archive = f"{TRAIN_IMAGES}.gz"  # there, so only the labels have to come from nowhere
+    write_files(raw, mnist_files() | broken | {archive: mnist_archives()[archive]})
+    with pytest.raises(ConfigurationError, match="mnist could not be fetched"):
+        load_kind("mnist", small_mnist(), tmp_path, download=True)
+    assert (raw / TRAIN_IMAGES).read_bytes() == mnist_files()[TRAIN_IMAGES]
+    assert (raw / TRAIN_LABELS).read_bytes() == b"third"
 
 
 def test_whole_data_need_no_download_even_if_asked_for(tmp_path: Path):
