@@ -169,7 +169,9 @@ def _serve(line: Connection, threads: int | None, share: slice) -> None:
             if job is None:
                 multiply()
             else:
-                for work in works.setdefault(job, job.works()[share]):
+                if job not in works:
+                    works[job] = job.works()[share]
+                for work in works[job]:
                     plain(work)
             line.send(None)
 
@@ -183,8 +185,11 @@ class Ours:
 
     def do(self, case: Case) -> None:
         """Train the case's devices."""
-        works = self._works.setdefault(case, case.works())
-        for _ in self._workers.train(works):
+        if case not in self._works:
+            self._works[case] = case.works()
+        # New weights each time, as in each round.
+        weights = dict(self._works[case][0].weights)
+        for _ in self._workers.train(replace(w, weights=weights) for w in self._works[case]):
             pass
 
 

@@ -261,9 +261,9 @@ class Dispatch:
         if not blobs.contains(update):
             raise WrongState(f"update {update} is not uploaded; upload it, then submit again")
         received = StoredWeights(blobs.local_path(update), f"update {update}")
-        received.require_like(
-            self._trained_shapes(task), f"update {update} of device {task.device_id!r}"
-        )
+        whose = f"update {update} of device {task.device_id!r}"
+        received.require_like(self._trained_shapes(task), whose)
+        self._runs.get(task.key.run_id).spec.recipe.method.check_update(received, whose)
 
     async def _accept(
         self, task: Task, result: Digest, report: UpdateReport | SynthesisReport

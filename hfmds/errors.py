@@ -3,7 +3,8 @@
 HfmdsError
 ├── ConfigurationError   a setting, file or data set is wrong          the operator fixes it
 ├── InvalidInput         a message, tensor or image is malformed       the sender fixes it
-│   └── CorruptData      bytes do not match their digest               the sender sends them again
+│   ├── CorruptData      bytes do not match their digest               the sender sends them again
+│   └── Diverged         learning left the finite numbers              lower the rate it names
 ├── NotFound             a named thing does not exist
 ├── Conflict             the name is taken by something different
 ├── WrongState           the thing exists but cannot do that now
@@ -37,6 +38,10 @@ class InvalidInput(HfmdsError):
 
 class CorruptData(InvalidInput):
     """Bytes do not match the digest they were announced under."""
+
+
+class Diverged(InvalidInput):
+    """A loss, an image or a weight is no longer a finite number."""
 
 
 class NotFound(HfmdsError):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.types import Traffic, Update, Weights
-from hfmds.errors import InvalidInput, Unavailable
+from hfmds.errors import Diverged, InvalidInput, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +70,5 @@ def _add(sums: dict[str, NDArray[np.float64]], update: Update) -> None:
                 f"{whose} has {name!r} of shape {list(array.shape)}, the model {list(total.shape)}"
             )
         if not np.isfinite(array).all():
-            raise InvalidInput(f"{whose} has a value in {name!r} that is not a finite number")
+            raise Diverged(f"{whose} has a value in {name!r} that is not a finite number")
         total += array

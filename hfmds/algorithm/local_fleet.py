@@ -222,4 +222,4 @@ def _by_device(
         try:
             yield device_id, next(results)
         except InvalidInput as error:
-            raise InvalidInput(f"round {round_number}, device {device_id!r}: {error}") from error
+            raise type(error)(f"round {round_number}, device {device_id!r}: {error}") from error

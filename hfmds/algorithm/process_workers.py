@@ -27,7 +27,7 @@ from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
 from hfmds.algorithm.handover import Delivery, Parcel, Shelf, deliver
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.seeds import Phase
-from hfmds.errors import HfmdsError, Unavailable
+from hfmds.errors import HfmdsError, InvalidInput, Unavailable, WrongState
 
 _AHEAD = 4  # tasks per worker that may be under way or done before the first of them is taken
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's names for what mallopt sets
@@ -42,18 +42,22 @@ class ProcessWorkers:
 
     def __init__(self, processes: int | None = None) -> None:
         """As many processes, or one per core that this process may use."""
-        count = processes or len(os.sched_getaffinity(0))
+        count = len(os.sched_getaffinity(0)) if processes is None else processes
+        if count < 1:
+            raise InvalidInput(f"{count} worker processes: there must be at least 1")
         self._folder = tempfile.TemporaryDirectory(prefix="hfmds-")
         self._shelf = Shelf(Path(self._folder.name))
+        self._workers = [self._start(number) for number in range(count)]
+        self._under_way: deque[_Task] = deque()  # of the phase begun last
+
+    def _start(self, number: int) -> _Worker:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        self._workers: list[_Worker] = []
-        for number in range(count):
-            ours, theirs = context.Pipe()
-            desk = Path(self._folder.name) / f"worker-{number}"
-            process = context.Process(target=_serve, args=(theirs, desk), daemon=True)
-            process.start()
-            theirs.close()  # so that a dead worker's end is closed, and its silence noticed
-            self._workers.append(_Worker(process, ours))
+        ours, theirs = context.Pipe()
+        desk = Path(self._folder.name) / f"worker-{number}"
+        process = context.Process(target=_serve, args=(theirs, desk), daemon=True)
+        process.start()
+        theirs.close()  # so that a dead worker's end is closed, and its silence noticed
+        return _Worker(process, ours)
 
     def __enter__(self) -> ProcessWorkers:
         return self
@@ -83,12 +87,13 @@ class ProcessWorkers:
 
     def _perform(self, phase: Phase, works: Iterable[LocalWork]) -> Iterator[Any]:
         """Each task's result, in the order of the tasks; its error is raised in its place."""
-        self._shelf.begin_phase()
+        under_way = self._begin_phase()
         waiting = iter(works)
-        under_way: deque[_Task] = deque()  # or done, but not yet taken
         more = True
         try:
             while more or under_way:
+                if self._under_way is not under_way:
+                    raise WrongState("another phase has begun; take all results of one first")
                 for worker in self._idle(under_way):
                     if len(under_way) >= _AHEAD * len(self._workers):
                         break
@@ -102,11 +107,21 @@ class ProcessWorkers:
                     _await_one([task for task in under_way if not task.answered])
                 while under_way and under_way[0].answered:
                     yield under_way.popleft().result()
-        finally:  # also when nobody wants the rest: the pipes must be empty for the next phase
-            for task in under_way:
-                if not task.answered:
-                    with contextlib.suppress(Unavailable):
-                        task.receive()
+        finally:  # also when nobody wants the rest
+            _drain(under_way)
+
+    def _begin_phase(self) -> deque[_Task]:
+        """A new list of tasks, with idle workers: what an earlier phase left is waited for."""
+        if not self._workers:
+            raise WrongState("these workers are closed; make new ones")
+        _drain(self._under_way)
+        self._workers = [
+            worker if worker.process.is_alive() else self._start(number)
+            for number, worker in enumerate(self._workers)
+        ]
+        self._shelf.begin_phase()
+        self._under_way = deque()
+        return self._under_way
 
     def _idle(self, under_way: Iterable[_Task]) -> list[_Worker]:
         busy = [task.worker for task in under_way if not task.answered]
@@ -161,6 +176,14 @@ class _Task:
         return self._answer
 
 
+def _drain(tasks: Iterable[_Task]) -> None:
+    """Take answers that nobody waits for, so that the next ones are of the next tasks."""
+    for task in tasks:
+        if not task.answered:
+            with contextlib.suppress(Unavailable, OSError):  # gone, or closed: no answer comes
+                task.receive()
+
+
 def _await_one(tasks: Sequence[_Task]) -> None:
     ready = wait([task.worker.connection for task in tasks])
     for task in tasks:
@@ -196,12 +219,11 @@ def _answer(phase: Phase, parcel: Parcel, desk: Path) -> object:
         work = parcel.open()
         if phase == "synthesise":
             return method_of(work.recipe).synthesise(work)
-        trained = method_of(work.recipe).train(work)
+        return deliver(method_of(work.recipe).train(work), desk)
     except HfmdsError as error:
         return error
     except Exception:  # noqa: BLE001 (it is raised again on the other side)
         return _Fault(traceback.format_exc())
-    return deliver(trained, desk)
 
 
 def keep_freed_memory() -> None:

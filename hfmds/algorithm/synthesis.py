@@ -11,6 +11,8 @@ line says which reading was taken; docs/paper.md has the measurements behind the
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
@@ -27,7 +29,7 @@ from hfmds.algorithm.prototypes import update_prototypes
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
-from hfmds.errors import InvalidInput
+from hfmds.errors import Diverged
 
 _FLOOR = 1e-6  # added to every share, so that no logarithm is of zero
 _CHUNK = 256  # images at a time where no gradient is needed, to bound memory
@@ -75,13 +77,19 @@ def synthesise(
     optimiser = Adam([x], settings.learning_rate)
     for step in range(1, settings.steps + 1):
         l_hfm, l_c, _ = losses(x)
-        optimiser.step(settings.matching_weight * l_hfm + l_c)
+        loss = settings.matching_weight * l_hfm + l_c
+        optimiser.step(loss)
+        if not math.isfinite(loss.item()):
+            raise Diverged(
+                f"synthesis diverged: the loss is {loss.item()} at step {step} of "
+                f"{settings.steps}; lower hfmds.learning_rate, or check the incoming weights"
+            )
         if progress:
             progress(step, settings.steps)
 
-    if not torch.isfinite(x).all():
-        raise InvalidInput(
-            f"synthesis diverged within {settings.steps} steps: an image is not a finite number; "
+    if not torch.isfinite(x).all():  # by the last step, or by incoming weights and no step
+        raise Diverged(
+            f"synthesis diverged: after {settings.steps} steps an image is not a finite number; "
             "lower hfmds.learning_rate, or check the incoming weights"
         )
     # Clamped to valid pixels once, at the end; at every step made no difference.

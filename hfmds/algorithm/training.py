@@ -21,7 +21,7 @@ from hfmds.algorithm.recipes import TrainingRecipe
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import Weights
-from hfmds.errors import InvalidInput
+from hfmds.errors import Diverged
 
 Loss: TypeAlias = Callable[[Indices], Tensor]
 """The loss of one step, from the rows of the shard that are its real batch."""
@@ -128,7 +128,7 @@ def require_finite_loss(
 ) -> float:
     """The loss, unless training has diverged; `rate` is the setting to lower then."""
     if not math.isfinite(loss):
-        raise InvalidInput(
+        raise Diverged(
             f"training diverged: the loss is {loss} at step {step} of {steps}; "
             f"lower {rate}, or check the normalisation and the incoming weights"
         )

@@ -222,7 +222,10 @@ def test_divergence_names_round_device_and_step():
 
 def test_divergence_of_a_synthesis_names_round_and_device():
     broken = {**weights(), "hidden.bias": np.full(512, np.nan, np.float32)}
-    with pytest.raises(InvalidInput, match=r"round 3, device 'a': synthesis diverged within 3"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"round 3, device 'a': synthesis diverged: the loss is nan at step 1 of 3",
+    ):
         fleet().synthesise(3, broken)
 
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from hfmds.algorithm.methods.fedgan import FedGanMethod
+from hfmds.algorithm.methods.fedgen import FedGenMethod
+from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.settings import FedGan, FedGen
 from hfmds.algorithm.models import (
     build_model,
     initial_weights,
@@ -16,7 +21,7 @@ from hfmds.algorithm.models import (
 )
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.errors import InvalidInput
-from tests.algorithm.examples import SPEC, assert_same, weights
+from tests.algorithm.examples import RECIPE, SPEC, assert_same, weights
 
 
 def test_initial_weights_depend_on_the_seed_only():
@@ -60,6 +65,26 @@ def test_initial_weights_are_the_seeds_also_when_other_threads_build_models() ->
                 threads.submit(build_model, spec)
             for name, values in made.result().items():
                 assert np.array_equal(values, expected[name]), name
+
+
+def test_initial_weights_are_the_seeds_also_when_other_threads_build_other_networks() -> None:
+    """As in a coordinator with several runs, where FedGen's server step is one of the threads."""
+    gan = replace(RECIPE, method=FedGan(gan_rounds=1, width=4))
+    gen = replace(RECIPE, method=FedGen(hidden_size=8, generator_steps=1))
+    expected = initial_weights(SPEC, 3)
+    made = {recipe.method.name: first_checkpoint(recipe).weights for recipe in (gan, gen)}
+
+    def build() -> None:
+        FedGanMethod(gan)._networks_with(made["fedgan"])
+        FedGenMethod(gen)._generator_with(made["fedgen"])
+
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(10):
+            first = threads.submit(initial_weights, SPEC, 3)
+            others = [threads.submit(build) for _ in range(4)]
+            assert_same(first.result(), expected)
+            for other in others:
+                other.result()
 
 
 def test_weights_are_float32_whatever_a_network_keeps() -> None:

@@ -42,6 +42,17 @@ class BatchNormNet(nn.Module):
 
 register_architecture("batch-norm-net", BatchNormNet)
 
+
+class DropoutNet(BatchNormNet):
+    """A network that draws random numbers as it trains."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.features.append(nn.Dropout(0.5))
+
+
+register_architecture("dropout-net", DropoutNet)
+
 BATCHES = 6  # of 4 images, in each of the epochs
 
 
@@ -153,3 +164,19 @@ def test_batch_norms_statistics_are_averaged_over_devices():
     model = build_model(run.model)
     load_weights(model, odd)
     assert model.state_dict()["features.1.num_batches_tracked"] == 7
+
+
+def test_a_network_that_draws_numbers_repeats_with_the_tasks_seed_and_leaves_torchs_alone():
+    start = initial_weights(recipe("dropout-net").model, seed=0)
+
+    def trained(seed: int) -> Weights:
+        work = LocalWork(recipe("dropout-net"), 1, start, images(), seed)
+        return method_of(work.recipe).train(work).weights
+
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = trained(1)
+    torch.testing.assert_close(torch.rand(3), expected)
+    assert_same(first, trained(1))
+    assert not np.array_equal(first["classifier.bias"], trained(2)["classifier.bias"])

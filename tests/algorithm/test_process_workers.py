@@ -18,7 +18,7 @@ from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.methods.settings import FedGan, FedGen, FedMix, Hfmds, Method, Moon
 from hfmds.algorithm.process_workers import ProcessWorkers
 from hfmds.algorithm.types import LabelledImages, RoundResult
-from hfmds.errors import InvalidInput, Unavailable
+from hfmds.errors import Diverged, InvalidInput, Unavailable, WrongState
 from tests.algorithm.examples import RECIPE, assert_same, images, weights
 
 pytestmark = pytest.mark.integration
@@ -70,7 +70,7 @@ def test_a_task_that_fails_says_so_in_its_place_and_the_others_go_on(workers: Pr
     works = [work(images(8)), replace(work(images(8)), recipe=wild), work(images(9))]
     results = workers.train(works)
     assert next(results).samples == 8
-    with pytest.raises(InvalidInput, match="training diverged"):
+    with pytest.raises(Diverged, match="training diverged"):
         next(results)
     assert [trained.samples for trained in workers.train(works[2:])] == [9]
 
@@ -80,6 +80,14 @@ def test_results_nobody_takes_do_not_mix_with_those_of_the_next_phase(workers: P
     assert next(unwanted).samples == 5
     unwanted.close()
     assert [trained.samples for trained in workers.train([work(images(9))])] == [9]
+
+
+def test_a_phase_left_half_done_gives_way_to_the_next(workers: ProcessWorkers):
+    halted = workers.train(work(images(size)) for size in (5, 6, 7, 8))
+    assert next(halted).samples == 5
+    assert [trained.samples for trained in workers.train([work(images(9))])] == [9]
+    with pytest.raises(WrongState, match="another phase has begun"):
+        list(halted)
 
 
 def test_what_is_shared_is_written_once_and_forgotten_after_two_phases():
@@ -106,6 +114,15 @@ def test_a_killed_worker_is_an_error_that_says_so():
         os.kill(process_id, signal.SIGKILL)
         with pytest.raises(Unavailable, match=r"ended with code -9.*fewer workers"):
             list(single.train([work(images(5))]))
+        # The next phase has a new one.
+        assert [trained.samples for trained in single.train([work(images(6))])] == [6]
+    with pytest.raises(WrongState, match="closed"):
+        list(single.train([work(images(6))]))
+
+
+def test_there_must_be_a_worker():
+    with pytest.raises(InvalidInput, match="0 worker processes"):
+        ProcessWorkers(0)
 
 
 def test_results_stay_when_the_worker_does_the_next_task(workers: ProcessWorkers):

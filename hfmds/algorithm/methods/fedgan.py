@@ -123,9 +123,7 @@ class FedGanMethod(FedAvgMethod[FedGan]):
 
     def _train_gan(self, work: LocalWork, progress: Progress | None, device: str) -> TrainedModel:
         settings, shard = self.settings, work.shard
-        generator_net, discriminator = self._networks()
-        load_weights(generator_net, part_of(work.weights, "gan/generator"))
-        load_weights(discriminator, part_of(work.weights, "gan/discriminator"))
+        generator_net, discriminator = self._networks_with(work.weights)
         generator_net.to(device)
         discriminator.to(device)
         # FedGAN leaves the optimiser open. Adam starts anew each round, as SGD's momentum does.
@@ -174,8 +172,7 @@ class FedGanMethod(FedAvgMethod[FedGan]):
     ) -> Synthesis:
         """Images of the device's own classes, in its own proportions, by the averaged generator."""
         settings, shard = self.settings, work.shard
-        network, _ = self._networks()
-        load_weights(network, part_of(work.weights, "gan/generator"))
+        network, _ = self._networks_with(work.weights)
         network.to(device).eval()
         subset = choose(len(shard), settings.samples_per_device, generator(work.seed, "subset"))
         real = shard.take(subset)
@@ -200,6 +197,13 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         spec = self.recipe.model
         made = Generator(spec, self.recipe.normalisation, self.settings)
         return made, Discriminator(spec, self.settings)
+
+    def _networks_with(self, weights: Weights) -> tuple[Generator, Discriminator]:
+        with seeded(0):  # so as not to draw from what another run in this process is seeded with
+            made, judging = self._networks()
+        load_weights(made, part_of(weights, "gan/generator"))
+        load_weights(judging, part_of(weights, "gan/discriminator"))
+        return made, judging
 
 
 def _noise(count: int, settings: FedGan, random: np.random.Generator) -> Tensor:

@@ -12,6 +12,7 @@ adds the latent term below. Departures from the code are said at their line.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -24,17 +25,19 @@ from hfmds.algorithm.adam import Adam
 from hfmds.algorithm.aggregation import Aggregate
 from hfmds.algorithm.engine import LocalWork, Progress, TrainedModel
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.methods.settings import FedGen
+from hfmds.algorithm.methods.settings import LABEL_COUNTS, FedGen
 from hfmds.algorithm.models import build_model, load_weights, seeded, weights_of
 from hfmds.algorithm.parts import as_part, part_of
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.seeds import derive_seed, generator
-from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.training import LocalTraining, Loss, require_finite_loss
 from hfmds.algorithm.types import Update, Weights
+from hfmds.errors import Diverged
+
+log = logging.getLogger(__name__)
 
 _GENERATOR = "generator"
-_LABEL_COUNTS = "fedgen/label_counts"  # sent by each device; in w^t their mean
 
 
 class FeatureGenerator(nn.Module):
@@ -61,11 +64,11 @@ class FedGenMethod(FedAvgMethod[FedGen]):
     def first_weights(self, seed: int) -> Weights:
         classes = self.recipe.model.classes
         with seeded(derive_seed(seed, _GENERATOR)):
-            network = self._new_generator()
+            network = self._new_generator(_feature_count(self.recipe.model))
         return {
             **super().first_weights(seed),
             **as_part(_GENERATOR, weights_of(network)),
-            _LABEL_COUNTS: np.zeros(classes, np.float32),
+            LABEL_COUNTS: np.zeros(classes, np.float32),
         }
 
     # --- on a device ----------------------------------------------------------------------------
@@ -75,7 +78,7 @@ class FedGenMethod(FedAvgMethod[FedGen]):
     ) -> TrainedModel:
         trained = super().train(work, progress, device)
         counts = np.bincount(work.shard.labels, minlength=work.recipe.model.classes)
-        weights = {**trained.weights, _LABEL_COUNTS: counts.astype(np.float32)}
+        weights = {**trained.weights, LABEL_COUNTS: counts.astype(np.float32)}
         return TrainedModel(weights, trained.samples, trained.loss)
 
     def loss(self, training: LocalTraining) -> Loss:
@@ -84,7 +87,7 @@ class FedGenMethod(FedAvgMethod[FedGen]):
             return super().loss(training)
         model = training.model
         network = self._generator_with(work.weights).to(training.device).eval()
-        known = np.flatnonzero(work.weights[_LABEL_COUNTS])  # classes that the last cohort has
+        known = np.flatnonzero(work.weights[LABEL_COUNTS])  # classes that the last cohort has
         random = generator(work.seed, "generated")
         decay = settings.decay ** (work.round_number - 1)
 
@@ -117,13 +120,20 @@ class FedGenMethod(FedAvgMethod[FedGen]):
             """The updates, with their classifiers and class counts put aside on the way."""
             for update in updates:
                 yield update  # refused there unless it has all that is taken here
+                self.settings.check_update(update.weights, f"device {update.device_id!r}")
                 heads.append(_classifier_layers(update.weights))
-                counts.append(torch.tensor(update.weights[_LABEL_COUNTS]))
+                counts.append(torch.tensor(update.weights[LABEL_COUNTS]))
 
         mean = super().aggregate(round_number, weights, kept())
         network = self._generator_with(weights)
         seed = derive_seed(self.recipe.seed, _GENERATOR, round_number)
-        self._teach(network, heads, torch.stack(counts), seed)
+        try:
+            self._teach(network, heads, torch.stack(counts), seed)
+        except Diverged as error:
+            # The same updates would diverge again: without a generator better than the last, the
+            # run still goes on.
+            log.warning("round %d: the generator stays as it was: %s", round_number, error)
+            network = self._generator_with(weights)
         learned = {**mean.weights, **as_part(_GENERATOR, weights_of(network))}
         return Aggregate(learned, mean.devices, mean.loss, mean.traffic)
 
@@ -146,7 +156,7 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         # has no state but the weights, and a resumed run goes on to the bit. Nor do rate and
         # weights decay as theirs do (0.98 per round, 0.01).
         optimiser = Adam(list(network.parameters()), settings.generator_learning_rate)
-        for _ in range(settings.generator_steps):
+        for step in range(1, settings.generator_steps + 1):
             labels = torch.from_numpy(random.choice(known, settings.generator_batch_size))
             noise = _noise(network, len(labels), random)
             features = network(noise, labels)
@@ -159,16 +169,23 @@ class FedGenMethod(FedAvgMethod[FedGen]):
                     for head, share in zip(heads, shares, strict=True)
                 ]
             )
-            loss = agreement.sum(dim=0).mean()
-            optimiser.step(loss + settings.diversity_weight * diversity_loss(noise, features))
+            diversity = diversity_loss(noise, features)
+            loss = agreement.sum(dim=0).mean() + settings.diversity_weight * diversity
+            optimiser.step(loss)
+            require_finite_loss(
+                loss.item(), step, settings.generator_steps, "fedgen.generator_learning_rate"
+            )
+        if not all(torch.isfinite(p).all() for p in network.parameters()):
+            raise Diverged("a weight of the generator is not a finite number")
 
-    def _new_generator(self) -> FeatureGenerator:
-        spec = self.recipe.model
-        return FeatureGenerator(self.settings, spec.classes, _feature_count(spec))
+    def _new_generator(self, features: int) -> FeatureGenerator:
+        return FeatureGenerator(self.settings, self.recipe.model.classes, features)
 
     def _generator_with(self, weights: Weights) -> FeatureGenerator:
-        network = self._new_generator()
-        load_weights(network, part_of(weights, _GENERATOR))
+        own = part_of(weights, _GENERATOR)
+        with seeded(0):  # so as not to draw from what another run in this process is seeded with
+            network = self._new_generator(features=len(own["output.weight"]))
+        load_weights(network, own)
         return network
 
 

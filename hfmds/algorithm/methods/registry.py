@@ -29,6 +29,7 @@ from hfmds.algorithm.methods.settings import (
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.seeds import derive_seed
 from hfmds.algorithm.types import Checkpoint
+from hfmds.errors import InvalidInput
 
 _ACTORS: dict[type[Method], type[FedAvgMethod[Any]]] = {
     FedAvg: FedAvgMethod,
@@ -52,7 +53,16 @@ def first_checkpoint(recipe: Recipe) -> Checkpoint:
 
 
 def weights_bytes(recipe: Recipe) -> int:
-    """The size of a run's weights, with all parts of them, without making them."""
-    with torch.device("meta"):
-        weights = method_of(recipe).first_weights(0)
+    """The size of a run's weights, with all parts of them, without making them.
+
+    InvalidInput: they are so large that torch cannot even count them.
+    """
+    try:
+        with torch.device("meta"):
+            weights = method_of(recipe).first_weights(0)
+    except (RuntimeError, NotImplementedError, TypeError, OverflowError) as error:
+        raise InvalidInput(
+            f"the weights of {recipe.model.architecture} with method {recipe.method.name} are too "
+            "large to be counted; make the images, the classes or the method's networks smaller"
+        ) from error
     return sum(array.nbytes for array in weights.values())

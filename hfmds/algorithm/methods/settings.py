@@ -6,10 +6,14 @@ docs/methods.md has the table of methods, files, equations and defaults.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hfmds.algorithm.limits import require_above_zero, require_at_least, require_range
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.limits import require, require_above_zero, require_at_least, require_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,9 @@ class Method:
     def trains(self, weight: str, round_number: int) -> bool:
         """Whether devices change this weight in this round, and so send it back."""
         return True
+
+    def check_update(self, weights: Mapping[str, NDArray[np.float32]], whose: str) -> None:
+        """Refuse an update that has the right tensors but values the method cannot use."""
 
     @property
     def preparation_rounds(self) -> int:
@@ -65,6 +72,10 @@ class Moon(Method):
         require_above_zero(moon__temperature=self.temperature)
 
 
+LABEL_COUNTS = "fedgen/label_counts"
+"""The weight that holds how many images of each class a device has; in w^t, the mean of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class FedGen(Method):
     """FedGen (Zhu, Hong, Zhou, 2021): the server learns a generator of features for every class.
@@ -91,17 +102,28 @@ class FedGen(Method):
             fedgen__label_weight=self.label_weight,
             fedgen__latent_weight=self.latent_weight,
             fedgen__diversity_weight=self.diversity_weight,
-            fedgen__generator_steps=self.generator_steps,
         )
         require_range("fedgen.decay", self.decay, 0 < self.decay <= 1, "in (0, 1]")
-        require_at_least(1, fedgen__noise_size=self.noise_size)
-        require_at_least(1, fedgen__hidden_size=self.hidden_size)
-        # The diversity term compares generated features with each other.
-        require_at_least(2, fedgen__generator_batch_size=self.generator_batch_size)
+        # The server does this work for whoever creates a run: it must not be without end. The
+        # diversity term compares generated features with each other, so there are two or more.
+        for name, least, most in (
+            ("generator_steps", 0, 10_000),
+            ("generator_batch_size", 2, 4096),
+            ("noise_size", 1, 65_536),
+            ("hidden_size", 1, 65_536),
+        ):
+            _require_between(least, most, f"fedgen.{name}", getattr(self, name))
         require_above_zero(fedgen__generator_learning_rate=self.generator_learning_rate)
 
     def trains(self, weight: str, round_number: int) -> bool:
         return not weight.startswith("generator/")  # the server's work
+
+    def check_update(self, weights: Mapping[str, NDArray[np.float32]], whose: str) -> None:
+        counts = weights[LABEL_COUNTS]
+        require(
+            bool((counts >= 0).all()) and float(counts.sum()) >= 1,
+            f"{whose}: its class counts must not be negative, and at least one image in all",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +169,10 @@ class FedGan(Method):
             fedgan__gan_rounds=self.gan_rounds,
             fedgan__gan_epochs=self.gan_epochs,
             fedgan__gan_batch_size=self.gan_batch_size,
-            fedgan__noise_size=self.noise_size,
-            fedgan__width=self.width,
             fedgan__samples_per_device=self.samples_per_device,
         )
+        _require_between(1, 4096, "fedgan.noise_size", self.noise_size)
+        _require_between(1, 4096, "fedgan.width", self.width)
         require_above_zero(fedgan__gan_learning_rate=self.gan_learning_rate)
 
     def refreshes(self, round_number: int) -> bool:
@@ -198,6 +220,10 @@ class Hfmds(Method):
     def refreshes(self, round_number: int) -> bool:
         since_first = round_number - self.first_round
         return since_first >= 0 and since_first % self.every_rounds == 0
+
+
+def _require_between(least: int, most: int, name: str, value: int) -> None:
+    require_range(name, value, least <= value <= most, f"at least {least} and at most {most}")
 
 
 METHODS: dict[str, type[Method]] = {

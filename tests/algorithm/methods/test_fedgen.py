@@ -239,6 +239,22 @@ def test_an_update_without_class_counts_is_refused_by_its_devices_name():
         METHOD.aggregate(1, START, [UPDATES[0], without])
 
 
+@pytest.mark.parametrize("counts", [[4, -1, 1], [0, 0, 0]])
+def test_class_counts_that_cannot_be_are_refused_by_their_devices_name(counts: list[int]):
+    with pytest.raises(InvalidInput, match=r"device 'b': its class counts must not be negative"):
+        METHOD.aggregate(1, START, [UPDATES[0], update("b", 2, counts)])
+
+
+def test_a_generator_that_diverges_stays_as_it_was(caplog: pytest.LogCaptureFixture):
+    """The same updates would make it diverge again: a run must be able to go on."""
+    huge = {**UPDATES[1].weights, "classifier.weight": np.full((3, 512), 3e38, np.float32)}
+    after = METHOD.aggregate(1, START, [UPDATES[0], replace(UPDATES[1], weights=huge)]).weights
+    assert "round 1: the generator stays as it was: training diverged" in caplog.text
+    for name in START:
+        if name.startswith("generator/"):
+            np.testing.assert_array_equal(after[name], START[name])
+
+
 def test_training_goes_on_from_the_taught_generator():
     after = METHOD.aggregate(1, START, UPDATES).weights
     trained: TrainedModel = METHOD.train(work(FEDGEN, SHARD, after, round_number=2))
