@@ -14,8 +14,9 @@ from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint, weights_bytes
 from hfmds.algorithm.methods.settings import METHODS
 from hfmds.algorithm.parts import classifier_of
-from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.recipes import ModelSpec, Recipe
 from hfmds.algorithm.types import Checkpoint, Pool, RoundResult, Update, Weights
+from hfmds.errors import InvalidInput
 from tests.algorithm.examples import EVERY_METHOD, assert_same, images, recipe_for
 
 SHARDS = {"b": images(6, seed=1), "a": images(9, seed=2), "c": images(5, seed=3)}
@@ -99,6 +100,14 @@ def test_the_size_of_all_its_weights_is_known_without_making_them(name: str):
     start = first_checkpoint(recipe_for(name))
     counted = sum(4 * array.size for array in start.weights.values())
     assert weights_bytes(recipe_for(name)) == counted
+
+
+@pytest.mark.parametrize("side", [2**20, 2**31 - 1])
+def test_weights_too_large_to_be_counted_are_refused(side: int):
+    model = ModelSpec("paper-cnn", 1, side, side, 2**31 - 1)
+    huge = replace(recipe_for("fedgan"), model=model, class_names=())
+    with pytest.raises(InvalidInput, match="with method fedgan are too large to be counted"):
+        weights_bytes(huge)
 
 
 class WatchedFleet(LocalFleet):
