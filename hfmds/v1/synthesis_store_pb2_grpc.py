@@ -37,7 +37,8 @@ class SynthesisStoreServiceStub:
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
     and, in a pool that takes mixtures (see PoolSpec.with_shares), also
     shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
-    1 (within 0.001), and its label has the greatest
+    1 (within 0.001), and its label has the greatest; of equal
+    ones the lowest class number is the label
     A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
     later versions can add some.
 
@@ -100,7 +101,8 @@ class SynthesisStoreServiceServicer:
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
     and, in a pool that takes mixtures (see PoolSpec.with_shares), also
     shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
-    1 (within 0.001), and its label has the greatest
+    1 (within 0.001), and its label has the greatest; of equal
+    ones the lowest class number is the label
     A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
     later versions can add some.
 
@@ -237,7 +239,8 @@ class SynthesisStoreService:
     psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
     and, in a pool that takes mixtures (see PoolSpec.with_shares), also
     shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
-    1 (within 0.001), and its label has the greatest
+    1 (within 0.001), and its label has the greatest; of equal
+    ones the lowest class number is the label
     A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
     later versions can add some.
 
