@@ -26,7 +26,7 @@ from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages
 from hfmds.data import torchvision_files
 from hfmds.data.decoded import decoded
-from hfmds.data.folders import class_folders, describe, image_files, read_images
+from hfmds.data.folders import class_folders, describe, image_files, is_folder, read_images
 from hfmds.data.sources import load_images
 from hfmds.errors import ConfigurationError
 
@@ -90,7 +90,7 @@ def load_dataset(
         train, test = load_images(f"{name}#train"), load_images(f"{name}#test")
         return Dataset(name, train, test, tuple("0123456789"))
     folder = Path(name)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ConfigurationError(
             f"data set {name!r} is neither known nor a folder; {_nearest(name)}, "
             f"or give a folder with train/<class>/*.jpg and test/<class>/*.jpg"
@@ -153,7 +153,7 @@ def _load_folder(name: str, folder: Path, progress: Progress | None) -> Dataset:
 def _part_files(folder: Path, part: str) -> dict[str, list[Path]]:
     """Image files by class name."""
     remedy = f"put images in one folder per class, such as {folder / part / 'cat' / '1.jpg'}"
-    if not (folder / part).is_dir():
+    if not is_folder(folder / part):
         raise ConfigurationError(f"data set folder {folder} has no folder {part!r}; {remedy}")
     found = {path.name: image_files(path) for path in class_folders(folder / part)}
     if not found:

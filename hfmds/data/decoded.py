@@ -68,8 +68,8 @@ def _read(path: Path, fingerprint: bytes, count: int) -> NDArray[np.uint8] | Non
             if arrays["fingerprint"].tobytes() != fingerprint:
                 return None
             pixels: NDArray[np.uint8] = arrays["pixels"]  # zip checks its CRC
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
-        return None
+    except (OSError, EOFError, KeyError, ValueError, MemoryError, zipfile.BadZipFile):
+        return None  # if it is memory that lacks, decoding will say so
     fits = pixels.dtype == np.uint8 and pixels.ndim == 4 and len(pixels) == count
     return pixels if fits else None
 

@@ -6,7 +6,8 @@ one channel if grey; nothing is resized, so all must be of one size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,34 @@ _EIGHT_BIT_MODES |= {"CMYK", "YCbCr", "HSV", "LAB"}
 _REPORT_EVERY = 500  # images
 
 
+@contextlib.contextmanager
+def looking_at(path: Path) -> Iterator[None]:
+    """Where a look at a path fails (no permission, a bad disk), the operator hears of which."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{error.filename or path} cannot be read ({error.strerror or error}); "
+            "check the path and its permissions"
+        ) from error
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder; not being allowed to know is an error."""
+    with looking_at(path):
+        return path.is_dir()
+
+
 def class_folders(folder: Path) -> list[Path]:
     """The visible folders in a folder, by name."""
-    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    with looking_at(folder):
+        return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def image_files(class_folder: Path) -> list[Path]:
     """The images of one class, by name; there must be some."""
-    files = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+    with looking_at(class_folder):
+        files = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise ConfigurationError(
             f"class folder {class_folder} has no images; add some "
@@ -47,6 +68,25 @@ def read_images(
     One thread: for images this small Python's own work dominates, and it does not run in parallel.
     """
     first = _read_image(files[0])
+    try:
+        return _read_like(first, files, report)
+    except MemoryError as error:
+        raise ConfigurationError(
+            f"the {len(files)} images of {files[0].parent.parent}, each {describe(first.shape)}, "
+            f"need {len(files) * first.size / 1e9:.1f} GB, more than there is memory; "
+            "make them smaller, or put a subset of them in another folder"
+        ) from error
+
+
+def describe(shape: Sequence[int]) -> str:
+    """The form of an image, [channels, height, width], in words."""
+    channels, height, width = shape
+    return f"{height}x{width} {'grey' if channels == 1 else 'colour'}"
+
+
+def _read_like(
+    first: NDArray[np.uint8], files: Sequence[Path], report: Callable[[int], None] | None
+) -> NDArray[np.uint8]:
     pixels = np.empty((len(files), *first.shape), np.uint8)
     for count, file in enumerate(files, start=1):
         image = _read_image(file)
@@ -59,12 +99,6 @@ def read_images(
         if report and (count % _REPORT_EVERY == 0 or count == len(files)):
             report(count)
     return pixels
-
-
-def describe(shape: Sequence[int]) -> str:
-    """The form of an image, [channels, height, width], in words."""
-    channels, height, width = shape
-    return f"{height}x{width} {'grey' if channels == 1 else 'colour'}"
 
 
 def _read_image(file: Path) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LabelledImages
+from hfmds.data.folders import is_folder
 from hfmds.data.sources import load_images
 from hfmds.errors import ConfigurationError
 
@@ -65,7 +66,7 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
     errors, e.g. "the held-out set".
     """
     what = f"{what} {source}"
-    if Path(source).is_dir() and not class_names:
+    if is_folder(Path(source)) and not class_names:
         folder = str(Path(source).absolute())  # so that a folder called "digits" is a folder
         folders = _class_folders(folder)
         return NamedImages(what, load_images(folder, folders), folders, named_by_folders=True)

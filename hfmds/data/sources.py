@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 
 from hfmds.algorithm.types import LabelledImages
-from hfmds.data.folders import class_folders, image_files, read_images
+from hfmds.data.folders import class_folders, image_files, is_folder, looking_at, read_images
 from hfmds.errors import ConfigurationError
 
 _DIGITS = re.compile(r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?")
@@ -39,11 +39,13 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
     if digits := _DIGITS.fullmatch(source):
         return _load_digits(int(digits["side"] or _DIGITS_SIDE), digits["part"])
     path = Path(source)
-    if path.is_dir():
+    if is_folder(path):
         return _load_folder(path, class_names)
-    if path.is_file() and path.suffix == ".npz":
+    with looking_at(path):
+        exists, is_file = path.exists(), path.is_file()
+    if is_file and path.suffix == ".npz":
         return _load_npz(path)
-    problem = "is neither a folder nor an .npz file" if path.exists() else "does not exist"
+    problem = "is neither a folder nor an .npz file" if exists else "does not exist"
     raise ConfigurationError(
         f"data source {source!r} {problem}; "
         "give a folder of class folders, an .npz file, or digits[:SIZE][#train|#test]"
@@ -128,6 +130,10 @@ def _load_npz(path: Path) -> LabelledImages:
             pixels, labels = arrays["images"], arrays["labels"]
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigurationError(f"{path} cannot be read as .npz ({error}); {remedy}") from error
+    except MemoryError as error:
+        raise ConfigurationError(
+            f"{path} needs more memory than there is; put fewer or smaller images in it"
+        ) from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4:
         raise ConfigurationError(
             f"{path}: images are {pixels.dtype} {list(pixels.shape)}, "

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from hfmds.algorithm.types import LabelledImages
+from hfmds.data.folders import looking_at
 from hfmds.errors import ConfigurationError
 
 _KINDS = {
@@ -46,9 +47,15 @@ def load(name: str, root: Path, download: bool) -> Parts:
     """A data set of `NAMES` in `root`; if it is not whole there, fetched only with `download`."""
     try:
         from torchvision import datasets  # heavy, and only needed here
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"data set {name} needs torchvision: install hfmds-fl[torch], or use a folder of images"
+        ) from error
+    # Built for another torch it fails in any of these ways: a missing operator, library or name.
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"data set {name} needs torchvision, which cannot be imported ({_in_a_line(error)}); "
+            "install a torchvision that fits the torch here, or use a folder of images"
         ) from error
     return load_kind(name, getattr(datasets, _KINDS[name]), root, download)
 
@@ -56,7 +63,8 @@ def load(name: str, root: Path, download: bool) -> Parts:
 def load_kind(name: str, kind: Any, root: Path, download: bool) -> Parts:
     """A data set of a kind: torchvision's class, which knows its files and where they come from."""
     is_cifar = hasattr(kind, "base_folder")
-    faults = list(_cifar_faults(kind, root) if is_cifar else _idx_faults(kind, root))
+    with looking_at(root):
+        faults = list(_cifar_faults(kind, root) if is_cifar else _idx_faults(kind, root))
     by_hand = _cifar_by_hand(kind, root) if is_cifar else _idx_by_hand(kind, root)
     if faults and not download:
         raise ConfigurationError(
@@ -75,9 +83,8 @@ def _fetch(name: str, kind: Any, root: Path, faults: list[_Fault], by_hand: str)
         with _set_aside([fault.path for fault in faults if fault.problem]):
             kind(root, download=True)
     except (RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split())
         raise ConfigurationError(
-            f"data set {name} could not be fetched into {root} ({reason}); "
+            f"data set {name} could not be fetched into {root} ({_in_a_line(error)}); "
             f"check the connection and that the folder can be written, or {by_hand}"
         ) from error
 
@@ -99,6 +106,10 @@ def _set_aside(paths: Sequence[Path]) -> Iterator[None]:
                 aside.unlink(missing_ok=True)
             elif aside.exists():
                 aside.replace(path)
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _labelled(part: Any) -> LabelledImages:

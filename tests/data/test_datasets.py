@@ -122,6 +122,11 @@ def test_a_link_to_nothing_is_named(tmp_path: Path):
         load_dataset(name, NOWHERE)
 
 
+def test_a_name_too_long_for_a_folder_is_refused():
+    with pytest.raises(ConfigurationError, match=r"^xxx\S+ cannot be read \(.+\); check the path"):
+        load_dataset("x" * 300, NOWHERE)
+
+
 def test_parts_of_two_forms_are_refused(tmp_path: Path):
     write_image(tmp_path / "train" / "a" / "1.png")
     write_image(tmp_path / "test" / "a" / "1.png", mode="RGB")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +133,11 @@ def test_an_unreadable_image_is_refused(tmp_path: Path):
         load_images(str(tmp_path))
 
 
+def test_a_name_too_long_for_a_file_is_refused():
+    with pytest.raises(ConfigurationError, match=r"^xxx\S+ cannot be read \(.+\); check the path"):
+        load_images("x" * 300)
+
+
 PIXELS, LABELS = np.zeros((2, 1, 3, 3), np.uint8), np.zeros(2, np.int64)
 
 
@@ -157,6 +164,17 @@ def test_an_npz_of_another_form_is_refused(tmp_path: Path, arrays: dict, message
 def test_an_npz_that_is_none_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "shard.npz").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"shard.npz cannot be read as .npz"):
+        load_images(str(tmp_path / "shard.npz"))
+
+
+def test_an_npz_larger_than_memory_is_refused(tmp_path: Path):
+    header = io.BytesIO()
+    form = {"descr": "|u1", "fortran_order": False, "shape": (10**15, 1, 3, 3)}
+    np.lib.format.write_array_header_1_0(header, form)
+    with zipfile.ZipFile(tmp_path / "shard.npz", "w") as archive:
+        archive.writestr("images.npy", header.getvalue())
+        archive.writestr("labels.npy", b"")
+    with pytest.raises(ConfigurationError, match=r"shard.npz needs more memory .*; put fewer or"):
         load_images(str(tmp_path / "shard.npz"))
 
 

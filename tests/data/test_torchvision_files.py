@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,41 @@ def test_whole_data_need_no_download_even_if_asked_for(tmp_path: Path):
     write_files(tmp_path / "cifar-10-batches-py", cifar_files())
     train, _, _ = load_kind("cifar10", small_cifar(), tmp_path, download=True)  # from nowhere
     assert len(train) == 5
+
+
+def test_a_root_that_cannot_be_looked_at_is_named(tmp_path: Path):
+    root = tmp_path / ("x" * 300)  # longer than a name may be; stops an administrator, too
+    for kind in (small_mnist(), small_cifar()):
+        with pytest.raises(ConfigurationError, match=r"/xxx\S+ cannot be read \(.+\); check the"):
+            load_kind("some", kind, root, download=False)
+
+
+@pytest.mark.parametrize(
+    ("torchvision", "message"),
+    [
+        (
+            "raise RuntimeError('operator torchvision::nms does not exist')",
+            "data set mnist needs torchvision, which cannot be imported (operator torchvision::nms",
+        ),
+        (
+            "raise ModuleNotFoundError(\"No module named 'torch'\")",
+            "data set mnist needs torchvision: install hfmds-fl[torch], or use a folder",
+        ),
+    ],
+)
+def test_a_torchvision_that_does_not_work_is_a_clear_error(
+    tmp_path: Path, torchvision: str, message: str
+):
+    write_files(tmp_path, {"torchvision.py": torchvision.encode()})
+    program = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from hfmds.data.torchvision_files import load; from hfmds.errors import HfmdsError\n"
+        "try: load('mnist', Path('no-data-root'), download=False)\n"
+        "except HfmdsError as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout.startswith(message), result.stderr
 
 
 def test_a_failed_download_says_what_to_do(tmp_path: Path):
