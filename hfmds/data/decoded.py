@@ -24,6 +24,7 @@ FILE_NAME = ".hfmds-decoded.npz"
 _FORM = 1  # of the file; a change of what decoding means must raise it
 # A file changed twice within one tick of the file system's clock may look unchanged. FAT's is 2 s.
 _SETTLED_NS = 3_000_000_000
+_ABANDONED_NS = 3_600_000_000_000  # nobody writes for an hour
 
 
 def decoded(
@@ -44,6 +45,7 @@ def decoded(
     pixels = decode()
     if changed_ns + _SETTLED_NS < started_ns:
         with contextlib.suppress(OSError):  # it can be done without
+            _remove_abandoned(folder / FILE_NAME, clock_ns())
             # Were files changed meanwhile, nobody will find this fingerprint again.
             _write(folder / FILE_NAME, fingerprint, pixels)
     return pixels
@@ -74,8 +76,37 @@ def _read(path: Path, fingerprint: bytes, count: int) -> NDArray[np.uint8] | Non
     return pixels if fits else None
 
 
+def _remove_abandoned(path: Path, now_ns: int) -> None:
+    """Drafts of processes that were killed while they wrote.
+
+    A process on another machine may be taken for dead; then it has written in vain, no more.
+    """
+    for draft in path.parent.glob(_draft(path, "*").name):
+        pid = draft.stem.rpartition("-")[2]
+        dead = pid.isdecimal() and not _lives(int(pid))
+        with contextlib.suppress(OSError):  # gone already, or another's
+            if dead or draft.stat().st_mtime_ns + _ABANDONED_NS < now_ns:
+                draft.unlink()
+
+
+def _lives(pid: int) -> bool:
+    if os.name != "posix":  # elsewhere the question would end the process
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it is another's
+    return True
+
+
+def _draft(path: Path, writer: object) -> Path:
+    return path.with_name(f"{path.stem}-{writer}.part")
+
+
 def _write(path: Path, fingerprint: bytes, pixels: NDArray[np.uint8]) -> None:
-    draft = path.with_name(f"{path.stem}-{os.getpid()}.part")
+    draft = _draft(path, os.getpid())
     try:
         with draft.open("wb") as file:
             np.savez(file, fingerprint=np.frombuffer(fingerprint, np.uint8), pixels=pixels)

@@ -114,6 +114,20 @@ def test_a_damaged_file_is_made_anew(files: list[Path], damage: str):
     assert read(files) == ([A, B], 0)
 
 
+def test_drafts_of_killed_writers_are_removed(files: list[Path]):
+    folder = files[0].parent
+    dead, alive = folder / ".hfmds-decoded-2147483647.part", f".hfmds-decoded-{os.getppid()}.part"
+    dead.write_bytes(b"half")
+    (folder / alive).write_bytes(b"half")
+    soon = (folder / alive).stat().st_ctime_ns + 10 * 10**9
+    assert read(files, soon) == ([A, B], 1)
+    assert {p.name for p in folder.iterdir()} == {FILE_NAME, alive, "a.bmp", "b.bmp"}
+
+    (folder / FILE_NAME).unlink()
+    assert read(files, soon + 3600 * 10**9) == ([A, B], 1)  # alive, but not the one that wrote
+    assert {p.name for p in folder.iterdir()} == {FILE_NAME, "a.bmp", "b.bmp"}
+
+
 def test_a_folder_that_cannot_be_written_costs_only_time(files: list[Path]):
     (files[0].parent / FILE_NAME).mkdir()  # in the place of the file; also stops an administrator
     assert read(files) == ([A, B], 1)
