@@ -7,7 +7,7 @@ one channel if grey; nothing is resized, so all must be of one size.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,10 @@ from PIL import Image, UnidentifiedImageError
 from hfmds.errors import ConfigurationError
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+
+# What people and systems leave beside images, and nobody takes for one.
+_NOTE_SUFFIXES = frozenset({".csv", ".json", ".md", ".txt", ".xml"})
+_CLUTTER = frozenset({"desktop.ini", "thumbs.db"})
 
 # Pillow's conversion of the others clips instead of scaling: a 16-bit image would come out white.
 _EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX"})
@@ -49,9 +53,15 @@ def class_folders(folder: Path) -> list[Path]:
 
 
 def image_files(class_folder: Path) -> list[Path]:
-    """The images of one class, by name; there must be some."""
+    """The images of one class, by name; there must be some, and nothing that may be meant as one.
+
+    Hidden files are passed over: macOS puts a ._1.jpg, which is no image, beside 1.jpg.
+    """
     with looking_at(class_folder):
-        files = sorted(p for p in class_folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+        visible = sorted(p for p in class_folder.iterdir() if not p.name.startswith("."))
+        files = [p for p in visible if p.suffix.lower() in IMAGE_SUFFIXES]
+        if len(files) < len(visible):
+            _refuse_strangers(p for p in visible if p.suffix.lower() not in IMAGE_SUFFIXES)
     if not files:
         raise ConfigurationError(
             f"class folder {class_folder} has no images; add some "
@@ -82,6 +92,21 @@ def describe(shape: Sequence[int]) -> str:
     """The form of an image, [channels, height, width], in words."""
     channels, height, width = shape
     return f"{height}x{width} {'grey' if channels == 1 else 'colour'}"
+
+
+def _refuse_strangers(paths: Iterable[Path]) -> None:
+    """Images that are not read must not go missing in silence."""
+    for path in paths:
+        if path.is_dir():
+            raise ConfigurationError(
+                f"class folder {path.parent} has a folder {path.name!r} in it; put its images "
+                f"in {path.parent} itself, or move it away"
+            )
+        if path.suffix.lower() not in _NOTE_SUFFIXES and path.name.lower() not in _CLUTTER:
+            raise ConfigurationError(
+                f"{path} is of no kind that is read ({', '.join(sorted(IMAGE_SUFFIXES))}); "
+                "convert or remove it"
+            )
 
 
 def _read_like(

@@ -34,3 +34,31 @@ def test_more_images_than_memory_holds_are_refused(tmp_path: Path):
         f"the {10**15} images of {tmp_path}, each 3x4 grey, need 12000000.0 GB, more than there is "
         "memory; make them smaller, or put a subset of them in another folder"
     )
+
+
+def test_what_is_hidden_or_known_clutter_is_passed_over(tmp_path: Path):
+    for name in ("2.JPG", "1.png"):
+        write_image(tmp_path / name)
+    for name in ("._1.png", ".DS_Store", "Thumbs.db", "desktop.ini", "a.txt", "b.JSON", "c.md"):
+        (tmp_path / name).write_bytes(b"no image")
+    (tmp_path / ".thumbnails").mkdir()
+    assert image_files(tmp_path) == [tmp_path / "1.png", tmp_path / "2.JPG"]
+
+
+def test_a_folder_in_a_class_folder_is_refused(tmp_path: Path):
+    write_image(tmp_path / "cat" / "1.png")
+    write_image(tmp_path / "cat" / "more" / "2.png")
+    message = r"cat has a folder 'more' in it; put its images in .*/cat itself, or move"
+    with pytest.raises(ConfigurationError, match=message):
+        image_files(tmp_path / "cat")
+
+
+@pytest.mark.parametrize("images", [["1.png"], []])
+def test_the_first_file_of_an_unknown_kind_is_named(tmp_path: Path, images: list[str]):
+    for name in images:
+        write_image(tmp_path / name)
+    for name in ("3.ppm", "2.heic", "1.txt"):
+        (tmp_path / name).write_bytes(b"unknown")
+    message = r"/2\.heic is of no kind that is read \(\.bmp, .*\.webp\); convert or remove it"
+    with pytest.raises(ConfigurationError, match=message):
+        image_files(tmp_path)
