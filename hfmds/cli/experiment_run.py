@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +64,7 @@ def run_experiment(console: Console, wishes: Wishes) -> None:
             f"cannot write to {folder.path}: {error.strerror}; choose another --out"
         ) from error
     setup = WorkerSetup(folder.trials, wishes.data_root, wishes.save_seconds)
-    workers = wishes.workers or os.cpu_count() or 1
+    workers = wishes.workers or _cores()
     with _signals_interrupt():
         broken = _run_trials(console, plan.outline, plan.trials_of(arms), setup, workers)
         measure(plan, folder.path, folder.trials, shelf, console.print)
@@ -115,6 +116,13 @@ def _run_trials(
     return broken
 
 
+def _cores() -> int:
+    """How many this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _names(outline: Outline, trials: Sequence[Trial]) -> dict[str, str]:
     """What to call a trial: the first place in the table that it is for."""
     names: dict[str, str] = {}
@@ -126,10 +134,8 @@ def _names(outline: Outline, trials: Sequence[Trial]) -> dict[str, str]:
 
 def _report(console: Console, folder: ReportFolder) -> None:
     results = write_report(folder, _split_pictures(folder.outline()))
-    console.print(
-        f"{results.done} of {len(results.cells)} cells; the report is in {folder.path}",
-        soft_wrap=True, markup=False,
-    )  # fmt: skip
+    done = f"{results.done} of {len(results.cells)} cells"
+    console.print(f"{done}; the report is in {folder.path}", soft_wrap=True, markup=False)
 
 
 def _split_pictures(outline: Outline) -> dict[str, partial[None]]:

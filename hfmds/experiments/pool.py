@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Tick:
 
 
 class TrialPool:
-    """Runs trials in worker processes; use it in a `with`."""
+    """Runs trials in worker processes; use it in a `with`, in the main thread."""
 
     def __init__(self, setup: WorkerSetup, workers: int) -> None:
         self._setup = setup
@@ -103,7 +104,12 @@ class TrialPool:
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, self._setup), daemon=True)
-        process.start()
+        # Inherited: Ctrl-C reaches all processes, and must not kill one that is still importing.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         theirs.close()  # so that we hear when the worker's end closes
         return _Worker(process, ours)
 

@@ -5,31 +5,25 @@ What it records depends on the trial alone: not on when it was saved, killed or 
 
 from __future__ import annotations
 
-import hashlib
 import math
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from statistics import fmean
 
-import hfmds.algorithm
 from hfmds.algorithm.engine import SynthesisHealth
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.types import LabelledImages, RoundResult
-from hfmds.errors import ConfigurationError, InvalidInput
+from hfmds.errors import ConfigurationError, Diverged
 from hfmds.experiments.loaded_data import LoadedData
+from hfmds.experiments.provenance import VERSIONS
 from hfmds.experiments.trial_folder import Record, Saved, TrialFolder
 from hfmds.experiments.trials import Trial
 
 RoundDone = Callable[[int, int], None]
 """Hears of rounds done, and rounds in all."""
-
-_PACKAGES = ("hfmds-fl", "numpy", "torch")
 
 
 class Stopped(BaseException):
@@ -93,7 +87,7 @@ def _run(
             if clock() - saved_at >= save_seconds:
                 folder.save(now())
                 saved_at = clock()
-    except InvalidInput as failure:  # diverged: says in which round, at which device and step
+    except Diverged as failure:  # says in which round, at which device and step
         error = str(failure)
     except Stopped:
         folder.save(now())
@@ -105,7 +99,7 @@ def _run(
         "rounds": progress[1],
     }
     state = now()
-    folder.finish(result, {**_versions(), "seconds": round(state.seconds, 3)}, state)
+    folder.finish(result, {**VERSIONS, "seconds": round(state.seconds, 3)}, state)
     return result
 
 
@@ -143,30 +137,3 @@ def _round_record(done: RoundResult, health: list[SynthesisHealth]) -> Record:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _versions() -> Record:
-    found: Record = {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "code": _CODE,
-    }
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-def _code_digest() -> str:
-    """Of the sources that learn: tells results of different code apart, and comments too."""
-    package = Path(hfmds.algorithm.__file__).parents[1]
-    digest = hashlib.sha256()
-    for room in ("algorithm", "data"):
-        for source in sorted((package / room).rglob("*.py")):
-            digest.update(source.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-_CODE = _code_digest()  # now: the files may change while this process goes on with what it has

@@ -130,7 +130,8 @@ class TrialFolder:
         }
         draft = _draft(self.path / name)
         save_file(
-            {key: np.ascontiguousarray(value) for key, value in arrays.items()},
+            # not ascontiguousarray, which gives a single number a dimension
+            {key: np.asarray(value, order="C") for key, value in arrays.items()},
             draft,
             {"state": json.dumps(state)},
         )

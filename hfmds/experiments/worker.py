@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
+from hfmds.algorithm.process_workers import keep_freed_memory
 from hfmds.errors import HfmdsError
 from hfmds.experiments.loaded_data import DataShelf
 from hfmds.experiments.running import Stopped, run_trial
 from hfmds.experiments.trial_folder import TrialFolder
 from hfmds.experiments.trials import Trial
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,12 @@ Event = RoundDone | TrialEnded | TrialBroke
 def work(orders: Connection, setup: WorkerSetup) -> None:
     """Take trials from the connection until it is closed, or this process is told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when
-    signal.signal(signal.SIGTERM, _stop)
+    raise_stopped_once()
     with contextlib.suppress(Stopped, EOFError, BrokenPipeError, ConnectionResetError):
         import torch
 
         torch.set_num_threads(1)
+        keep_freed_memory()
         shelf = DataShelf(setup.data_root)
         while True:
             orders.send(_run(orders.recv(), shelf, setup, orders))
@@ -83,12 +86,24 @@ def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, tell: Connection) -
     folder = TrialFolder(setup.results, trial_id)
     try:
         result = run_trial(trial, shelf.get(trial.data), folder, round_done, setup.save_seconds)
-    except HfmdsError as error:
+    except (HfmdsError, OSError) as error:  # such as: no space left on device
         return TrialBroke(trial_id, str(error))
     except Exception:  # noqa: BLE001 (a fault of ours must not stop the other trials)
         return TrialBroke(trial_id, traceback.format_exc())
     return TrialEnded(trial_id, result["error"])
 
 
-def _stop(number: int, frame: FrameType | None) -> Any:
-    raise Stopped
+def raise_stopped_once() -> None:
+    """Have SIGTERM, or SIGHUP when the terminal is closed, raise `Stopped`: the first of them.
+
+    Sent to the whole group a signal comes twice, from the sender and from our parent, and the
+    second must not interrupt the saving.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for heeded in _STOP_SIGNALS:
+            signal.signal(heeded, signal.SIG_IGN)
+        raise Stopped
+
+    for heeded in _STOP_SIGNALS:
+        signal.signal(heeded, stop)
