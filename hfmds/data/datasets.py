@@ -100,7 +100,7 @@ def load_dataset(
 
 def subset(images: LabelledImages, count: int, seed: int) -> LabelledImages:
     """So many of the images, equally many of each class (or one more), in the order they had."""
-    classes = np.unique(images.labels)
+    classes, sizes = np.unique(images.labels, return_counts=True)
     if not len(classes) <= count <= len(images):
         raise ConfigurationError(
             f"a subset of {count} images: must be {len(classes)}, one of each class, to "
@@ -114,7 +114,7 @@ def subset(images: LabelledImages, count: int, seed: int) -> LabelledImages:
         if len(own) < n:
             raise ConfigurationError(
                 f"a subset of {count} images needs {n} of class {c}, which has {len(own)}; "
-                f"ask for at most {len(own) * len(classes)}"
+                f"ask for at most {sizes.min() * len(classes)}, {sizes.min()} of each class"
             )
         chosen.append(random.permutation(own)[:n])
     return images.take(np.sort(np.concatenate(chosen)))

@@ -174,6 +174,16 @@ def test_an_impossible_subset_is_refused(count: int, message: str):
         subset(images, count, seed=0)
 
 
+@pytest.mark.parametrize("seed", range(4))  # whichever of the rare classes is drawn first
+def test_a_subset_is_limited_by_the_rarest_of_rare_classes(seed: int):
+    images = images_of([0] * 40 + [1] * 10 + [2] * 4)
+    with pytest.raises(
+        ConfigurationError, match=r"needs 12 of class [12], .*; ask for at most 12,"
+    ):
+        subset(images, 36, seed)
+    assert np.bincount(subset(images, 12, seed).labels).tolist() == [4, 4, 4]
+
+
 def test_data_modules_are_light_until_they_are_used():
     modules = "datasets decoded folders split_summary splits torchvision_files"
     program = "import sys; from hfmds.data import " + ", ".join(modules.split())
