@@ -68,7 +68,7 @@ def list_snapshots(
     elif found:
         output().print(snapshots_table(found, datetime.now(UTC)))
     else:
-        output().print("no snapshots yet; a run of method hfmds makes them")
+        output().print("no snapshots yet; runs of the methods that share images make them")
 
 
 @snapshots_app.command()
@@ -94,7 +94,10 @@ def export(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Save the images and labels of a snapshot as an .npz file, which is also a data source."""
+    """Save the images and labels of a snapshot as an .npz file, which is also a data source.
+
+    Of mixtures, as FedMix makes them, the file also has the class shares (`shares`).
+    """
 
     async def download(client: StoreClient) -> SyntheticBatch:
         return await download_snapshot(client, await client.get_snapshot(snapshot_id))
@@ -103,4 +106,5 @@ def export(
     pool = ask_store(store, download)
     with replacing(path) as draft:
         save_npz(draft, pool.images)
-    output().print(f"{path}: {len(pool)} images", markup=False, soft_wrap=True)
+    kind = "images" if pool.images.shares is None else "mixtures, with their class shares"
+    output().print(f"{path}: {len(pool)} {kind}", markup=False, soft_wrap=True)

@@ -195,6 +195,8 @@ def snapshot_table(snapshot: Snapshot) -> Table:
         f"{snapshot.samples} of {model.channels}x{model.height}x{model.width}, "
         f"{size(snapshot.size_bytes)}, {snapshot.duplicates} duplicates left out",
     )
+    if spec.with_shares:
+        add_row(facts, "", "mixtures with class shares, each counted in the class it has most of")
     add_row(facts, "by class", " ".join(str(count) for count in snapshot.class_histogram))
     for name, row in leakage_rows(snapshot.leakage).items():
         add_row(facts, f"PSNR {name}", "mean {}, p99 {}, max {}".format(*row))

@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hfmds.algorithm.methods.settings import Hfmds, Moon
@@ -221,6 +223,27 @@ def test_snapshots(capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     found = load_images(str(target))
     assert (found.pixels == pool.images.pixels).all()
     assert (found.labels == pool.images.labels).all()
+
+
+def test_a_snapshot_of_mixtures(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plain = a_pool(classes=2)
+    shares = np.where(plain.images.labels[:, None] == [0, 1], 0.75, 0.25).astype(np.float32)
+    pool = replace(plain, images=replace(plain.images, shares=shares))
+    content = encode_batch(pool)
+    snapshot = a_snapshot((Shard(digest_of(content), len(pool), "contributor-1"),))
+    snapshot = replace(snapshot, spec=replace(snapshot.spec, with_shares=True))
+    target = tmp_path / "pool.npz"
+    with serving(FakeStore(snapshot, (content,))) as address:
+        monkeypatch.setenv("HFMDS_STORE", address)
+        assert main(["snapshots", "show", "snapshot-1"]) == 0
+        assert "mixtures" in capsys.readouterr().out
+        assert main(["snapshots", "export", "snapshot-1", "--output", str(target)]) == 0
+        assert "6 mixtures, with their class shares" in capsys.readouterr().out
+    with np.load(target) as arrays:
+        np.testing.assert_array_equal(arrays["shares"], shares)
+    assert load_images(str(target)).shares is None  # a source of images like any other
 
 
 @pytest.mark.parametrize("command", [["run", "list"], ["devices"], ["run", "watch", "x"]])
