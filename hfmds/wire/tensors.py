@@ -20,6 +20,7 @@ from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
 from hfmds.errors import InvalidInput
 
 _BATCH_TYPES = {"images": "U8", "labels": "I64", "psnr_paired": "F32", "psnr_nearest": "F32"}
+_MAX_NAMES, _MAX_NAME_CHARACTERS = 5, 100  # of tensors, in an error
 _MIXTURE_TYPES = {**_BATCH_TYPES, "shares": "F32"}
 
 
@@ -73,8 +74,12 @@ class StoredWeights(Mapping[str, NDArray[np.float32]]):
         """Refuse weights that are not those wanted: other names, shapes, or not finite."""
         ours = self.shapes()
         if ours.keys() != shapes.keys():
-            missing, unwanted = sorted(shapes.keys() - ours.keys()), sorted(ours.keys() - shapes)
-            raise InvalidInput(f"{what}: tensors {missing} are missing, {unwanted} not wanted")
+            problems = {
+                "missing": sorted(shapes.keys() - ours.keys()),
+                "not wanted": sorted(ours.keys() - shapes.keys()),
+            }
+            told = "; ".join(f"tensors {kind}: {_some(n)}" for kind, n in problems.items() if n)
+            raise InvalidInput(f"{what}: {told}; send those that the method trains in this round")
         for name, shape in ours.items():
             if shape != shapes[name]:
                 raise InvalidInput(
@@ -111,6 +116,12 @@ def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticB
     if not (np.isfinite(batch.psnr_paired).all() and np.isfinite(batch.psnr_nearest).all()):
         raise InvalidInput(f"{what}: a PSNR value is not finite")
     return batch
+
+
+def _some(names: list[str]) -> str:
+    """A few of them: the other side may have sent thousands."""
+    shown = ", ".join(repr(name[:_MAX_NAME_CHARACTERS]) for name in names[:_MAX_NAMES])
+    return f"{shown} and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else shown
 
 
 def _open(path: Path, what: str) -> Any:

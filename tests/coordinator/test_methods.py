@@ -105,9 +105,9 @@ def test_a_pool_of_averages_takes_their_class_shares(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "spoil", "complaint"),
     [
-        (GAN, "classifier.bias", r"\[\] are missing, \['classifier.bias'\] not wanted"),
-        (GENERATOR, "generator/output.bias", r"\['generator/output.bias'\] not wanted"),
-        (GENERATOR, "-fedgen/label_counts", r"\['fedgen/label_counts'\] are missing"),
+        (GAN, "classifier.bias", r": tensors not wanted: 'classifier.bias'; send"),
+        (GENERATOR, "generator/output.bias", r"not wanted: 'generator/output.bias'; send"),
+        (GENERATOR, "-fedgen/label_counts", r"missing: 'fedgen/label_counts'; send those"),
     ],
 )
 def test_an_update_has_exactly_what_its_round_trains(
@@ -118,7 +118,7 @@ def test_an_update_has_exactly_what_its_round_trains(
             await bench.create(make_spec(rounds=2, method=method))
             assignment = await bench.check_in("a")
             weights = bench.weights(assignment)
-            update = dict(echo(weights, assignment))
+            update = dict(nudge(1.0)(weights, assignment))
             if spoil.startswith("-"):
                 del update[spoil[1:]]
             else:
@@ -126,7 +126,18 @@ def test_an_update_has_exactly_what_its_round_trains(
             digest = await bench.upload("a", assignment, encode_weights(update))
             with pytest.raises(InvalidInput, match=complaint):
                 await bench.submit("a", assignment, digest)
-            assert await bench.do("a", assignment, echo) is False  # a good one is still taken
+            assert await bench.do("a", assignment, nudge(1.0)) is False  # a good one is still taken
+
+    asyncio.run(scenario())
+
+
+def test_class_counts_that_cannot_be_are_refused_when_they_are_handed_in(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(method=GENERATOR))
+            assignment = await bench.check_in("a")
+            with pytest.raises(InvalidInput, match="device 'a': its class counts"):
+                await bench.do("a", assignment, echo)  # all of them 0
 
     asyncio.run(scenario())
 
@@ -141,6 +152,6 @@ def test_an_update_may_be_as_large_as_what_its_round_trains_and_not_as_all_weigh
             all_of_it = Digest("0" * 64, assignment.weights.size_bytes)
             with pytest.raises(LimitExceeded, match=str(all_of_it.size_bytes)):
                 await bench.dispatch.query_upload("a", assignment.task_id, all_of_it)
-            assert await bench.do("a", assignment, echo) is False
+            assert await bench.do("a", assignment, nudge(1.0)) is False
 
     asyncio.run(scenario())
