@@ -26,8 +26,15 @@ from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages
 from hfmds.data import torchvision_files
 from hfmds.data.decoded import decoded
-from hfmds.data.folders import class_folders, describe, image_files, is_folder, read_images
-from hfmds.data.sources import load_images
+from hfmds.data.folders import (
+    class_folders,
+    describe,
+    image_files,
+    is_class_number,
+    is_folder,
+    read_images,
+)
+from hfmds.data.sources import is_whole_digits, load_images
 from hfmds.errors import ConfigurationError
 
 KNOWN = (*torchvision_files.NAMES, "digits")
@@ -35,8 +42,6 @@ KNOWN = (*torchvision_files.NAMES, "digits")
 
 Progress = Callable[[str, int, int], None]
 """Hears of slow reading: the part ("train" or "test"), images read, and images in all."""
-
-_DIGITS = re.compile(r"digits(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ def load_dataset(
     """
     if name in torchvision_files.NAMES:
         return Dataset(name, *torchvision_files.load(name, root, download))
-    if _DIGITS.fullmatch(name):
+    if is_whole_digits(name):
         train, test = load_images(f"{name}#train"), load_images(f"{name}#test")
         return Dataset(name, train, test, tuple("0123456789"))
     folder = Path(name)
@@ -136,7 +141,7 @@ def _load_folder(name: str, folder: Path, progress: Progress | None) -> Dataset:
                 f"class {lacking[0]!r} of {folder / other} is missing in {folder / part}; "
                 f"add {folder / part / lacking[0]} with its images, or remove the class from both"
             )
-    by_number = all(re.fullmatch(r"[0-9]+", c) for c in parts["train"])
+    by_number = all(is_class_number(c) for c in parts["train"])
     class_names = sorted(parts["train"], key=lambda c: (int(c) if by_number else 0, c))
     images = []
     for part, files_by_class in parts.items():

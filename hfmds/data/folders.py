@@ -7,6 +7,7 @@ one channel if grey; nothing is resized, so all must be of one size.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def class_folders(folder: Path) -> list[Path]:
     """The visible folders in a folder, by name."""
     with looking_at(folder):
         return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def is_class_number(name: str) -> bool:
+    """Whether the name of a class folder is a number, so that `int` takes it."""
+    return re.fullmatch(r"[0-9]+", name) is not None
 
 
 def image_files(class_folder: Path) -> list[Path]:

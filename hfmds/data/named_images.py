@@ -6,7 +6,6 @@ kept with the names their owner gave them, and mapped by name when a run comes.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LabelledImages
-from hfmds.data.folders import is_folder
+from hfmds.data.folders import class_folders, is_class_number, is_folder
 from hfmds.data.sources import load_images
 from hfmds.errors import ConfigurationError
 
@@ -51,7 +50,7 @@ class NamedImages:
                 f"class {name!r} of {self.what} is not one of the run's classes "
                 f"({', '.join(run_names)}); rename or remove it"
             )
-        if not re.fullmatch(r"[0-9]+", name):
+        if not is_class_number(name):
             raise ConfigurationError(
                 f"class folder {name!r} of {self.what} is not a class number, and the run has no "
                 "class names; rename the folder, or give the run class names"
@@ -67,9 +66,9 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
     """
     what = f"{what} {source}"
     if is_folder(Path(source)) and not class_names:
-        folder = str(Path(source).absolute())  # so that a folder called "digits" is a folder
-        folders = _class_folders(folder)
-        return NamedImages(what, load_images(folder, folders), folders, named_by_folders=True)
+        folder = Path(source).absolute()  # so that a folder called "digits" is a folder
+        names = tuple(path.name for path in class_folders(folder))
+        return NamedImages(what, load_images(str(folder), names), names, named_by_folders=True)
     images = load_images(source, class_names)
     if class_names and not 0 <= images.labels.min() <= images.labels.max() < len(class_names):
         raise ConfigurationError(
@@ -77,8 +76,3 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
             f"{len(class_names)} class names are given, for 0 to {len(class_names) - 1}"
         )
     return NamedImages(what, images, class_names)
-
-
-def _class_folders(source: str) -> tuple[str, ...]:
-    folders = (path for path in Path(source).iterdir() if path.is_dir())
-    return tuple(sorted(path.name for path in folders if not path.name.startswith(".")))

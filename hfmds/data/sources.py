@@ -23,7 +23,14 @@ import numpy as np
 from PIL import Image
 
 from hfmds.algorithm.types import LabelledImages
-from hfmds.data.folders import class_folders, image_files, is_folder, looking_at, read_images
+from hfmds.data.folders import (
+    class_folders,
+    image_files,
+    is_class_number,
+    is_folder,
+    looking_at,
+    read_images,
+)
 from hfmds.errors import ConfigurationError
 
 _DIGITS = re.compile(r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?")
@@ -52,16 +59,17 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
     )
 
 
-def save_npz(path: Path, images: LabelledImages) -> None:
-    """Write images so that `load_images` reads them back.
+def is_whole_digits(source: str) -> bool:
+    """Whether a source is the digits with no part named, so that it has both."""
+    digits = _DIGITS.fullmatch(source)
+    return digits is not None and digits["part"] is None
 
-    Of mixtures the file also has `shares`, for whoever wants them: as a source of images it has
-    their labels only.
-    """
+
+def save_npz(path: Path, images: LabelledImages) -> None:
+    """Write images so that `load_images` reads them back."""
     if path.suffix != ".npz":
         raise ConfigurationError(f"{path}: the file name must end in .npz")
-    shares = {} if images.shares is None else {"shares": images.shares}
-    np.savez_compressed(path, images=images.pixels, labels=images.labels, **shares)
+    np.savez_compressed(path, images=images.pixels, labels=images.labels)
 
 
 def _load_digits(side: int, part: str | None) -> LabelledImages:
@@ -115,7 +123,7 @@ def _label_of(class_folder: Path, class_names: Sequence[str]) -> int:
                 f"({', '.join(class_names)}); rename or remove it"
             )
         return list(class_names).index(name)
-    if not re.fullmatch(r"[0-9]+", name):
+    if not is_class_number(name):
         raise ConfigurationError(
             f"class folder {class_folder} is not a class number; "
             "rename it to one, or give the run class names"
