@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from hfmds.algorithm.types import LabelledImages
 from hfmds.data.datasets import Dataset, load_dataset, subset
@@ -40,6 +41,22 @@ def test_a_folder_has_its_classes_by_name(tmp_path: Path):
     assert dataset.test.labels.tolist() == [0, 1]
     assert dataset.test.pixels[:, 0, 0, 0].tolist() == [3, 4]
     assert (dataset.name, dataset.classes, dataset.image_shape) == (name, 2, (1, 3, 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (5, 2), (2, 5, 3), (5, 2, 3)])
+def test_images_need_not_be_square_nor_coloured(tmp_path: Path, shape: tuple[int, ...]):
+    values = {name: np.arange(np.prod(shape), dtype=np.uint8) + n for n, name in enumerate("ab")}
+    for part in ("train", "test"):
+        for name, pixels in values.items():
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.fromarray(pixels.reshape(shape)).save(tmp_path / part / name / "1.png")
+    dataset = load_dataset(str(tmp_path), NOWHERE)
+    height, width, channels = (*shape, 1)[:3]
+    assert dataset.image_shape == (channels, height, width)
+    for images in (dataset.train, dataset.test):
+        assert images.labels.tolist() == [0, 1]
+        for image, pixels in zip(images.pixels, values.values(), strict=True):
+            assert image.transpose(1, 2, 0).ravel().tolist() == pixels.tolist()
 
 
 def test_class_folders_named_by_numbers_are_in_their_order(tmp_path: Path):
