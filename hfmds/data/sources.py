@@ -66,10 +66,15 @@ def is_whole_digits(source: str) -> bool:
 
 
 def save_npz(path: Path, images: LabelledImages) -> None:
-    """Write images so that `load_images` reads them back."""
+    """Write images so that `load_images` reads them back.
+
+    Of mixtures the file also has `shares`, for whoever wants them: as a source of images it has
+    their labels only.
+    """
     if path.suffix != ".npz":
         raise ConfigurationError(f"{path}: the file name must end in .npz")
-    np.savez_compressed(path, images=images.pixels, labels=images.labels)
+    shares = {} if images.shares is None else {"shares": images.shares}
+    np.savez_compressed(path, images=images.pixels, labels=images.labels, **shares)
 
 
 def _load_digits(side: int, part: str | None) -> LabelledImages:
