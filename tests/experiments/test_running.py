@@ -1,17 +1,19 @@
 """One trial: to its end, stopped and resumed at every round, or into divergence."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hfmds.errors import ConfigurationError
+from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.experiments.running import Stopped, run_trial
 from hfmds.experiments.trial_folder import CHECKPOINT, CONFIG, FINAL, MADE, RESULT, TrialFolder
 from hfmds.experiments.trials import Trial
+from hfmds.experiments.worker import raise_stopped_once
 from tests.experiments.tiny import a_trial, some_data
 
-METHODS = ("fedavg", "moon", "hfmds", "fedgan", "fedmix")
+METHODS = ("fedavg", "moon", "fedgen", "hfmds", "fedgan", "fedmix")
 
 
 def run(trial: Trial, results: Path, stop_after: int | None = None, save: float = 0.0) -> bytes:
@@ -124,6 +126,33 @@ def test_late_divergence_keeps_the_rounds_before_it(tmp_path: Path) -> None:
     good = folder.saved()
     assert good is not None
     assert good.checkpoint.round_number == 1
+
+
+def test_another_error_is_no_result(tmp_path: Path) -> None:
+    trial = a_trial()
+    undisturbed = run(trial, tmp_path / "undisturbed")
+
+    def refuse(done: int, of: int) -> None:
+        raise InvalidInput("not a divergence")
+
+    folder = TrialFolder(tmp_path, trial.trial_id)
+    with pytest.raises(InvalidInput, match="not a divergence"):
+        run_trial(trial, some_data(), folder, refuse)
+    assert folder.result() is None
+    assert run(trial, tmp_path) == undisturbed
+
+
+def test_only_the_first_signal_stops_so_that_the_next_does_not_interrupt_the_saving() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        raise_stopped_once()
+        with pytest.raises(Stopped):
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_other_data_than_planned_are_refused(tmp_path: Path) -> None:
