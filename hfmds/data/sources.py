@@ -18,6 +18,7 @@ import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -73,8 +74,10 @@ def save_npz(path: Path, images: LabelledImages) -> None:
     """
     if path.suffix != ".npz":
         raise ConfigurationError(f"{path}: the file name must end in .npz")
-    shares = {} if images.shares is None else {"shares": images.shares}
-    np.savez_compressed(path, images=images.pixels, labels=images.labels, **shares)
+    arrays: dict[str, Any] = {"images": images.pixels, "labels": images.labels}
+    if images.shares is not None:
+        arrays["shares"] = images.shares
+    np.savez_compressed(path, **arrays)
 
 
 def _load_digits(side: int, part: str | None) -> LabelledImages:
