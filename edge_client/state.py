@@ -17,7 +17,9 @@ import json
 import logging
 import os
 import shutil
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +27,7 @@ from hfmds.algorithm.engine import Memory
 from hfmds.algorithm.seeds import Phase
 from hfmds.algorithm.types import LeakageSummary, Traffic
 from hfmds.digest import Digest
-from hfmds.errors import ConfigurationError
+from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.storage.files import FolderLock, make_folder_durably, sync_folder
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import SynthesisReport, UpdateReport, require_id
@@ -35,15 +37,22 @@ log = logging.getLogger(__name__)
 Report: TypeAlias = UpdateReport | SynthesisReport
 
 _KEEP_ROUNDS = 3
-_KEEP_RUNS = 8
+_KEEP_RUNS = 64
+_KEEP_RUN_SECONDS = 30 * 24 * 3600  # a run may be paused for weeks, and then go on
 
 
 class DeviceState:
     """The state folder of one device, locked against a second process."""
 
-    def __init__(self, folder: Path, device_id: str = "") -> None:
-        """Open or make the folder, for the device of this id; empty: whichever it belongs to."""
+    def __init__(
+        self, folder: Path, device_id: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        """Open or make the folder, for the device of this id; empty: whichever it belongs to.
+
+        `clock` says the time that the files' times are compared with.
+        """
         self._folder = folder
+        self._clock = clock
         self._lock = FolderLock(folder, setting="HFMDS_STATE_DIR")
         try:
             self.device_id = self._identify(device_id)
@@ -58,13 +67,21 @@ class DeviceState:
     # --- memory ---------------------------------------------------------------------------------
 
     def memory(self, run_uid: str, kind: Phase, round_number: int) -> Memory:
-        """That of the last task of this kind before the round: a repeated one starts from it."""
+        """That of the last task of this kind before the round: a repeated one starts from it.
+
+        A damaged one counts as none. That costs a little accuracy; an error would cost the run, and
+        would tell the coordinator a path on this device.
+        """
         earlier = [t for t in self._rounds(run_uid, kind) if t < round_number]
         if not earlier:
             return {}
         path = self._memory_path(run_uid, kind, max(earlier))
-        stored = StoredWeights(path, f"the memory in {path}")
-        return {name: stored[name] for name in stored}
+        try:
+            stored = StoredWeights(path, f"the memory in {path}")
+            return {name: stored[name] for name in stored}
+        except (InvalidInput, OSError) as error:
+            log.warning("the task begins without what the last one left: %s", error)
+            return {}
 
     def save_memory(self, run_uid: str, kind: Phase, round_number: int, memory: Memory) -> None:
         """Keep what a task left for the next of its kind, if anything, and forget old ones."""
@@ -88,9 +105,13 @@ class DeviceState:
         return self._folder / "runs" / require_id(run_uid, "run_uid")  # it becomes a path: no "../"
 
     def _forget_old_runs(self) -> None:
-        runs = sorted((self._folder / "runs").iterdir(), key=lambda run: run.stat().st_mtime_ns)
-        for run in runs[:-_KEEP_RUNS]:
-            shutil.rmtree(run)
+        touched = {run: run.stat().st_mtime for run in (self._folder / "runs").iterdir()}
+        newest_first = sorted(touched, key=touched.__getitem__, reverse=True)
+        too_old = self._clock() - _KEEP_RUN_SECONDS
+        for place, run in enumerate(newest_first):
+            if place >= _KEEP_RUNS or touched[run] < too_old:
+                log.info("forgetting run %s: no work for it since long ago", run.name)
+                shutil.rmtree(run)
 
     # --- a finished task ------------------------------------------------------------------------
 

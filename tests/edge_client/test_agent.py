@@ -423,6 +423,15 @@ def test_a_task_of_a_later_version_is_given_up_and_the_device_goes_on(device: De
     assert device.metric("tasks_total", kind="unknown", outcome="failed") == 1
 
 
+def test_damaged_memory_fails_no_task(device: Device) -> None:
+    device.work(device.train_task("t1", 1))
+    (kept,) = (device.folder / "runs").rglob("train-1")
+    kept.write_bytes(b"nothing")
+    device.work(device.train_task("t2", 2))
+    assert not device.coordinator.failures
+    assert device.coordinator.updates["t2"].update == device.coordinator.updates["t1"].update
+
+
 def test_unknown_snapshot_is_reported(device: Device) -> None:
     device.work(device.train_task(snapshot_id="gone"))
     assert "'gone'" in device.coordinator.failures["t1"]

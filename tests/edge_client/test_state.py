@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,15 +93,37 @@ def test_nothing_to_remember_leaves_no_trace(tmp_path: Path, state: DeviceState)
     assert not (tmp_path / "runs").exists()
 
 
-def test_old_rounds_and_runs_are_forgotten(tmp_path: Path, state: DeviceState) -> None:
+def test_old_rounds_are_forgotten(state: DeviceState) -> None:
     for number in range(1, 20):
         state.save_memory("run", "train", number, memory(number))
     assert state.memory("run", "train", 17) == {}
     assert state.memory("run", "train", 18)["0"][0] == 17
-    for number in range(20):
+
+
+def kept_runs(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "runs").iterdir()}
+
+
+def test_of_very_many_runs_the_latest_are_remembered(tmp_path: Path, state: DeviceState) -> None:
+    for number in range(66):
         state.save_memory(f"run-{number}", "train", 1, memory(1))
-    kept = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert kept == sorted(f"run-{number}" for number in range(12, 20))
+        os.utime(tmp_path / "runs" / f"run-{number}", times=(0, time.time() + number))
+    assert kept_runs(tmp_path) == {f"run-{number}" for number in range(2, 66)}
+
+
+def test_a_run_untouched_for_a_month_is_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = time.time()
+    state = DeviceState(tmp_path, clock=lambda: now)
+    for name, days in (("paused", 29), ("over", 31)):
+        state.save_memory(name, "train", 1, memory(1))
+        os.utime(tmp_path / "runs" / name, times=(0, now - days * 24 * 3600))
+    state.save_memory("new", "train", 1, memory(1))
+    assert kept_runs(tmp_path) == {"paused", "new"}
+    assert "forgetting run over" in caplog.text
+    assert "paused" not in caplog.text
 
 
 def test_folder_of_an_earlier_version_is_no_trouble(tmp_path: Path, state: DeviceState) -> None:
@@ -114,12 +139,16 @@ def test_run_id_cannot_leave_the_folder(state: DeviceState, run_id: str) -> None
         state.save_memory(run_id, "train", 1, memory(1))
 
 
-def test_damaged_memory_is_named(tmp_path: Path, state: DeviceState) -> None:
+def test_damaged_memory_counts_as_none(
+    tmp_path: Path, state: DeviceState, caplog: pytest.LogCaptureFixture
+) -> None:
     state.save_memory("run", "train", 1, memory(1))
     path = tmp_path / "runs" / "run" / "train-1"
     path.write_bytes(b"nothing")
-    with pytest.raises(InvalidInput, match=str(path)):
-        state.memory("run", "train", 2)
+    assert state.memory("run", "train", 2) == {}
+    assert str(path) in caplog.text
+    state.save_memory("run", "train", 2, memory(2))
+    assert state.memory("run", "train", 3)["0"][0] == 2
 
 
 UPDATE = UpdateReport(digest_of(b"update"), 60, 0.25, Traffic(10, 0), 1.5)
