@@ -28,14 +28,16 @@ class DeviceCost:
     synthesis: float  # at a refresh
     refresh_interval: float  # rounds that share one refresh
     preparation: float  # in all rounds before the classifier is trained
-    rounds: int  # all of them
+    training_rounds: int  # those that train the classifier, and share the preparation
 
     @property
     def per_round(self) -> float:
-        """Of a typical round, with its share of refreshes and of the preparation."""
-        return (
-            self.training + self.synthesis / self.refresh_interval + self.preparation / self.rounds
-        )
+        """Of a typical round of the classifier, with its share of refreshes and preparation.
+
+        Of such rounds all methods have equally many: their numbers can be compared.
+        """
+        synthesis = self.synthesis / self.refresh_interval
+        return self.training + synthesis + self.preparation / self.training_rounds
 
 
 def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
@@ -46,6 +48,7 @@ def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
     """
     method, settings = method_of(recipe), recipe.method
     before = settings.preparation_rounds
+    rounds = recipe.rounds - before
     work = LocalWork(recipe, before + 1, first_checkpoint(recipe).weights, shard, recipe.seed)
 
     preparation = 0
@@ -63,15 +66,11 @@ def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
     return DeviceCost(
         training=_count(lambda: method.train(work)),
         synthesis=synthesis,
-        refresh_interval=_refresh_interval(recipe),
+        # Others than HFMDS-FL make their pool once.
+        refresh_interval=settings.every_rounds if isinstance(settings, Hfmds) else rounds,
         preparation=preparation,
-        rounds=recipe.rounds,
+        training_rounds=rounds,
     )
-
-
-def _refresh_interval(recipe: Recipe) -> float:
-    method = recipe.method
-    return method.every_rounds if isinstance(method, Hfmds) else recipe.rounds
 
 
 class _NoModules:

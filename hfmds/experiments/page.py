@@ -29,8 +29,8 @@ _COST = (
     "train and synthesise, for one client: matrix products and convolutions, forward and backward, "
     "two operations per multiply and add; no element-wise work, nothing of the server. Per round "
     "is training in a round with a pool, plus synthesis divided by the rounds between refreshes, "
-    "plus the rounds that train the GAN divided by all rounds. The paper does not say what it "
-    "counts.\n"
+    "plus the rounds that train the GAN divided by those that train the classifier, among which a "
+    "pool made once is divided too. The paper does not say what it counts.\n"
 )
 _CONTROLS = (
     "Points of accuracy above each control with the same seed, so on the same split and from the "
@@ -136,7 +136,7 @@ def _note(experiment: Experiment) -> str:
     if len(experiment.seeds) > 1:
         seeds = ", ".join(map(str, experiment.seeds))
         text += f"; mean ± standard deviation (of the sample) over seeds {seeds}"
-    text += ". Bold: the highest mean."
+    text += ". Bold: the highest mean of those whose seeds are all done."
     if experiment.paper_numbers and experiment.size == "small":
         text += " The paper's numbers are of its full setting: compare orders, not values."
     return text + "\n"

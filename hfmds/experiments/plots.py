@@ -166,7 +166,7 @@ def draw_cost(path: Path, results: Results) -> None:
     parts = (
         ("training", "#4c78a8", "training", None),
         ("synthesis, its share", "#f58518", "synthesis", "refresh_interval"),
-        ("GAN rounds, their share", "#b279a2", "preparation", "rounds"),
+        ("GAN rounds, their share", "#b279a2", "preparation", "training_rounds"),
     )
     left = np.zeros(len(counted))
     for label, colour, part, over in parts:

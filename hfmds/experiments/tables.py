@@ -134,13 +134,13 @@ def cost_parts_table(results: Results) -> str:
                     number(giga(cost, "synthesis"), 2),
                     f"{cost['refresh_interval']:g}",
                     number(giga(cost, "preparation"), 2),
-                    str(cost["rounds"]),
+                    str(cost["training_rounds"]),
                     number(giga(cost, "per_round"), 2),
                 ]
             )
     header = [
         "GFLOPs of one client", "training, a round", "synthesis, a refresh", "rounds per refresh",
-        "preparation, in all", "rounds in all", "per round",
+        "preparation, in all", "rounds that share it", "per round",
     ]  # fmt: skip
     return table(header, rows)
 
@@ -198,7 +198,10 @@ def failures(results: Results) -> Iterator[str]:
 
 
 def _accuracy_table(results: Results, columns: list[Column]) -> str:
-    """Beside ours the paper's numbers, if it has any for these arms. The best is bold."""
+    """Beside ours the paper's numbers, if it has any for these arms. The best is bold.
+
+    The best of the cells whose seeds are all done: a mean over the easy ones proves nothing.
+    """
     experiment = results.outline.experiment
     sweep = experiment.sweep
     with_paper = bool(experiment.paper_numbers.get("accuracy")) and sweep is None
@@ -208,19 +211,25 @@ def _accuracy_table(results: Results, columns: list[Column]) -> str:
         split, value = column
         header.append(f"{sweep.label} {value_text(value)}" if sweep else split)
         header += ["paper"] if with_paper else []
-        means = [summarise(results.at(arm, *column)).mean for arm in experiment.arms]
+        means = [_whole_mean(results.at(arm, *column)) for arm in experiment.arms]
         best[column] = max((one for one in means if one is not None), default=None)
     rows = []
     for arm in experiment.arms:
         row = [_arm(experiment, arm)]
         for column in columns:
-            summary = summarise(results.at(arm, *column))
-            is_best = summary.mean is not None and summary.mean == best[column]
-            row.append(f"**{score(summary)}**" if is_best else score(summary))
+            cells = results.at(arm, *column)
+            text, own = score(summarise(cells)), _whole_mean(cells)
+            row.append(f"**{text}**" if own is not None and own == best[column] else text)
             if with_paper:
                 row.append(paper_number(paper_of(experiment, "accuracy", arm, column[0])))
         rows.append(row)
     return table(header, rows)
+
+
+def _whole_mean(cells: list[CellResult]) -> float | None:
+    """The mean over seeds; None unless all of them are done."""
+    summary = summarise(cells)
+    return summary.mean if summary.done == summary.seeds else None
 
 
 def _pool_numbers(pools: list[Record]) -> list[str]:

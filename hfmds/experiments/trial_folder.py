@@ -83,7 +83,9 @@ class TrialFolder:
 
     def cost(self) -> Record | None:
         """What it costs a device; None if nobody has counted."""
-        return self._read_json(COST)
+        cost = self._read_json(COST)
+        # Early counts shared FedGAN's first rounds among all rounds: they are made anew.
+        return cost if cost and "training_rounds" in cost else None
 
     def keep_cost(self, cost: Record) -> None:
         """Store what it costs a device."""
