@@ -23,7 +23,6 @@ its size, the split, the sweep, the arm.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +92,22 @@ def sizes_of(path: Path) -> tuple[str, ...]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice; YAML would take the last and say nothing."""
+    """Refuses a key that is there twice; YAML would take the last and say nothing.
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key} is there twice", key_node.start_mark
-                )
-            if isinstance(key, Hashable):
-                seen.add(key)
-        return super().construct_mapping(node, deep)
+    As written: what `<<: *others` brings along may be there too, and then the own one counts.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.composer.ComposerError(
+                        None, None, f"{key.value} is there twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return node
 
 
 def _documents(path: Path) -> list[tuple[dict[str, Any], str]]:

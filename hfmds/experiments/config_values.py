@@ -11,7 +11,7 @@ from typing import Any
 
 from hfmds.errors import ConfigurationError
 from hfmds.experiments.experiment import MEASURES, PaperNumber, Sweep, Tsne
-from hfmds.experiments.vocabulary import Settings, nearest, settings_from
+from hfmds.experiments.vocabulary import KEYS, Settings, nearest, settings_from
 
 _PAPER_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
 
@@ -65,6 +65,10 @@ def sweep(value: object, where: str) -> Sweep:
         raise ConfigurationError(f"{where} must have a setting and values")
     require_known(value, {"setting", "label", "values"}, where)
     setting, values = value["setting"], value["values"]
+    if not isinstance(setting, str) or setting not in KEYS:
+        raise ConfigurationError(
+            f"{where}: there is no setting {setting}; {nearest(str(setting), KEYS)}"
+        )
     if not isinstance(values, list) or not values:
         raise ConfigurationError(f"{where}: values is {values!r}; it must be a list of values")
     checked = tuple(settings_from({setting: one}, where)[setting] for one in values)
@@ -75,6 +79,8 @@ def tsne(value: object, where: str) -> Tsne:
     """What the t-SNE figure shows."""
     if not isinstance(value, dict) or value.keys() != {"panels", "mu", "classes"}:
         raise ConfigurationError(f"{where} must have panels, mu and classes")
+    if not isinstance(value["mu"], list):
+        raise ConfigurationError(f"{where}: mu is {value['mu']!r}; it must be a list of numbers")
     mu = tuple(settings_from({"hfmds.mu": one}, where)["hfmds.mu"] for one in value["mu"])
     classes = count(value["classes"], where)
     return Tsne(texts(value["panels"], where), tuple(float(one or 0) for one in mu), classes)
@@ -110,15 +116,18 @@ def paper_numbers(value: object, where: str) -> dict[str, dict[str, dict[str, Pa
     if not isinstance(value, dict):
         raise ConfigurationError(f"{where} must be measures, such as accuracy, with numbers")
     require_known(value, set(MEASURES), where)
+    return {measure: _of_arms(arms, f"{where}: {measure}") for measure, arms in value.items()}
+
+
+def _of_arms(value: object, where: str) -> dict[str, dict[str, PaperNumber]]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{where} is {value!r}; it must be arms with their numbers")
     return {
-        measure: {
-            str(arm): {
-                str(split): _paper_number(number, f"{where}: {arm}")
-                for split, number in (cells.items() if isinstance(cells, dict) else [("", cells)])
-            }
-            for arm, cells in arms.items()
+        str(arm): {
+            str(split): _paper_number(number, f"{where}: {arm}")
+            for split, number in (cells.items() if isinstance(cells, dict) else [("", cells)])
         }
-        for measure, arms in value.items()
+        for arm, cells in value.items()
     }
 
 

@@ -58,6 +58,7 @@ def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None)
             raise ConfigurationError(f"{place.where}: data is not set; name a data set")
         loaded = shelf.get(str(place.settings["data"]))
         trial = build_trial(place.settings, place.seed, loaded, place.where)
+        _require_rounds(experiment.last_rounds, trial, place.where)
         summary = summaries.of(trial, loaded, place.where)
         if place.seed == experiment.seeds[0]:
             # Of equal splits the first: most sweeps leave the split alone.
@@ -69,6 +70,14 @@ def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None)
         cells.append(Cell(place.arm, place.split, place.value, place.seed, trial.trial_id))
     outline = Outline(_published(experiment), described, tuple(cells), tuple(drawn.values()))
     return Plan(outline, trials)
+
+
+def _require_rounds(last: int, trial: Trial, where: str) -> None:
+    rounds = trial.recipe.rounds - trial.recipe.method.preparation_rounds
+    if last > rounds:
+        raise ConfigurationError(
+            f"{where}: last_rounds is {last}, more than rounds, which is {rounds}; lower it"
+        )
 
 
 def _published(experiment: Experiment) -> Experiment:

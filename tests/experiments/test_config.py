@@ -26,8 +26,10 @@ def test_shipped_configs_have_three_sizes_and_both_controls(name: str, size: str
 
 def test_shipped_configs_are_those_of_the_repository() -> None:
     folder = Path(__file__).parents[2] / "experiments"
-    names = sorted(path.stem for path in folder.glob("*.yaml"))
-    assert names == sorted(["common", *library.names()])
+    assert folder.is_symlink()
+    assert folder.resolve() == library.FOLDER.resolve()
+    assert "common" not in library.names()
+    assert "table2" in library.names()
 
 
 def test_the_paper_size_is_the_papers_table_1() -> None:
@@ -96,6 +98,19 @@ def test_a_sweep_is_checked_as_settings_are(tmp_path: Path) -> None:
     assert swept.cells == 3 * 2 * 2
 
 
+def test_yaml_may_merge_mappings(tmp_path: Path) -> None:
+    """Own keys count more than merged ones, also of a mapping that is merged itself."""
+    text = CONFIG.replace(
+        "FedAvg: {}",
+        "FedAvg: &one {rounds: 5, cohort_size: 2}\n"
+        "  two: &two {<<: *one, rounds: 6}\n"
+        "  three: {<<: *two, cohort_size: 1}",
+    ).replace("arms: [FedAvg,", "arms: [FedAvg, two, three,")
+    arms = an_experiment(tmp_path, text).arms
+    assert arms["two"] == {"rounds": 6, "cohort_size": 2}
+    assert arms["three"] == {"rounds": 6, "cohort_size": 1}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -118,9 +133,23 @@ def test_a_sweep_is_checked_as_settings_are(tmp_path: Path) -> None:
         (("last_rounds: 2", "last_rounds: 0"), "last_rounds is 0; it must be at least 1"),
         (("last_rounds: 2", "sweep: {setting: mu, values: [1]}"), "no setting mu; did you mean"),
         (("last_rounds: 2", "sweep: {setting: rounds}"), "must have a setting and values"),
+        (("last_rounds: 2", "sweep: {setting: [1], values: [1]}"), "there is no setting [1]"),
+        (
+            ("last_rounds: 2", "sweep: {setting: training, values: [{alpha: 0.5}]}"),
+            "there is no setting training; did you mean ",
+        ),
+        (
+            ("last_rounds: 2", "tsne: {panels: [FedAvg], mu: 0.5, classes: 2}"),
+            "tsne: mu is 0.5; it must be a list of numbers",
+        ),
         (("last_rounds: 2", "tsne: {panels: [FedAvg]}"), "must have panels, mu and classes"),
         (("last_rounds: 2", "paper_numbers: {speed: {}}"), "unknown key speed"),
         (("last_rounds: 2", "paper_numbers: {psnr: {FedAvg: much}}"), "'much' must be a number"),
+        (
+            ("last_rounds: 2", "paper_numbers: {accuracy: 3}"),
+            "accuracy is 3; it must be arms with their numbers",
+        ),
+        (("FedAvg: {}", "FedAvg: {<<: 3}"), "expected a mapping or list of mappings"),
         (("one: {seeds", "one: {title: x, seeds"), "size one has an unknown key title"),
         (("one: {seeds: [0]}", "one: 5"), "size one is 5"),
     ],

@@ -99,6 +99,7 @@ def test_methods_train_the_classifier_for_equally_many_rounds() -> None:
         (("samples_per_device: 8}", "samples_per_device: 99998}"), "ask for fewer"),
         (("kind: label-skew, ", ""), "split.kind is not set"),
         (("rounds: 4", "rounds: 0"), "rounds is 0; it must be at least 1"),
+        (("rounds: 4", "rounds: 1"), "last_rounds is 2, more than rounds, which is 1; lower it"),
         (("learning_rate: 0.05}", "learning_rate: -1}"), "training.learning_rate is -1.0; it must"),
         (("test_images: 40", "test_images: 5"), "a subset of 5 images: must be 10"),
         (("data: digits:16", "data: cifar11"), "'cifar11' is neither known nor a folder; did you"),
