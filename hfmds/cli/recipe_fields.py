@@ -147,7 +147,12 @@ _FIELDS_WITH_OPTION = (
     _F("training.learning_rate", "learning_rate", "Learning rate of SGD (eta)."),
     _F("training.momentum", "momentum", "Momentum of SGD."),
     _F("training.weight_decay", "weight_decay", "Weight decay of SGD."),
-    _F("training.alpha", "alpha", "Weight of the loss on real samples once there is a pool."),
+    _F(
+        "training.alpha",
+        "alpha",
+        "Weight of the loss on real samples once there is a pool; used by "
+        f"{' and '.join(name for name in METHODS if METHODS[name].uses_alpha)}.",
+    ),
     _F("hfmds.every_rounds", "refresh_every", "Rounds between refreshes of the pool (T_d)."),
     _F(
         "hfmds.first_round",
@@ -188,14 +193,30 @@ def field_of(key: str) -> RecipeField:
     return _BY_KEY[key]
 
 
+def is_key(key: str) -> bool:
+    """Whether there is such a key."""
+    return key in _BY_KEY
+
+
 def field_of_option(name: str) -> RecipeField:
     """The field an option stands for."""
     return _BY_OPTION[name]
 
 
+def require_table(name: str) -> str:
+    """The name of a table; for one that does not exist, an error that says the nearest."""
+    tables = [table for table in _TABLES if table]
+    if name not in tables:
+        nearest = difflib.get_close_matches(name, tables, n=1)
+        remedy = f"did you mean [{nearest[0]}]?" if nearest else f"known are {', '.join(tables)}"
+        raise ConfigurationError(f"unknown table [{name}]; {remedy}")
+    return name
+
+
 def _remedy(key: str) -> str:
     if key in _TABLES:
-        return f"write the table [{key}] with what you want to set in it"
+        keys = ", ".join(field.key for field in FIELDS if field.table == key)
+        return f"it is a table, and its keys are {keys}" if keys else "it is a table without keys"
     table, _, name = key.rpartition(".")
     same_table = {f.name: f.key for f in FIELDS if table and f.table == table}
     # A key may also be right but in the wrong table, or in none.

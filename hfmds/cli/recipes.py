@@ -25,7 +25,7 @@ method in a table that has its name; what is not said is the paper's:
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from hfmds.cli.recipe_fields import (
     MIDDLE,
     field_of,
     field_of_option,
+    is_key,
+    require_table,
 )
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.wire.types import RoundPolicy, RunSpec
@@ -51,64 +53,89 @@ def spec_from(
 
     Options come by name, None if not given; `settings` are those of `--set`, as KEY=VALUE.
     """
-    said = dict(_read_file(recipe_file)) if recipe_file else {}
+    said, empty_tables = _read_file(recipe_file) if recipe_file else ({}, [])
     said.update(_from_options(given, settings))
     try:
-        return _build(said)
+        method = _method_named(said.pop("method", DEFAULT_METHOD))
+        _refuse_other_methods(method.name, said, empty_tables, given)
+        return _build(method, said)
     except InvalidInput as error:  # here it is the operator's own
         raise ConfigurationError(str(error)) from error
 
 
-def _build(said: Mapping[str, Any]) -> RunSpec:
+def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
     def table(name: str) -> dict[str, Any]:
         return {field_of(k).name: value for k, value in said.items() if field_of(k).table == name}
 
     for key, value in said.items():
         if isinstance(value, int) and key != "seed" and value > _MOST:
             raise ConfigurationError(f"{key} is {value}; it must be at most {_MOST}")
-    top = table("")
-    method = _build_method(top.pop("method", DEFAULT_METHOD), said, table)
+    chosen = table(method.name)
+    if "every_rounds" in chosen:  # the paper refreshes when t mod T_d = 0
+        chosen.setdefault("first_round", chosen["every_rounds"])
     model = ModelSpec(**table("model"))
     middle = (MIDDLE,) * model.channels
     recipe = Recipe(
         model=model,
         normalisation=Normalisation(**{"mean": middle, "std": middle, **table("normalisation")}),
         training=TrainingRecipe(**table("training")),
-        method=method,
-        **{"rounds": DEFAULT_ROUNDS, **top},
+        method=method(**chosen),
+        **{"rounds": DEFAULT_ROUNDS, **table("")},
     )
     return RunSpec(recipe, RoundPolicy(**table("policy")))
 
 
-def _build_method(
-    name: str, said: Mapping[str, Any], table: Callable[[str], dict[str, Any]]
-) -> Method:
+def _method_named(name: str) -> type[Method]:
     if name not in METHODS:
         raise ConfigurationError(f"method is {name!r}; it must be one of {', '.join(METHODS)}")
-    for key in said:
-        other = field_of(key).table
-        if other in METHODS and other != name:
+    return METHODS[name]
+
+
+def _refuse_other_methods(
+    method: str,
+    said: Mapping[str, Any],
+    empty_tables: Sequence[str],
+    given: Mapping[str, object],
+) -> None:
+    """Settings of another method would do nothing, and their author would not know."""
+    flags = {
+        field_of_option(name).key: field_of_option(name).option().flag
+        for name, value in given.items()
+        if value is not None
+    }
+    for key, value in said.items():
+        field = field_of(key)
+        if field.table not in METHODS or field.table == method:
+            continue
+        own, remedy = f"{method}.{field.name}", "leave it out"
+        if is_key(own):
+            text = repr(value).removesuffix(".0")
+            remedy = f"write --set {own}={text}" if key in flags else f"write {own}"
+        raise ConfigurationError(
+            f"{flags.get(key, key)} is given, but the method is {method}; "
+            f"{remedy}, or choose method {field.table}"
+        )
+    for table in empty_tables:
+        if table in METHODS and table != method:
             raise ConfigurationError(
-                f"{key} is given, but the method is {name}; leave it out, or choose method {other}"
+                f"the table [{table}] is given, but the method is {method}; "
+                f"leave it out, or choose method {table}"
             )
-    settings = table(name)
-    if "every_rounds" in settings:  # the paper refreshes when t mod T_d = 0
-        settings.setdefault("first_round", settings["every_rounds"])
-    return METHODS[name](**settings)
 
 
-def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
+def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """What is said by key, and the tables in which nothing is said."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read the recipe {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the recipe {path} is not TOML: {error}") from error
-    for key, value in _flat(document):
-        try:
-            yield key, field_of(key).from_file(value)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"the recipe {path}: {error}") from error
+    try:
+        empty_tables = [require_table(name) for name, value in document.items() if value == {}]
+        return {k: field_of(k).from_file(value) for k, value in _flat(document)}, empty_tables
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the recipe {path}: {error}") from error
 
 
 def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -133,7 +160,7 @@ def _from_options(given: Mapping[str, object], settings: Sequence[str]) -> dict[
     for setting in settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
-        if not equals:
+        if not (key and equals):
             raise ConfigurationError(f"--set {setting}: write it as KEY=VALUE, e.g. fedprox.mu=0.1")
         value = _from_text("--set", key, text.strip())
         if key in said:

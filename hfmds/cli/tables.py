@@ -26,9 +26,6 @@ _STATE_STYLES = {
 }
 
 
-_METHODS_WITH_ALPHA = ("hfmds", "fedgan")  # those that train on the pool as on own images
-
-
 def new_table(title: str = "") -> Table:
     """An empty table as all of ours look."""
     return Table(
@@ -95,7 +92,7 @@ def run_table(run: Run, now: datetime) -> Table:
         f"batch {training.batch_size}, {training.local_epochs} local epochs, "
         f"learning rate {training.learning_rate:g}, momentum {training.momentum:g}, "
         f"weight decay {training.weight_decay:g}"
-        + (f", alpha {training.alpha:g}" if method.name in _METHODS_WITH_ALPHA else ""),
+        + (f", alpha {training.alpha:g}" if method.uses_alpha else ""),
     )
     settings = dataclasses.asdict(method)
     if settings:

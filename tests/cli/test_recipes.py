@@ -173,7 +173,9 @@ def test_what_is_set_wins_over_the_file_and_has_its_type(tmp_path: Path) -> None
     [
         ({}, ["fedprox.mu"], r"--set fedprox\.mu: write it as KEY=VALUE"),
         ({}, ["fedprox.mue=1"], r"--set: unknown key fedprox\.mue; did you mean fedprox\.mu\?"),
-        ({}, ["=1"], "--set: unknown key ;"),
+        ({}, ["=1"], "--set =1: write it as KEY=VALUE"),
+        ({}, ["fedprox=1"], r"--set: unknown key fedprox; .* its keys are fedprox\.mu$"),
+        ({}, ["fedavg=1"], "--set: unknown key fedavg; it is a table without keys"),
         ({}, ["rounds=1.5"], "--set: rounds is '1.5'; it must be a whole number"),
         ({}, ["hfmds.mu=hard"], r"--set: hfmds\.mu is 'hard'; it must be a number"),
         ({}, ["normalisation.std=a"], r"--set: normalisation\.std is 'a'; it must be numbers with"),
@@ -184,7 +186,17 @@ def test_what_is_set_wins_over_the_file_and_has_its_type(tmp_path: Path) -> None
         ({"method": "moon"}, ["moon.temperature=0"], r"moon\.temperature is 0\.0; .* above 0"),
         ({"method": "fedgan", "rounds": 20}, [], "fedgan prepares for 20"),
         ({"method": "fedgan"}, ["fedmix.mixing=0"], r"fedmix\.mixing is given, but .* is fedgan"),
-        ({"method": "moon", "mu": 1.0}, [], r"hfmds\.mu is given, but .* choose method hfmds"),
+        (
+            {"method": "moon", "mu": 1.0},
+            [],
+            r"^--mu is given, but the method is moon; write --set moon\.mu=1, or choose .* hfmds$",
+        ),
+        ({"method": "moon"}, ["hfmds.mu=1"], r"^hfmds\.mu is given, .*; write moon\.mu, or choose"),
+        (
+            {"method": "moon", "synthesis_steps": 3},
+            [],
+            r"^--synthesis-steps is given, but .*; leave it out, or choose method hfmds$",
+        ),
     ],
 )
 def test_wrong_settings_are_told(
@@ -208,7 +220,10 @@ def test_the_first_refresh_follows_the_interval() -> None:
         ("[training]\nmu = 1", r"did you mean hfmds\.mu or fedprox\.mu or moon\.mu\?"),
         ("[synthesis]\nsteps = 1", r"did you mean hfmds\.steps\?"),
         ("[fedprox]\nwarmth = 1", r"unknown key fedprox\.warmth; known are fedprox\.mu$"),
-        ("training = 1", r"write the table \[training\]"),
+        ("training = 1", r"training; it is a table, and its keys are training\.batch_size, "),
+        ("[trainnig]", r"recipe.toml: unknown table \[trainnig\]; did you mean \[training\]\?"),
+        ("[xyz]", r"unknown table \[xyz\]; known are model, normalisation, training, policy, "),
+        ("[moon]", r"table \[moon\] is given, but the method is hfmds; .* choose method moon"),
         ("colour = 'red'", "unknown key colour; known are method, rounds"),
         ("rounds = 1.5", "rounds is 1.5; it must be a whole number"),
         ("rounds = true", "rounds is True; it must be a whole number"),

@@ -23,6 +23,7 @@ class Method:
     name: ClassVar[str]  # in recipes, reports and metrics
     samples_per_device = 0  # most images a device shares at a refresh; 0: there is no pool
     with_shares = False  # whether those images are mixtures, with class shares
+    uses_alpha = False  # whether devices train on those images as on their own, by training.alpha
 
     def refreshes(self, round_number: int) -> bool:
         """Whether the pool is made anew at the start of this round."""
@@ -155,6 +156,7 @@ class FedGan(Method):
     """
 
     name = "fedgan"
+    uses_alpha = True
     gan_rounds: int = 20
     gan_epochs: int = 1  # passes over a device's data in each of them
     gan_batch_size: int = 10
@@ -195,6 +197,7 @@ class Hfmds(Method):
     """
 
     name = "hfmds"
+    uses_alpha = True
     every_rounds: int = 20  # T_d
     first_round: int = 20  # the paper's t mod T_d = 0 is first_round = every_rounds
     samples_per_device: int = 100  # B_g
