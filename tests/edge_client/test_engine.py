@@ -40,7 +40,7 @@ RECIPE = Recipe(
 )
 SMALL: dict[str, Method] = {
     "fedavg": FedAvg(),
-    "fedprox": FedProx(),
+    "fedprox": FedProx(mu=1),
     "moon": Moon(),
     "fedgen": FedGen(noise_size=2, hidden_size=4, generator_steps=1),
     "fedmix": FedMix(samples_per_device=4),
@@ -79,15 +79,59 @@ def test_every_method_is_tried_here() -> None:
     assert SMALL.keys() == METHODS.keys()
 
 
+def in_round(number: int, method: str) -> LocalWork:
+    """A task of round 1, or of round 2 with what the first leaves: memory, pool, other parts.
+
+    The classifier is the same for all methods, so that their results can be compared.
+    """
+    first = work(method, round_number=1)
+    if number == 1:
+        return first
+    actor = method_of(first.recipe)
+    pool = None
+    if first.recipe.method.samples_per_device:
+        pool = actor.synthesise(replace(first, shard=shard(2))).batch.images
+    trained = actor.train(first)
+    parts = {name: weight for name, weight in trained.weights.items() if "/" in name}
+    return replace(
+        first,
+        round_number=2,
+        weights={**first.weights, **parts},
+        pool=pool,
+        memory=trained.memory,
+    )
+
+
+@pytest.mark.parametrize("round_number", [1, 2])
 @pytest.mark.parametrize("method", SMALL)
-def test_torch_engine_trains_by_the_method(method: str) -> None:
-    task = work(method, round_number=1)  # the only one that trains the GAN
+def test_torch_engine_trains_by_the_method(method: str, round_number: int) -> None:
+    task = in_round(round_number, method)
     ours = open_engine(settings()).train(task, ignore)
     theirs = method_of(task.recipe).train(task)
     assert_equal(ours.weights, theirs.weights)
     assert_equal(ours.memory, theirs.memory)
     assert (ours.samples, ours.loss) == (theirs.samples, theirs.loss)
-    assert ours.weights.keys() == {n for n in task.weights if task.recipe.method.trains(n, 1)}
+    trains = task.recipe.method.trains
+    assert ours.weights.keys() == {n for n in task.weights if trains(n, round_number)}
+
+
+@pytest.mark.parametrize("method", [name for name in SMALL if name != "fedavg"])
+def test_every_method_departs_from_averaging_in_round_2(method: str) -> None:
+    engine = open_engine(settings())
+    by_the_method = engine.train(in_round(2, method), ignore).weights
+    by_averaging = engine.train(in_round(2, "fedavg"), ignore).weights
+    assert by_averaging.keys() <= by_the_method.keys()
+    assert any(not np.array_equal(by_averaging[n], by_the_method[n]) for n in by_averaging)
+
+
+@pytest.mark.parametrize("method", SMALL)
+def test_alpha_counts_where_the_method_says_so(method: str) -> None:
+    task = in_round(2, method)
+    other = replace(task.recipe, training=replace(task.recipe.training, alpha=0.9))
+    engine = open_engine(settings())
+    one, two = (engine.train(t, ignore).weights for t in (task, replace(task, recipe=other)))
+    differs = any(not np.array_equal(one[name], two[name]) for name in one)
+    assert differs == task.recipe.method.uses_alpha
 
 
 @pytest.mark.parametrize("method", [name for name in SMALL if SMALL[name].samples_per_device])
