@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hfmds.algorithm.types import LeakageSummary
@@ -47,13 +45,15 @@ class EdgeMetrics:
             ("statistic",),
             registry=registry,
         )
-        self.synthetic_accuracy = Gauge(
+        # Registered while there is a value: a 0 or NaN would spoil every average over a fleet.
+        self._synthetic_accuracy = Gauge(
             "hfmds_edge_synthetic_accuracy_ratio",
             "Fraction of the last synthetic batch that the global model labels as intended; "
-            "NaN: not measured.",
-            registry=registry,
+            "absent if that was not measured.",
+            registry=None,
         )
-        self.synthetic_accuracy.set(math.nan)
+        self._registry = registry
+        self._accuracy_is_shown = False
         self.training_loss = Gauge(
             "hfmds_edge_training_loss",
             "Mean loss over the last local epoch of the last training.",
@@ -75,7 +75,17 @@ class EdgeMetrics:
 
     def observe_batch(self, leakage: LeakageSummary, accuracy: float | None) -> None:
         """Show what was measured over the last batch."""
-        self.synthetic_accuracy.set(math.nan if accuracy is None else accuracy)
+        self._show_accuracy(accuracy)
         self.psnr_paired.labels("mean").set(leakage.paired_mean)
         self.psnr_paired.labels("p99").set(leakage.paired_p99)
         self.psnr_paired.labels("max").set(leakage.paired_max)
+
+    def _show_accuracy(self, accuracy: float | None) -> None:
+        if accuracy is not None:
+            self._synthetic_accuracy.set(accuracy)
+        measured = accuracy is not None
+        if measured and not self._accuracy_is_shown:
+            self._registry.register(self._synthetic_accuracy)
+        elif self._accuracy_is_shown and not measured:
+            self._registry.unregister(self._synthetic_accuracy)
+        self._accuracy_is_shown = measured
