@@ -137,7 +137,11 @@ def export(
     ] = None,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Save the model after a round as a safetensors file, verified and in one piece."""
+    """Save the model after a round as a safetensors file, verified and in one piece.
+
+    Tensors with a slash in their name are not the classifier's: generator/ and fedgen/ of FedGen,
+    gan/ of FedGAN.
+    """
 
     async def download(client: AdminClient) -> tuple[Round, Path]:
         rounds = await client.list_rounds(run_id)
