@@ -60,6 +60,30 @@ def test_the_recipe_in_the_readme_is_one(tmp_path: Path) -> None:
     assert spec.policy.minimum_devices == 2
 
 
+def pages() -> list[Path]:
+    return [
+        REPOSITORY / "README.md",
+        REPOSITORY / "CHANGELOG.md",
+        *sorted((REPOSITORY / "docs").rglob("*.md")),
+    ]
+
+
+def test_what_the_pages_link_to_exists() -> None:
+    links = [
+        (page, target)
+        for page in pages()
+        for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text())
+        if not re.match(r"[a-z]+:", target)  # of the web
+    ]
+    assert len(links) > 15
+    broken = [
+        f"{page.relative_to(REPOSITORY)}: {target}"
+        for page, target in links
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
 def test_no_placeholder_is_left_in_the_docs() -> None:
     for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
         words = re.findall(r"^[A-Z_]{6,}$", path.read_text(), flags=re.MULTILINE)
