@@ -43,7 +43,7 @@ from hfmds.experiments.config_values import (
     whole_numbers,
 )
 from hfmds.experiments.experiment import REPORTS, Experiment
-from hfmds.experiments.vocabulary import nearest, settings_from
+from hfmds.experiments.vocabulary import layered, nearest, settings_from
 
 _SIZED = {
     "about", "settings", "known_splits", "known_arms", "splits", "arms", "controls", "sweep",
@@ -177,7 +177,7 @@ def _merge(layers: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
             here = f"{where}: {key}"
             match key:
                 case "settings":
-                    merged[key] = {**merged[key], **settings_from(value, here)}
+                    merged[key] = layered(here, merged[key], settings_from(value, here))
                 case "known_splits" | "known_arms":
                     merged[key] = {**merged[key], **named(value, here)}
                 case "splits" | "arms":

@@ -12,7 +12,7 @@ from hfmds.experiments.experiment import Experiment
 from hfmds.experiments.loaded_data import DataShelf, LoadedData, folder_label
 from hfmds.experiments.outline import Cell, DrawnSplit, Outline
 from hfmds.experiments.trials import Trial, build_trial
-from hfmds.experiments.vocabulary import Settings, Value
+from hfmds.experiments.vocabulary import Settings, Value, layered
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,7 @@ class _Place:
     value: Value
     seed: int
     settings: Settings
-
-    @property
-    def where(self) -> str:
-        return f"arm {self.arm!r}, split {self.split!r}"
+    where: str  # it is, in errors
 
 
 def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None) -> Plan:
@@ -65,11 +62,18 @@ def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None)
             title = f"{loaded.label}, {trial.split.label}, seed {place.seed}"
             key = (place.split, summary.counts.tobytes())
             drawn.setdefault(key, DrawnSplit(place.split, title, summary))
-        described[loaded.label] = loaded.record()
+        described[_name_of(loaded, described)] = loaded.record()
         trials.setdefault(trial.trial_id, trial)
         cells.append(Cell(place.arm, place.split, place.value, place.seed, trial.trial_id))
     outline = Outline(_published(experiment), described, tuple(cells), tuple(drawn.values()))
     return Plan(outline, trials)
+
+
+def _name_of(data: LoadedData, described: Mapping[str, Mapping[str, Any]]) -> str:
+    """Its label, unless another one has it: folders may have the same last name."""
+    namesake = described.get(data.label)
+    taken = namesake is not None and namesake["sha256"] != data.digest
+    return f"{data.label} ({data.digest[:12]})" if taken else data.label
 
 
 def _require_rounds(last: int, trial: Trial, where: str) -> None:
@@ -104,8 +108,9 @@ def _places(experiment: Experiment) -> Iterator[_Place]:
             for value in values:
                 swept = {sweep.setting: value} if sweep else {}
                 for arm, of_arm in experiment.arms.items():
-                    settings = {**experiment.settings, **of_split, **swept, **of_arm}
-                    yield _Place(arm, split, value, seed, settings)
+                    where = f"arm {arm!r}, split {split!r}"
+                    settings = layered(where, experiment.settings, of_split, swept, of_arm)
+                    yield _Place(arm, split, value, seed, settings, where)
 
 
 class _Summaries:

@@ -1,5 +1,6 @@
 """Every setting a config can make: its key, and what values it takes.
 
+A number may also be relative: `training.learning_rate: 0.1x` is a tenth of what it would be.
 The keys are those of the recipe and of the split, with dots, read from their dataclasses, so that a
 new setting of a method can be used in a config at once. What a value may be beyond its type is
 checked where it is used: by the recipe, the split, the data set.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, get_args, get_type_hints
@@ -23,6 +25,8 @@ Value = str | int | float | None
 Settings = dict[str, Value]
 """Values by full key, such as `training.learning_rate`."""
 
+_FACTOR = re.compile(r"(\d+(?:\.\d+)?)x")
+_DIGITS = 12  # of a product: 0.07 and not 0.07000000000000001
 _NAMES = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
 
 
@@ -59,6 +63,26 @@ def settings_from(document: object, where: str) -> Settings:
             raise ConfigurationError(f"{where}: {key} is set twice; remove one of them")
         settings[key] = _value(key, value, where)
     return settings
+
+
+def layered(where: str, *layers: Settings) -> Settings:
+    """Settings of which the later count, and relative ones change the earlier."""
+    merged: Settings = {}
+    for layer in layers:
+        for key, value in layer.items():
+            merged[key] = _times(key, merged.get(key), value, where)
+    return merged
+
+
+def _times(key: str, before: Value, value: Value, where: str) -> Value:
+    factor = _FACTOR.fullmatch(value) if isinstance(value, str) and float in KEYS[key] else None
+    if not factor:
+        return value
+    if not isinstance(before, float):
+        raise ConfigurationError(
+            f"{where}: {key} is {value}, but nothing says of what; set it first"
+        )
+    return float(f"{float(factor[1]) * before:.{_DIGITS}g}")
 
 
 def nearest(wished: str, known: Iterable[str]) -> str:
@@ -105,6 +129,8 @@ def _value(key: str, value: object, where: str) -> Value:
         number = value
     elif float in types and type(value) is int:
         number = float(value)
+    elif float in types and isinstance(value, str) and _FACTOR.fullmatch(value):
+        number = value
     elif float in types and isinstance(value, str):  # YAML 1.1 takes 5e-4 for text
         number = _number(value)
     else:

@@ -3,7 +3,7 @@
 import pytest
 
 from hfmds.errors import ConfigurationError
-from hfmds.experiments.vocabulary import KEYS, section, settings_from
+from hfmds.experiments.vocabulary import KEYS, Settings, layered, section, settings_from
 
 
 def test_keys_may_be_nested_or_dotted() -> None:
@@ -56,3 +56,24 @@ def test_null_is_kept_where_it_means_something() -> None:
 def test_a_section_is_what_comes_after_its_dot() -> None:
     settings = settings_from({"split.devices": 3, "training.alpha": 0.5}, "here")
     assert section(settings, "split") == {"devices": 3}
+
+
+def test_relative_numbers_change_what_is_below_them() -> None:
+    base: Settings = {"training.learning_rate": 0.005, "rounds": 4}
+    slow = settings_from({"training.learning_rate": "0.1x"}, "here")
+    assert layered("here", base, slow) == {"training.learning_rate": 0.0005, "rounds": 4}
+    assert layered("here", base, {"training.learning_rate": 0.7}, slow) == {
+        "training.learning_rate": 0.07,  # 0.1 * 0.7 is 0.06999999999999999
+        "rounds": 4,
+    }
+
+
+def test_relative_numbers_are_of_something() -> None:
+    slow = settings_from({"training.learning_rate": "0.1x"}, "here")
+    with pytest.raises(ConfigurationError, match=r"here: training\.learning_rate is 0\.1x, but n"):
+        layered("here", slow)
+
+
+def test_whole_numbers_are_not_relative() -> None:
+    with pytest.raises(ConfigurationError, match="rounds is '2x'; it must be a whole number"):
+        settings_from({"rounds": "2x"}, "here")
