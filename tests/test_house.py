@@ -60,6 +60,7 @@ ROOMS: dict[str, set[str]] = {
         "numpy",
         "safetensors",
         "sklearn",
+        "threadpoolctl",
         "torch",
         "yaml",
     },

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,7 +24,7 @@ from hfmds.experiments.measurements import measure
 from hfmds.experiments.outline import Outline
 from hfmds.experiments.plan import make_plan
 from hfmds.experiments.pool import TrialPool
-from hfmds.experiments.report import ReportFolder, file_name, write_report
+from hfmds.experiments.report import ReportFolder, write_report
 from hfmds.experiments.trial_folder import TrialFolder
 from hfmds.experiments.trials import Trial
 from hfmds.experiments.work_left import TimeLeft, TrialWork
@@ -133,20 +132,9 @@ def _names(outline: Outline, trials: Sequence[Trial]) -> dict[str, str]:
 
 
 def _report(console: Console, folder: ReportFolder) -> None:
-    results = write_report(folder, _split_pictures(folder.outline()))
+    results = write_report(folder, draw_split)
     done = f"{results.done} of {len(results.cells)} cells"
     console.print(f"{done}; the report is in {folder.path}", soft_wrap=True, markup=False)
-
-
-def _split_pictures(outline: Outline) -> dict[str, partial[None]]:
-    """Drawn by what draws splits for other commands too, so not the experiments' own."""
-    drawn: dict[str, partial[None]] = {}
-    for one in outline.splits:
-        name = file_name("split", one.split)
-        if name in drawn:  # a sweep that changes the split
-            name = file_name("split", one.split, f"{len(one.summary.counts)} devices")
-        drawn[name] = partial(draw_split, summary=one.summary, title=one.title)
-    return drawn
 
 
 class _Reading:

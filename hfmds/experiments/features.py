@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.local_fleet import LocalFleet
@@ -37,8 +39,27 @@ def tsne_panel(
     """Real and synthetic images of these classes as points of a plane.
 
     For HFMDS-FL the synthesis is done again with the trial's last model for each of `mus`, so that
-    only mu differs; for other methods the trial's last pool is taken as it is.
+    only mu differs; for other methods the trial's last pool is taken as it is. On one thread, so
+    that the points do not depend on how many cores there are.
     """
+    with _one_thread():
+        return _panel(trial, data, final, mus, classes)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):  # of scikit-learn and numpy
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _panel(
+    trial: Trial, data: LoadedData, final: Saved, mus: Sequence[float], classes: Sequence[int]
+) -> Record:
     recipe, weights = trial.recipe, final.checkpoint.weights
     shards = shards_of(trial, data)
     random = generator(trial.seed, "tsne")

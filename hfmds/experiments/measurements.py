@@ -5,14 +5,14 @@ Made once, when the trials are done, and stored: a report is then written withou
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from hfmds.experiments.loaded_data import DataShelf
+from hfmds.experiments.outline import Outline
 from hfmds.experiments.plan import Plan
-from hfmds.experiments.trial_folder import Record, TrialFolder, write_json
+from hfmds.experiments.trial_folder import Record, TrialFolder, locked, read_json, write_json
 from hfmds.experiments.trials import Trial
 
 TSNE = "tsne.json"
@@ -27,37 +27,60 @@ def measure(
         for arm in experiment.arms:
             trial = _first_trial(plan, arm)
             folder = TrialFolder(trials, trial.trial_id)
-            if folder.result() and folder.cost() is None:
-                tell(f"counting the operations of {arm}")
-                folder.keep_cost(_cost(trial, shelf))
+            with folder.locked():
+                if folder.result() and folder.cost() is None:
+                    tell(f"counting the operations of {arm}")
+                    folder.keep_cost(_cost(trial, shelf))
     if experiment.tsne:
-        stored = read_tsne(report)
-        for arm in experiment.tsne.panels:
-            trial = _first_trial(plan, arm)
-            known = {"trial": trial.trial_id, "tsne": asdict(experiment.tsne)}
-            known = json.loads(json.dumps(known))  # tuples as the lists they are when read
-            if stored.get(arm, {}).get("of") == known:
-                continue
-            tell(f"laying out the features of {arm}")
-            panel = _panel(plan, trial, trials, shelf)
-            if panel:
-                stored[arm] = {"of": known, **panel}
-                write_json(report / TSNE, stored)
+        with locked(report):
+            _lay_out(plan, report, trials, shelf, tell)
 
 
-def read_tsne(report: Path) -> dict[str, Record]:
-    """Panels by arm, as far as they are made."""
+def tsne_panels(outline: Outline, report: Path) -> dict[str, Record]:
+    """The panels that are made, by arm; not those of another seed, mu or choice of classes."""
+    wanted = outline.experiment.tsne.panels if outline.experiment.tsne else ()
     try:
-        panels: dict[str, Record] = json.loads((report / TSNE).read_text())
-    except FileNotFoundError:
+        stored = read_json(report / TSNE) or {}
+    except ValueError:  # damaged: as if it were not there
         return {}
-    return panels
+    return {
+        arm: stored[arm]
+        for arm in wanted
+        if arm in stored and stored[arm].get("of") == _subject(outline, arm)
+    }
+
+
+def _lay_out(
+    plan: Plan, report: Path, trials: Path, shelf: DataShelf, tell: Callable[[str], None]
+) -> None:
+    """Make the panels that are missing."""
+    outline = plan.outline
+    made = tsne_panels(outline, report)
+    for arm in outline.experiment.tsne.panels if outline.experiment.tsne else ():
+        if arm in made:
+            continue
+        tell(f"laying out the features of {arm}")
+        panel = _panel(plan, _first_trial(plan, arm), trials, shelf)
+        if panel:
+            made[arm] = {"of": _subject(outline, arm), **panel}
+            write_json(report / TSNE, made)
+
+
+def _subject(outline: Outline, arm: str) -> Record:
+    """What a panel is of, as JSON knows it."""
+    assert outline.experiment.tsne is not None
+    tsne = asdict(outline.experiment.tsne)
+    lists = {key: list(value) if isinstance(value, tuple) else value for key, value in tsne.items()}
+    return {"trial": _first_trial_id(outline, arm), "tsne": lists}
 
 
 def _first_trial(plan: Plan, arm: str) -> Trial:
+    return plan.trials[_first_trial_id(plan.outline, arm)]
+
+
+def _first_trial_id(outline: Outline, arm: str) -> str:
     """Of the first split, value and seed."""
-    cell = next(cell for cell in plan.outline.cells if cell.arm == arm)
-    return plan.trials[cell.trial_id]
+    return next(cell.trial_id for cell in outline.cells if cell.arm == arm)
 
 
 def _cost(trial: Trial, shelf: DataShelf) -> Record:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hfmds.experiments.experiment import Experiment
+from hfmds.experiments.outline import DrawnSplit
 from hfmds.experiments.results import Results, summarise
 from hfmds.experiments.tables import (
     accuracy_tables,
@@ -46,8 +47,10 @@ _POOLS = (
 )
 
 
-def table_text(results: Results, pictures: Sequence[str]) -> str:
-    """The Markdown page, with these pictures beside it."""
+def table_text(
+    results: Results, pictures: Sequence[str], splits: Mapping[str, DrawnSplit] | None = None
+) -> str:
+    """The Markdown page, with these pictures beside it, and splits by the names of theirs."""
     experiment = results.outline.experiment
     parts = [_heading(results)]
     if experiment.report == "cost":
@@ -66,6 +69,8 @@ def table_text(results: Results, pictures: Sequence[str]) -> str:
         parts += ["## The pools\n", pools, _POOLS]
     if failed := list(failures(results)):
         parts += ["## Diverged\n", "".join(f"- {line}\n" for line in failed)]
+    if splits:
+        parts += ["## The splits\n", *(_split(name, one) for name, one in splits.items())]
     parts += ["## Setting\n", _settings(results)]
     return "\n".join(parts)
 
@@ -129,6 +134,13 @@ def _heading(results: Results) -> str:
 
 def _shown(pictures: Sequence[str]) -> str:
     return "\n".join(f"![{name.removesuffix('.png')}]({name})\n" for name in pictures)
+
+
+def _split(picture: str, drawn: DrawnSplit) -> str:
+    table = (
+        f"<details><summary>Who holds what</summary>\n\n{drawn.summary.markdown()}\n</details>\n"
+    )
+    return "\n".join([f"**{drawn.title}**\n", _shown([picture]), table])
 
 
 def _note(experiment: Experiment) -> str:

@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from hfmds.algorithm.types import Checkpoint, LeakageSummary, Pool, Weights
+from hfmds.errors import ConfigurationError
 from hfmds.experiments.trials import Trial
 
 CONFIG, RESULT, MADE, COST = "config.json", "result.json", "made.json", "cost.json"
@@ -60,12 +61,8 @@ class TrialFolder:
     def locked(self) -> Iterator[None]:
         """The folder for this process alone; waits while another one has it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # freed by the kernel when the process ends
+        with locked(self.path):
             yield
-        finally:
-            os.close(descriptor)
 
     def describe(self, trial: Trial) -> None:
         """Say what the trial is."""
@@ -161,10 +158,34 @@ class TrialFolder:
 
     def _read_json(self, name: str) -> Record | None:
         try:
-            record: Record = json.loads((self.path / name).read_text())
-        except FileNotFoundError:
-            return None
-        return record
+            return read_json(self.path / name)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{self.path / name} is damaged; delete the folder {self.path} and run the "
+                "experiment again: that trial is then repeated"
+            ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A folder for this process alone; waits while another one has it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # freed by the kernel when the process ends
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> Record | None:
+    """A file's value; None if there is no file. A ValueError if it holds something else."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(record, dict):
+        raise ValueError("no JSON object")
+    return record
 
 
 def write_json(path: Path, value: Record) -> None:

@@ -2,10 +2,14 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from hfmds.experiments.experiment import Tsne
 from hfmds.experiments.features import chosen_classes, tsne_panel
-from hfmds.experiments.measurements import measure
+from hfmds.experiments.measurements import measure, tsne_panels
 from hfmds.experiments.plan import make_plan
 from hfmds.experiments.report import ReportFolder, write_report
 from hfmds.experiments.running import run_trial
@@ -31,7 +35,12 @@ def test_hfmds_is_shown_once_for_each_mu(tmp_path: Path) -> None:
     panel = a_panel(tmp_path, "hfmds", [0.0, 2.0])
     # Three devices with eight images each, three of them synthesised.
     assert kinds(panel) == {("real", None): 24, ("synthetic", 0.0): 9, ("synthetic", 2.0): 9}
-    assert panel == a_panel(tmp_path / "again", "hfmds", [0.0, 2.0])
+    torch.set_num_threads(2)
+    try:
+        assert panel == a_panel(tmp_path, "hfmds", [0.0, 2.0])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_others_are_shown_by_their_last_pool(tmp_path: Path) -> None:
@@ -60,5 +69,8 @@ def test_panels_are_made_once_and_drawn(tmp_path: Path) -> None:
     assert told == ["laying out the features of HFMDS"]
     write_report(folder)
     assert "![tsne](tsne.png)" in (folder.path / "table.md").read_text()
+    other = replace(plan.outline.experiment, tsne=Tsne(("HFMDS",), (0.0, 1.0), 10))
+    assert list(tsne_panels(plan.outline, folder.path)) == ["HFMDS"]
+    assert not tsne_panels(replace(plan.outline, experiment=other), folder.path)  # another mu
     assert (folder.path / "tsne.png").stat().st_size > 10_000
     assert json.loads((folder.path / "tsne.json").read_text())["HFMDS"]["classes"]["3"] == "3"

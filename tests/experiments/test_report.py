@@ -1,13 +1,16 @@
 """Pages and numbers, from results that were never computed."""
 
+import fcntl
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.errors import NotFound
+from hfmds.data.split_summary import SplitSummary
+from hfmds.errors import ConfigurationError, NotFound
 from hfmds.experiments.plan import Plan, make_plan
 from hfmds.experiments.report import ReportFolder, file_name, write_report
 from hfmds.experiments.results import read_results, summarise
@@ -98,6 +101,54 @@ def test_every_picture_on_the_page_is_drawn(folder: ReportFolder) -> None:
         with Image.open(folder.path / name) as image:
             assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
     assert not list(folder.path.glob(".*"))
+
+
+def test_every_split_has_its_picture_and_its_table_under_it(folder: ReportFolder) -> None:
+    drawn: list[str] = []
+
+    def draw(path: Path, summary: SplitSummary, title: str) -> None:
+        drawn.append(f"{title}: {summary.images} images")
+        path.write_bytes(b"a picture")
+        descriptor = os.open(folder.path, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):  # another command has to wait
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+
+    write_report(folder, draw)
+    assert drawn == ["digits:16, 2 classes per device, seed 0: 24 images"]
+    assert (folder.path / "split-two-classes.png").read_bytes() == b"a picture"
+    page = (folder.path / "table.md").read_text()
+    start = page.index("## The splits")
+    section = page[start : page.index("## Setting")]
+    places = [
+        section.index("**digits:16, 2 classes per device, seed 0**"),
+        section.index("![split-two-classes](split-two-classes.png)"),
+        section.index("| device | images | classes | largest class | its share |"),
+        section.index("| **mean** | 8.0 | 2.0 |"),
+    ]
+    assert places == sorted(places)
+
+
+def test_a_damaged_result_says_which_folder_to_delete(plan: Plan, folder: ReportFolder) -> None:
+    own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
+    (own.path / "result.json").write_text('{"status": "do')
+    with pytest.raises(ConfigurationError) as raised:
+        write_report(folder)
+    assert f"is damaged; delete the folder {own.path} and run the" in str(raised.value)
+
+
+def test_a_damaged_outline_is_made_again_by_running(folder: ReportFolder) -> None:
+    (folder.path / "outline.json").write_text("[]")
+    with pytest.raises(ConfigurationError, match="damaged; run the experiment again"):
+        write_report(folder)
+
+
+def test_a_count_of_an_earlier_version_is_made_anew(plan: Plan, folder: ReportFolder) -> None:
+    own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
+    own.keep_cost({"training": 1.0, "rounds": 4, "per_round": 1.0})
+    assert own.cost() is None
 
 
 def test_the_numbers_are_all_there(folder: ReportFolder) -> None:
