@@ -150,14 +150,32 @@ def test_another_data_set_is_for_splits_that_name_none(tmp_path: Path) -> None:
     assert sorted(plan.outline.data) == ["digits:18", "digits:20"]
 
 
-def test_a_folders_path_is_not_published(tmp_path: Path) -> None:
-    folder = tmp_path / "private" / "pictures"
+def write_pictures(folder: Path, brightness: int = 0) -> Path:
+    """Plain pictures of two classes."""
     for part, count in (("train", 30), ("test", 3)):
         for number in range(2 * count):
             file = folder / part / "ab"[number % 2] / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
-            pixels = np.full((16, 16), number, np.uint8)
+            pixels = np.full((16, 16), number + brightness, np.uint8)
             Image.fromarray(pixels).save(file)
+    return folder
+
+
+def test_folders_with_the_same_last_name_are_told_apart(tmp_path: Path) -> None:
+    dark = write_pictures(tmp_path / "dark" / "pictures")
+    light = write_pictures(tmp_path / "light" / "pictures", brightness=100)
+    text = CONFIG.replace("test_images: 40", "test_images: 4").replace(
+        "two classes: {}", f"two classes: {{data: {dark}}}\n  light: {{data: {light}}}"
+    )
+    plan = a_plan(tmp_path, text.replace("splits: [two", "splits: [light, two"))
+    digests = {trial.data_digest for trial in plan.trials.values()}
+    assert len(digests) == 2
+    assert {info["sha256"] for info in plan.outline.data.values()} == digests
+    assert all(name.startswith("pictures") for name in plan.outline.data)
+
+
+def test_a_folders_path_is_not_published(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "private" / "pictures")
     text = CONFIG.replace("test_images: 40", "test_images: 4")
     plan = make_plan(an_experiment(tmp_path, text), a_shelf(), str(folder))
     record = json.dumps(
