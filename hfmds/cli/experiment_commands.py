@@ -21,7 +21,11 @@ Name = Annotated[
     str, typer.Argument(metavar="NAME_OR_FILE", help="An experiment of the list, or a YAML file.")
 ]
 Size = Annotated[
-    str, typer.Option(help="small: minutes on two cores. paper: the paper's own setting.")
+    str,
+    typer.Option(
+        help="small (table2 small: 90 trials, about an hour on two cores), or paper (the paper's "
+        "own setting: days on a few cores)."
+    ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results of all experiments.")]
 _OUT = Path("hfmds-results")

@@ -81,9 +81,11 @@ def tsne(value: object, where: str) -> Tsne:
         raise ConfigurationError(f"{where} must have panels, mu and classes")
     if not isinstance(value["mu"], list):
         raise ConfigurationError(f"{where}: mu is {value['mu']!r}; it must be a list of numbers")
-    mu = tuple(settings_from({"hfmds.mu": one}, where)["hfmds.mu"] for one in value["mu"])
-    classes = count(value["classes"], where)
-    return Tsne(texts(value["panels"], where), tuple(float(one or 0) for one in mu), classes)
+    found = [settings_from({"hfmds.mu": one}, where)["hfmds.mu"] for one in value["mu"]]
+    mu = tuple(one for one in found if isinstance(one, float))
+    if len(mu) < len(found):  # 2x: of what?
+        raise ConfigurationError(f"{where}: mu is {value['mu']!r}; none of them may be relative")
+    return Tsne(texts(value["panels"], where), mu, count(value["classes"], where))
 
 
 def count(value: object, where: str) -> int:

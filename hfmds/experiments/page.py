@@ -173,7 +173,7 @@ def _settings(results: Results) -> str:
         hours = sum(one["seconds"] for one in made) / 3600
         versions = Counter(
             f"torch {one['torch']}, numpy {one['numpy']}, Python {one['python']}, code "
-            f"{one.get('code', 'of an early version')}"
+            f"{one['code']}"
             for one in made
         )
         by = "; ".join(f"{count} by {version}" for version, count in versions.items())

@@ -1,7 +1,7 @@
 """A trial: one recipe learned once on one split of one data set, with one seed.
 
-Its id is a hash of all that determines its result and of nothing else, so that experiments share
-trials, and a trial is never taken for another.
+Its id is a hash of recipe, seed, split and images, wherever these are stored, so that experiments
+share trials, and one is never taken for another. It does not know the code: see FORMAT.
 """
 
 from __future__ import annotations

@@ -140,6 +140,10 @@ def test_yaml_may_merge_mappings(tmp_path: Path) -> None:
             ("last_rounds: 2", "tsne: {panels: [FedAvg], mu: 0.5, classes: 2}"),
             "tsne: mu is 0.5; it must be a list of numbers",
         ),
+        (
+            ("last_rounds: 2", "tsne: {panels: [FedAvg], mu: [1, 2x], classes: 2}"),
+            "tsne: mu is [1, '2x']; none of them may be relative",
+        ),
         (("last_rounds: 2", "tsne: {panels: [FedAvg]}"), "must have panels, mu and classes"),
         (("last_rounds: 2", "paper_numbers: {speed: {}}"), "unknown key speed"),
         (("last_rounds: 2", "paper_numbers: {psnr: {FedAvg: much}}"), "'much' must be a number"),
