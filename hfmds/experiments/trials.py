@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfmds.algorithm.methods.settings import METHODS
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.data.splits import SplitSpec
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.experiments.loaded_data import LoadedData
@@ -83,7 +83,7 @@ def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> 
                 classes=data.dataset.classes,
                 **section(settings, "model"),
             ),
-            normalisation=data.normalisation,
+            normalisation=_normalisation(settings, data.normalisation),
             # Rounds in which the classifier is trained are what methods have equally many of.
             rounds=rounds + method.preparation_rounds,
             seed=seed,
@@ -98,6 +98,15 @@ def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> 
     if test_images is not None and test_images >= len(data.dataset.test):
         test_images = None  # all; one id for both
     return Trial(str(settings["data"]), data.label, data.digest, test_images, spec, recipe)
+
+
+def _normalisation(settings: Settings, own: Normalisation) -> Normalisation:
+    """The data set's own, or what the settings say of all channels."""
+    said, channels = section(settings, "normalisation"), len(own.mean)
+    return Normalisation(
+        (said["mean"],) * channels if "mean" in said else own.mean,
+        (said["std"],) * channels if "std" in said else own.std,
+    )
 
 
 def _split_settings(settings: Settings, where: str) -> dict[str, Any]:

@@ -46,6 +46,8 @@ KEYS: dict[str, tuple[type, ...]] = {
     "rounds": (int,),
     "cohort_size": (int,),
     "model.architecture": (str,),
+    "normalisation.mean": (float,),  # of every channel; those of the training images if not set
+    "normalisation.std": (float,),
     **_section("split", SplitSpec),
     **_section("training", TrainingRecipe),
     **{key: types for name in METHODS for key, types in _section(name, METHODS[name]).items()},

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hfmds.algorithm.recipes import Normalisation
 from hfmds.errors import ConfigurationError
 from hfmds.experiments import library
 from hfmds.experiments.config import read_experiment
@@ -82,6 +83,13 @@ def test_an_id_is_of_what_determines_the_result_alone() -> None:
 def test_an_id_stays_the_same_from_version_to_version() -> None:
     """If this fails, stored results are not found any more. Was that meant?"""
     assert a_trial().trial_id == "8d228ecc28670d4b"
+
+
+def test_normalisation_is_the_data_sets_unless_it_is_set() -> None:
+    data = some_data()
+    assert a_trial(data).recipe.normalisation == data.normalisation
+    given = a_trial(data, normalisation__mean=0.5).recipe.normalisation
+    assert given == Normalisation((0.5,), data.normalisation.std)
 
 
 def test_methods_train_the_classifier_for_equally_many_rounds() -> None:
