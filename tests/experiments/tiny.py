@@ -77,6 +77,9 @@ def a_trial(data: LoadedData | None = None, seed: int = 0, **changed: object) ->
         "fedgan.gan_rounds": 2,
         "fedgan.samples_per_device": 3,
         "fedgan.width": 8,
+        "fedgen.generator_steps": 2,
+        "fedgen.generator_batch_size": 8,
+        "fedgen.hidden_size": 16,
     }
     own = settings_from({key.replace("__", "."): v for key, v in changed.items()}, "the test")
     return build_trial({**base, **own}, seed, data or some_data(), "the test")
