@@ -92,7 +92,7 @@ class DeviceState:
         _write_whole(path, encode_weights(memory))
         for old in sorted(self._rounds(run_uid, kind))[:-_KEEP_ROUNDS]:
             self._memory_path(run_uid, kind, old).unlink(missing_ok=True)
-        self._forget_old_runs()
+        self._forget_old_runs(but=path.parent)
 
     def _rounds(self, run_uid: str, kind: Phase) -> list[int]:
         files = self._run_folder(run_uid).glob(f"{kind}-*")
@@ -104,12 +104,14 @@ class DeviceState:
     def _run_folder(self, run_uid: str) -> Path:
         return self._folder / "runs" / require_id(run_uid, "run_uid")  # it becomes a path: no "../"
 
-    def _forget_old_runs(self) -> None:
-        touched = {run: run.stat().st_mtime for run in (self._folder / "runs").iterdir()}
+    def _forget_old_runs(self, but: Path) -> None:
+        """Forget runs long over; never the one at work, whatever the clock says."""
+        runs = (run for run in (self._folder / "runs").iterdir() if run != but)
+        touched = {run: run.stat().st_mtime for run in runs}
         newest_first = sorted(touched, key=touched.__getitem__, reverse=True)
         too_old = self._clock() - _KEEP_RUN_SECONDS
         for place, run in enumerate(newest_first):
-            if place >= _KEEP_RUNS or touched[run] < too_old:
+            if place + 1 >= _KEEP_RUNS or touched[run] < too_old:
                 log.info("forgetting run %s: no work for it since long ago", run.name)
                 shutil.rmtree(run)
 

@@ -305,7 +305,10 @@ def test_a_model_too_large_to_move_is_refused_before_it_is_made(tmp_path: Path) 
 def test_a_generator_too_large_to_move_is_refused_before_it_is_made(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
-            for method in (FedGen(hidden_size=2**30), FedGan(gan_rounds=1, width=2**16)):
+            for method in (
+                FedGen(hidden_size=2**16, noise_size=2**16),
+                FedGan(gan_rounds=1, width=2**12),
+            ):
                 with pytest.raises(InvalidInput, match=f"with what {method.name} learns besides"):
                     await bench.create(make_spec(rounds=2, method=method))
             await bench.create(make_spec(method=FedGen()))

@@ -2,7 +2,14 @@ import grpc
 import pytest
 
 import hfmds.errors
-from hfmds.errors import ConfigurationError, HfmdsError, InvalidInput, NotAllowed, Unavailable
+from hfmds.errors import (
+    ConfigurationError,
+    Diverged,
+    HfmdsError,
+    InvalidInput,
+    NotAllowed,
+    Unavailable,
+)
 from hfmds.service.peer import Peer
 from hfmds.service.status import STATUS_OF, error_from, status_of
 
@@ -11,7 +18,9 @@ PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 ALL_ERRORS = [
     error
     for error in vars(hfmds.errors).values()
-    if isinstance(error, type) and issubclass(error, HfmdsError)
+    if isinstance(error, type)
+    and issubclass(error, HfmdsError)
+    and error is not Diverged  # on the wire it is the InvalidInput it derives from
 ]
 
 
@@ -39,6 +48,7 @@ def test_an_error_without_an_entry_is_answered_like_its_parent() -> None:
         pass
 
     assert status_of(Special("x")) is grpc.StatusCode.INVALID_ARGUMENT
+    assert status_of(Diverged("x")) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_wrong_configuration_of_the_server_is_not_the_callers() -> None:
