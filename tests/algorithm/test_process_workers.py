@@ -107,17 +107,22 @@ def test_what_is_shared_is_written_once_and_forgotten_after_two_phases():
     assert not folder.exists()
 
 
-def test_a_killed_worker_is_an_error_that_says_so():
-    with ProcessWorkers(1) as single:
-        process_id = single._workers[0].process.pid
-        assert process_id is not None
-        os.kill(process_id, signal.SIGKILL)
+def test_a_killed_worker_is_an_error_that_says_so_and_the_next_phase_has_another():
+    with ProcessWorkers(2) as pair:
+
+        def works() -> Iterator[LocalWork]:
+            yield work(images(200))
+            process_id = pair._workers[0].process.pid  # which has it now
+            assert process_id is not None
+            os.kill(process_id, signal.SIGKILL)
+            yield work(images(5))
+
         with pytest.raises(Unavailable, match=r"ended with code -9.*fewer workers"):
-            list(single.train([work(images(5))]))
-        # The next phase has a new one.
-        assert [trained.samples for trained in single.train([work(images(6))])] == [6]
+            list(pair.train(works()))
+        sizes = (6, 7, 8)
+        assert [t.samples for t in pair.train(work(images(size)) for size in sizes)] == [*sizes]
     with pytest.raises(WrongState, match="closed"):
-        list(single.train([work(images(6))]))
+        list(pair.train([work(images(6))]))
 
 
 def test_there_must_be_a_worker():
