@@ -1,0 +1,123 @@
+"""The limit of a round: the same bytes through plain gRPC, with no coordinator around it.
+
+Each device downloads the model and uploads as much, in messages of the same size, on a connection
+of its own, all devices at once. The server is a process of its own and serves raw bytes, without
+protobuf. `durable` also checks the digest of what was uploaded and syncs it to disk, as whoever
+answers "accepted" must.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import grpc
+from no_op_devices import CHANNEL_OPTIONS
+
+from hfmds.digest import digest_of
+from hfmds.storage.blobs import CHUNK_BYTES
+
+_SERVICE = "benchmark.Copy"
+
+
+class LoopbackCopy:
+    """The server, as its clients use it."""
+
+    def __init__(self, address: str, size_bytes: int) -> None:
+        self._address = address
+        self._size_bytes = size_bytes
+
+    async def round(self, devices: int, *, durable: bool) -> float:
+        """Seconds that it takes all devices to download and upload."""
+        options = CHANNEL_OPTIONS
+        channels = [
+            grpc.aio.insecure_channel(self._address, options=options) for _ in range(devices)
+        ]
+        try:
+            await asyncio.gather(*(channel.channel_ready() for channel in channels))
+            started = time.monotonic()
+            await asyncio.gather(*(self._device(channel, durable) for channel in channels))
+            return time.monotonic() - started
+        finally:
+            await asyncio.gather(*(channel.close() for channel in channels))
+
+    async def _device(self, channel: grpc.aio.Channel, durable: bool) -> None:
+        download = channel.unary_stream(f"/{_SERVICE}/Download")
+        chunks = [chunk async for chunk in download(b"")]
+        assert sum(map(len, chunks)) == self._size_bytes
+
+        async def again() -> AsyncIterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+
+        upload = channel.stream_unary(f"/{_SERVICE}/{'Durably' if durable else 'Upload'}")
+        await upload(again())
+
+
+@contextmanager
+def loopback_copy(size_bytes: int) -> Iterator[LoopbackCopy]:
+    """A server of so many bytes in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    line, far_end = context.Pipe()
+    with tempfile.TemporaryDirectory(prefix="hfmds-benchmark-") as folder:
+        process = context.Process(
+            target=_serve, args=(far_end, size_bytes, Path(folder)), daemon=True
+        )
+        process.start()
+        try:
+            yield LoopbackCopy(line.recv(), size_bytes)
+        finally:
+            process.terminate()
+            process.join()
+
+
+def _serve(line: Connection, size_bytes: int, folder: Path) -> None:
+    asyncio.run(_served(line, os.urandom(size_bytes), folder))
+
+
+async def _served(line: Connection, data: bytes, folder: Path) -> None:
+    async def download(request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        for at in range(0, len(data), CHUNK_BYTES):
+            yield data[at : at + CHUNK_BYTES]
+
+    async def upload(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+        received = [chunk async for chunk in requests]
+        assert sum(map(len, received)) == len(data)
+        return b""
+
+    async def durably(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+        received = [chunk async for chunk in requests]
+        await asyncio.to_thread(_keep, received, folder)
+        return b""
+
+    handlers = {
+        "Download": grpc.unary_stream_rpc_method_handler(download),
+        "Upload": grpc.stream_unary_rpc_method_handler(upload),
+        "Durably": grpc.stream_unary_rpc_method_handler(durably),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    line.send(f"127.0.0.1:{port}")
+    await server.wait_for_termination()
+
+
+def _keep(chunks: list[bytes], folder: Path) -> None:
+    """One file, one sync; deleted at once, as an update is after its round."""
+    data = b"".join(chunks)
+    digest_of(data)
+    descriptor, name = tempfile.mkstemp(dir=folder)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+        Path(name).unlink()

@@ -1,0 +1,220 @@
+"""Devices that return the weights they got: all of a round but the learning.
+
+Many live in one process, each with a connection of its own, and speak to the coordinator as the
+edge client does. Content stays in their memory, so that the disk is the coordinator's alone.
+
+One number of the weights is changed. Otherwise content addressing would notice that the coordinator
+has these bytes already, and nothing would be sent: neither updates nor, in the next round, a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
+from hfmds.algorithm.types import Traffic
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import HfmdsError, TooLate, Unavailable
+from hfmds.service.peer import Peer
+from hfmds.storage.blobs import CHUNK_BYTES
+from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.chunks import Content
+from hfmds.wire.coordinator_client import CoordinatorClient
+from hfmds.wire.types import (
+    Assignment,
+    DeviceProfile,
+    Finished,
+    RetryLater,
+    RoundPolicy,
+    RunSpec,
+    UpdateReport,
+)
+
+PAPER_CNN = ModelSpec()
+PROFILE = DeviceProfile(samples=100, software_version="benchmark", engine="none")
+CHANNEL_OPTIONS = (
+    # gRPC lets all channels of a process share one connection; real devices have one each.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 100),
+)
+_WAIT_SECONDS = 30.0
+_AWAY_PAUSE_SECONDS = 0.02
+
+
+class OwnConnection(CoordinatorClient):
+    """A client with a connection of its own, which sees every refusal: gRPC retries nothing."""
+
+    def __init__(self, peer: Peer, device_id: str) -> None:
+        super().__init__(peer, device_id)
+        options = (*CHANNEL_OPTIONS, ("grpc.enable_retries", 0))
+        self._channel = grpc.aio.insecure_channel(peer.address, options=options)
+        self._stub = CoordinatorServiceStub(self._channel)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """When a device had done each step of a task; seconds of the machine's monotonic clock."""
+
+    round_number: int
+    assigned: float
+    downloaded: float
+    made: float
+    uploaded: float
+    accepted: float
+    received_bytes: int
+
+
+class MemoryContent:
+    """Blobs and staging at once, in memory: what `Content` wants of either."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[Digest, bytes | bytearray] = {}
+        self._partial: dict[Digest, bytearray] = {}
+
+    def contains(self, digest: Digest) -> bool:
+        return digest in self._blobs
+
+    def keep(self, data: bytes | bytearray) -> Digest:
+        """Take content that was made here."""
+        digest = digest_of(data)
+        self._blobs[digest] = data
+        return digest
+
+    def take(self, digest: Digest) -> bytes | bytearray:
+        """Give content away, and forget it."""
+        return self._blobs.pop(digest)
+
+    def read(
+        self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        whole = memoryview(self._blobs[digest])
+        return (
+            bytes(whole[at : at + chunk_bytes]) for at in range(offset, len(whole), chunk_bytes)
+        )
+
+    def offset(self, owner: str, digest: Digest) -> int:
+        return len(self._partial.get(digest, b""))
+
+    def append(self, owner: str, digest: Digest, offset: int, data: bytes) -> int:
+        self._partial.setdefault(digest, bytearray()).extend(data)
+        return offset + len(data)
+
+    def commit(self, owner: str, digest: Digest, blobs: object) -> None:
+        self._blobs[digest] = self._partial.pop(digest)
+
+
+class NoOpDevice:
+    """One device. `on_task` hears of every accepted task, `on_answer` of every answered call."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        number: int,
+        on_task: Callable[[TaskTimes], None],
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._number = number
+        self._client = OwnConnection(peer, f"device-{number:05}")
+        self._memory = MemoryContent()
+        self._on_task = on_task
+        self._on_answer = on_answer
+
+    async def run(self, run_id: str) -> None:
+        """Work until the run has ended; a coordinator that is away is asked until it is back."""
+        try:
+            while not await self._work(run_id):
+                pass
+        finally:
+            await self._client.close()
+
+    async def _work(self, run_id: str) -> bool:
+        """Ask once and do what is asked; true if there will be no more."""
+        try:
+            match await self._client.check_in(PROFILE, _WAIT_SECONDS, run_id):
+                case Assignment() as task:
+                    self._on_answer()
+                    self._on_task(await self._do(task))
+                case RetryLater(after_seconds):
+                    self._on_answer()
+                    await asyncio.sleep(after_seconds)
+                case Finished():
+                    return True
+        except TooLate:
+            pass
+        except HfmdsError as error:
+            # A bare HfmdsError is INTERNAL: it must not pass for an absence, nor end the others.
+            if not isinstance(error, Unavailable):
+                raise
+            await asyncio.sleep(_AWAY_PAUSE_SECONDS)
+        return False
+
+    async def _do(self, task: Assignment) -> TaskTimes:
+        client, memory = self._client, self._memory
+        content = Content(memory, memory)  # type: ignore[arg-type]
+        assigned = time.monotonic()
+        received = await client.download(task.task_id, task.weights, content)
+        downloaded = time.monotonic()
+        update = await asyncio.to_thread(self._changed, task)
+        made = time.monotonic()
+        sent = await client.upload_update(task.task_id, update, memory)  # type: ignore[arg-type]
+        memory.take(update)
+        uploaded = time.monotonic()
+        report = UpdateReport(update, PROFILE.samples, 0.0, Traffic(received, sent), 0.0)
+        await client.submit_update(task.task_id, report)
+        self._on_answer()
+        return TaskTimes(
+            task.round_number,
+            assigned,
+            downloaded,
+            made,
+            uploaded,
+            time.monotonic(),
+            received,
+        )
+
+    def _changed(self, task: Assignment) -> Digest:
+        """The weights with another last number: of this device, and of this round."""
+        weights = bytearray(self._memory.take(task.weights))
+        weights[-4:] = struct.pack("<f", 1e-3 * self._number + 1e-6 * task.round_number)
+        return self._memory.keep(weights)
+
+
+def no_op_run(devices: int, rounds: int, model: ModelSpec = PAPER_CNN) -> RunSpec:
+    """A FedAvg run in which all these devices take part in every round."""
+    normalisation = Normalisation((0.5,) * model.channels, (0.25,) * model.channels)
+    recipe = Recipe(model, normalisation, rounds=rounds, cohort_size=devices)
+    return RunSpec(recipe, RoundPolicy(minimum_devices=devices))
+
+
+async def run_rounds(
+    peer: Peer,
+    run_id: str,
+    spec: RunSpec,
+    on_task: Callable[[TaskTimes], None] = lambda times: None,
+) -> list[TaskTimes]:
+    """Create the run and be its devices until it has ended; the times of all tasks."""
+    admin = AdminClient(peer)
+    found: list[TaskTimes] = []
+
+    def note(times: TaskTimes) -> None:
+        found.append(times)
+        on_task(times)
+
+    try:
+        await admin.create_run(spec, run_id)
+        devices = [NoOpDevice(peer, number, note) for number in range(spec.recipe.cohort_size)]
+        await asyncio.gather(*(device.run(run_id) for device in devices))
+        return found
+    finally:
+        await admin.close()

@@ -1,0 +1,193 @@
+"""The coordinator and the synthesis store as child processes, and what they cost the machine.
+
+Shared by the benchmarks of the coordinator: they measure the programs an operator runs, on a real
+file system, over real gRPC on loopback. Reads /proc, so Linux only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hfmds.cli.processes import Child, Supervisor
+from hfmds.errors import ConfigurationError, Unavailable
+from hfmds.service.peer import Peer
+
+ANY_PORT = "127.0.0.1:0"
+MEGABYTE = 1e6
+_READY_SECONDS = 90.0
+_POLL_SECONDS = 0.002
+_QUIET_LOAD = 0.3  # processes that run besides us, above which times are not to be trusted
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+# One thread each, as in the demo: what is measured here is not torch.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used so far."""
+
+    cpu_seconds: float
+    rss_bytes: int
+    peak_rss_bytes: int
+
+
+def usage(pid: int) -> Usage:
+    """What a running process has used since its start, or its peak since `forget_peak`."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])  # utime, stime
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+
+    def kilobytes(name: str) -> int:
+        return 1024 * int(status[name].split()[0])
+
+    return Usage(ticks / _TICKS_PER_SECOND, kilobytes("VmRSS"), kilobytes("VmHWM"))
+
+
+def forget_peak(pid: int) -> None:
+    """Let the peak of a process's memory begin anew at what it uses now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def warn_if_busy() -> bool:
+    """Say so, and return true, if other programs keep the machine busy."""
+    load = os.getloadavg()[0]
+    if load > _QUIET_LOAD:
+        sys.stderr.write(
+            f"other programs keep {load:.1f} processors busy: times will be too long; "
+            "measure again when the machine is idle\n"
+        )
+    return load > _QUIET_LOAD
+
+
+def tell(text: str) -> None:
+    """Progress, which is no part of the result."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def show(text: str) -> None:
+    """A part of the result, as Markdown."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def allow_open_files(wanted: int) -> None:
+    """Let this process and its children have so many connections; ConfigurationError if not."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < wanted:
+        raise ConfigurationError(
+            f"{wanted} open files are needed, this user may have {most}; raise it (ulimit -Hn), "
+            "or ask for fewer devices"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+class Programs:
+    """Starts programs in a folder; all have ended when `programs` is left."""
+
+    def __init__(self, folder: Path, supervisor: Supervisor) -> None:
+        self.folder = folder
+        self._supervisor = supervisor
+
+    def start_store(self) -> Program:
+        """Start the synthesis store, and wait until it is ready."""
+        return self._start(
+            "store", "synthesis_store", listen=ANY_PORT, data_dir=str(self.folder / "store")
+        )
+
+    def start_coordinator(
+        self,
+        *,
+        store: str = "127.0.0.1:1",  # FedAvg never calls it
+        listen: str = ANY_PORT,
+        module: str = "coordinator",
+        wait: bool = True,
+        **settings: str,
+    ) -> Program:
+        """Start the coordinator; on the address of a killed one it is a restart."""
+        given = {"listen": listen, "data_dir": str(self.folder / "coordinator"), "store": store}
+        return self._start("coordinator", module, wait=wait, **given, **settings)
+
+    def _start(self, name: str, module: str, *, wait: bool = True, **settings: str) -> Program:
+        file = self.folder / f"{name}.json"
+        file.unlink(missing_ok=True)
+        settings = {
+            "metrics_listen": ANY_PORT,
+            "address_file": str(file),
+            "log_level": "warning",  # lines that nobody reads would be measured, too
+            **settings,
+        }
+        ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
+        theirs = {key: v for key, v in os.environ.items() if not key.startswith("HFMDS_")}
+        # A package is started by its name, a script beside this one by its path.
+        command = [sys.executable, *([module] if module.endswith(".py") else ["-m", module])]
+        child = self._supervisor.start(name, command, {**theirs, **_ONE_THREAD, **ours})
+        program = Program(child, file)
+        if wait:
+            program.wait_until_ready()
+        return program
+
+
+class Program:
+    """One started program."""
+
+    def __init__(self, child: Child, address_file: Path) -> None:
+        self._child = child
+        self._address_file = address_file
+
+    @property
+    def pid(self) -> int:
+        """Of the program itself: the leash replaces itself by it."""
+        return self._child.process.pid
+
+    @property
+    def peer(self) -> Peer:
+        """Where it answers, once it is ready."""
+        address = json.loads(self._address_file.read_text())["grpc"]
+        return Peer(self._child.name, address, "HFMDS_LISTEN")
+
+    @property
+    def is_ready(self) -> bool:
+        return self._address_file.exists()
+
+    def wait_until_ready(self) -> None:
+        """Block until it answers; an error says what it said if it never does."""
+        give_up_at = time.monotonic() + _READY_SECONDS
+        while not self.is_ready:
+            if (end := self._child.end()) is not None:
+                raise Unavailable(f"{self._child.name}: {end}\n{self._child.last_log_lines()}")
+            if time.monotonic() > give_up_at:
+                raise Unavailable(f"{self._child.name} was not ready after {_READY_SECONDS:.0f} s")
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        self._child.signal_group(signal.SIGTERM)
+        self._child.process.wait()
+
+    def kill(self) -> None:
+        """End it as a power cut would; it is gone on return."""
+        self._child.signal_group(signal.SIGKILL)
+        self._child.process.wait()
+
+
+@contextmanager
+def programs() -> Iterator[Programs]:
+    """A folder for programs, on the disk of TMPDIR: its syncs are part of what is measured."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hfmds-benchmark-") as name,
+        Supervisor(Path(name) / "logs") as supervisor,
+    ):
+        yield Programs(Path(name), supervisor)

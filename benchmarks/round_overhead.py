@@ -1,0 +1,164 @@
+"""How long does a round take when learning takes no time, and how near is that to mere copying?
+
+    .venv/bin/python benchmarks/round_overhead.py [--devices 2 10 20 100] [--quick]
+
+Devices that return the weights they got (no_op_devices.py), with the paper's CNN, against a real
+coordinator on loopback. A round is measured from the moment its first device has its task to the
+same moment of the next round. Beside it, in the same run and in turns with it: the same bytes, by
+as many devices at once, through plain gRPC to memory (the limit, loopback_copy.py), and the same
+with each upload hashed and synced to disk (what durability alone costs).
+
+The first table has medians. The second shows, for one number of devices, where a round's time goes
+as the devices see it; the third the coordinator's own steps (timed_coordinator.py), per round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from loopback_copy import LoopbackCopy, loopback_copy
+from no_op_devices import PAPER_CNN, TaskTimes, no_op_run, run_rounds
+from programs import MEGABYTE, Programs, programs, show, tell, usage, warn_if_busy
+
+from hfmds.algorithm.models import initial_weights
+from hfmds.wire.tensors import encode_weights
+
+WARM_UP_ROUNDS = 2  # the first ones open files, connections and caches
+
+
+@dataclass(slots=True)
+class Seconds:
+    """What was measured with one number of devices: a value per round."""
+
+    ours: list[float] = field(default_factory=list)
+    copying: list[float] = field(default_factory=list)
+    durable: list[float] = field(default_factory=list)
+    steps: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    server_cpu: list[float] = field(default_factory=list)
+
+    def add(self, tasks: Sequence[TaskTimes]) -> None:
+        """Take the times of a run."""
+        rounds: defaultdict[int, list[TaskTimes]] = defaultdict(list)
+        for task in tasks:
+            rounds[task.round_number].append(task)
+        for number in range(1 + WARM_UP_ROUNDS, max(rounds)):  # the last one has no next
+            now, then = rounds[number], min(task.assigned for task in rounds[number + 1])
+            first = min(task.assigned for task in now)
+            last = max(task.accepted for task in now)
+            self.ours.append(then - first)
+            self.steps["first to last device has its task"].append(
+                max(task.assigned for task in now) - first
+            )
+            for name, begin, end in (
+                ("download of a device", "assigned", "downloaded"),
+                ("making the update (device)", "downloaded", "made"),
+                ("upload of a device, until durable", "made", "uploaded"),
+                ("hand-in of a device, until accepted", "uploaded", "accepted"),
+            ):
+                taken = [getattr(task, end) - getattr(task, begin) for task in now]
+                self.steps[name].append(median(taken))
+            self.steps["first task to last acceptance"].append(last - first)
+            self.steps["last acceptance to the next round's first task"].append(then - last)
+
+
+async def measure(
+    ours: Programs, limit: LoopbackCopy, devices: Sequence[int], passes: int, rounds: int
+) -> dict[int, Seconds]:
+    """All three ways in turns, for each number of devices."""
+    coordinator = ours.start_coordinator()
+    found = {count: Seconds() for count in devices}
+    for number in range(passes):
+        for count, seconds in found.items():
+            spec = no_op_run(count, WARM_UP_ROUNDS + rounds + 1)
+            before = usage(coordinator.pid).cpu_seconds
+            tasks = await run_rounds(coordinator.peer, f"n{count}-{number}", spec)
+            cpu = usage(coordinator.pid).cpu_seconds - before
+            seconds.server_cpu.append(cpu / spec.recipe.rounds)
+            seconds.add(tasks)
+            for _ in range(rounds):
+                seconds.copying.append(await limit.round(count, durable=False))
+                seconds.durable.append(await limit.round(count, durable=True))
+            tell(
+                f"pass {number + 1}/{passes}, {count} devices: round {median(seconds.ours):.3f} s, "
+                f"copying {median(seconds.copying):.3f} s"
+            )
+    coordinator.stop()
+    return found
+
+
+async def timed_steps(ours: Programs, devices: int, rounds: int) -> dict[str, list[float]]:
+    """The coordinator's own steps in a run of its own: count, seconds, of those computing."""
+    script = str(Path(__file__).with_name("timed_coordinator.py"))
+    coordinator = ours.start_coordinator(module=script)
+    await run_rounds(coordinator.peer, "timed", no_op_run(devices, rounds))
+    coordinator.stop()
+    found: dict[str, list[float]] = json.loads((ours.folder / "step-times.json").read_text())
+    return found
+
+
+def print_tables(
+    found: dict[int, Seconds], steps: dict[str, list[float]], timed_rounds: int, timed_devices: int
+) -> None:
+    """The three tables, as Markdown."""
+    show(
+        "| devices | round, s | plain gRPC copying, s | ratio | copying + sync, s | ratio "
+        "| coordinator CPU, s |"
+    )
+    show("|---|---|---|---|---|---|---|")
+    for count, s in found.items():
+        ours, copying, durable = median(s.ours), median(s.copying), median(s.durable)
+        show(
+            f"| {count} | {ours:.3f} | {copying:.3f} | {ours / copying:.1f}x "
+            f"| {durable:.3f} | {ours / durable:.1f}x | {median(s.server_cpu):.3f} |"
+        )
+    shown = found.get(timed_devices) or found[max(found)]
+    show(f"\n| with {timed_devices} devices, as they see it | median, ms |\n|---|---|")
+    for name, values in shown.steps.items():
+        show(f"| {name} | {1e3 * median(values):.0f} |")
+    show(
+        f"\n| coordinator's step, {timed_devices} devices | times per round | ms per round "
+        "| of those computing |\n|---|---|---|---|"
+    )
+    for name, (times, wall, cpu) in sorted(steps.items(), key=lambda item: -item[1][1]):
+        show(
+            f"| `{name.partition(':')[2]}` | {times / timed_rounds:.1f} "
+            f"| {1e3 * wall / timed_rounds:.1f} | {1e3 * cpu / timed_rounds:.1f} |"
+        )
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, nargs="+", default=[2, 10, 20, 100])
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7, help="measured in each pass")
+    parser.add_argument("--steps-with", type=int, default=20, help="devices, in tables 2 and 3")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args()
+    if options.quick:
+        options.devices, options.passes, options.rounds = [2, 10], 1, 3
+        options.steps_with = 10
+    warn_if_busy()
+    size_bytes = len(encode_weights(initial_weights(PAPER_CNN, seed=0)))
+    tell(f"the model has {size_bytes / MEGABYTE:.2f} MB")
+
+    async def all_of_it() -> None:
+        with loopback_copy(size_bytes) as limit, programs() as ours:
+            found = await measure(ours, limit, options.devices, options.passes, options.rounds)
+        rounds = WARM_UP_ROUNDS + options.rounds
+        with programs() as ours:
+            steps = await timed_steps(ours, options.steps_with, rounds)
+        print_tables(found, steps, rounds, options.steps_with)
+
+    asyncio.run(all_of_it())
+
+
+if __name__ == "__main__":
+    main()

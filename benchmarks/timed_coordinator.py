@@ -1,0 +1,115 @@
+"""The coordinator with stopwatches: the same program, with the steps of a round timed.
+
+Started in place of `python -m coordinator` by the benchmarks that break a round down. When it is
+stopped it writes, for each step, how often it was done, how long that took in all, and how much of
+it the thread computed (else it waited: for the disk, a lock, or the interpreter) as JSON to
+`step-times.json` beside its data folder. Steps contain each other: they do not add up.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+STEPS = (
+    "coordinator.registry:Registry.remember",
+    "coordinator.task_records:TaskRecords.lease",
+    "coordinator.task_records:TaskRecords.get",
+    "coordinator.task_records:TaskRecords.get_pending",
+    "coordinator.task_records:TaskRecords.accept",
+    "coordinator.task_records:TaskRecords.open_phase",
+    "coordinator.task_records:TaskRecords.find_phase",
+    "coordinator.task_records:TaskRecords.get_phase",
+    "coordinator.task_records:TaskRecords.close_phase",
+    "coordinator.task_records:TaskRecords.unable",
+    "coordinator.task_records:TaskRecords.models_handed_out",
+    "coordinator.run_records:RunRecords.get",
+    "coordinator.run_records:RunRecords.state",
+    "coordinator.run_records:RunRecords.complete_round",
+    "coordinator.dispatch:Dispatch._outcome_now",
+    "coordinator.dispatch:Dispatch._trained_shapes",
+    "coordinator.dispatch:Dispatch._check_update",
+    "coordinator.driver:RunDriver._completed",
+    "coordinator.driver:RunDriver._drop_updates",
+    "coordinator.remote_fleet:RemoteFleet.available",
+    "coordinator.remote_fleet:RemoteFleet.train",
+    "coordinator.remote_fleet:encode_weights",
+    "coordinator.driver:encode_weights",
+    "hfmds.algorithm.methods.fedavg:FedAvgMethod.aggregate",
+    "hfmds.storage.staging:Staging.append",
+    "hfmds.storage.staging:Staging.commit",
+    "hfmds.storage.staging:digest_of_file",
+    "hfmds.storage.blobs:FolderBlobs.put_bytes",
+    "hfmds.storage.blobs:digest_of",
+    "hfmds.storage.blobs:sync_file",
+    "hfmds.storage.blobs:make_folder_durably",
+    "hfmds.storage.blobs:sync_folder",
+)
+
+
+class Stopwatches:
+    """Seconds by step, over all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+
+    def attach(self, step: str) -> None:
+        """Time a method or function, found as `module:name`; one that is gone is left out."""
+        module_name, _, path = step.partition(":")
+        *holders, name = path.split(".")
+        try:
+            holder: Any = importlib.import_module(module_name)
+            for each in holders:
+                holder = getattr(holder, each)
+            function = getattr(holder, name)
+        except (ImportError, AttributeError):
+            sys.stderr.write(f"there is no {step} to time any more\n")
+            return
+        setattr(holder, name, self._timed(step, function))
+
+    def _timed(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+                with self._lock:
+                    total = self._totals[step]
+                    total[0] += 1
+                    total[1] += wall
+                    total[2] += cpu
+
+        return timed
+
+    def write(self, path: Path) -> None:
+        """Write what was measured."""
+        path.write_text(json.dumps(self._totals))
+
+
+def main() -> None:
+    """Be the coordinator, then write the times."""
+    from coordinator.__main__ import main as serve
+
+    watches = Stopwatches()
+    for step in STEPS:
+        watches.attach(step)
+    try:
+        serve()
+    finally:
+        watches.write(Path(os.environ["HFMDS_DATA_DIR"]).parent / "step-times.json")
+
+
+if __name__ == "__main__":
+    main()
