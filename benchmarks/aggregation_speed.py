@@ -1,0 +1,141 @@
+"""How fast, and in how much memory, are updates averaged?
+
+    .venv/bin/python benchmarks/aggregation_speed.py [--updates 100] [--quick]
+
+So many updates of the paper's CNN (3.5 MB each) are files, as the coordinator has them when a round
+closes; they are in the page cache, as after an upload. Ours is the server's step of FedAvg over
+`StoredWeights`, checks included. Against it: numpy adding the same bytes, file by file, to a
+sum of the same precision (float64), and to one of float32.
+
+Each way runs in a process of its own, in turns. The fastest pass counts: others on the machine only
+slow a pass. Memory is the peak of the process above what it had before the pass, in models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import DTypeLike
+from programs import forget_peak, show, tell, usage, warn_if_busy
+
+from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.models import initial_weights
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
+from hfmds.algorithm.types import Traffic, Update, Weights
+from hfmds.wire.tensors import StoredWeights, encode_weights
+
+MODEL = ModelSpec()
+RECIPE = Recipe(MODEL, Normalisation((0.5,) * 3, (0.25,) * 3), rounds=1)
+_FLOAT32_BYTES = 4
+
+
+def ours(paths: Sequence[Path], weights: Weights) -> None:
+    """The server's step of a round."""
+    updates = (
+        Update(path.name, StoredWeights(path, path.name), 100, 0.0, Traffic()) for path in paths
+    )
+    method_of(RECIPE).aggregate(1, weights, updates)
+
+
+def numpy_sum(paths: Sequence[Path], weights: Weights, dtype: DTypeLike) -> None:
+    """The same bytes, and nothing but their sum."""
+    count = sum(array.size for array in weights.values())
+    total = np.zeros(count, dtype)
+    header_bytes = paths[0].stat().st_size - _FLOAT32_BYTES * count
+    for path in paths:
+        total += np.memmap(path, np.float32, "r", offset=header_bytes)
+
+
+WAYS: dict[str, Callable[[Sequence[Path], Weights], None]] = {
+    "ours": ours,
+    "numpy, float64 sum": partial(numpy_sum, dtype=np.float64),
+    "numpy, float32 sum": partial(numpy_sum, dtype=np.float32),
+}
+
+
+def _serve(line: Connection, way: str, paths: Sequence[Path]) -> None:
+    weights = initial_weights(MODEL, seed=0)
+    WAYS[way](paths[:2], weights)  # imports and allocators are warm
+    while line.recv():
+        gc.collect()
+        pid = os.getpid()
+        forget_peak(pid)
+        before, started = usage(pid), time.perf_counter()
+        WAYS[way](paths, weights)
+        seconds = time.perf_counter() - started
+        line.send((seconds, usage(pid).peak_rss_bytes - before.rss_bytes))
+
+
+def write_updates(folder: Path, count: int) -> list[Path]:
+    """Updates of devices that trained: close to each other, none equal."""
+    random = np.random.default_rng(0)
+    first = initial_weights(MODEL, seed=0)
+    paths = [folder / f"device-{number:04}" for number in range(count)]
+    for path in paths:
+        path.write_bytes(
+            encode_weights(
+                {
+                    name: array + 0.01 * random.standard_normal(array.shape, np.float32)
+                    for name, array in first.items()
+                }
+            )
+        )
+    return paths
+
+
+def main() -> None:
+    """Measure all ways in turns, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--passes", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args()
+    if options.quick:
+        options.updates, options.passes = 10, 3
+    warn_if_busy()
+    context = multiprocessing.get_context("spawn")
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    peaks: dict[str, list[int]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory(prefix="hfmds-benchmark-") as folder:
+        paths = write_updates(Path(folder), options.updates)
+        model_bytes = paths[0].stat().st_size
+        lines = {}
+        for way in WAYS:
+            line, far_end = context.Pipe()
+            context.Process(target=_serve, args=(far_end, way, paths), daemon=True).start()
+            lines[way] = line
+        for number in range(options.passes):
+            for way, line in lines.items():
+                line.send(True)
+                taken, peak = line.recv()
+                seconds[way].append(taken)
+                peaks[way].append(peak)
+            tell(f"pass {number + 1}/{options.passes}: ours {min(seconds['ours']):.3f} s")
+        for line in lines.values():
+            line.send(False)
+    baseline = min(seconds["numpy, float64 sum"])
+    show(
+        f"| {options.updates} updates of {model_bytes / 1e6:.2f} MB | seconds | GB/s "
+        "| against numpy, float64 sum | peak memory, models |"
+    )
+    show("|---|---|---|---|---|")
+    for way in WAYS:
+        best = min(seconds[way])
+        show(
+            f"| {way} | {best:.3f} | {options.updates * model_bytes / 1e9 / best:.2f} "
+            f"| {best / baseline:.2f}x | {max(peaks[way]) / model_bytes:.1f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

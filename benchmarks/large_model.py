@@ -1,0 +1,81 @@
+"""How long does a round take with a model of 100 MB, and how much memory does the coordinator need?
+
+    .venv/bin/python benchmarks/large_model.py [--devices 4] [--quick]
+
+Four devices that return the weights they got (no_op_devices.py), against a real coordinator on
+loopback, with the paper's CNN for images so large that its hidden layer has 25.7 million weights.
+Beside it, in the same run and in turns with it: the same bytes by as many devices at once through
+plain gRPC to memory (loopback_copy.py). Memory is the coordinator's peak during the rounds;
+"above rest" is what the rounds added to a coordinator that had just started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from statistics import median
+
+from loopback_copy import loopback_copy
+from no_op_devices import no_op_run, run_rounds
+from programs import MEGABYTE, forget_peak, programs, show, tell, usage, warn_if_busy
+from round_overhead import WARM_UP_ROUNDS, Seconds
+
+from hfmds.algorithm.recipes import ModelSpec
+
+LARGE = ModelSpec(height=124, width=124)
+QUICK = ModelSpec(height=64, width=64)
+
+
+async def measure(model: ModelSpec, devices: int, passes: int, rounds: int) -> None:
+    """Measure, and print the table."""
+    seconds = Seconds()
+    model_bytes = 0
+    with programs() as ours:
+        coordinator = ours.start_coordinator()
+        rest = usage(coordinator.pid)
+        forget_peak(coordinator.pid)
+        spec = no_op_run(devices, WARM_UP_ROUNDS + rounds + 1, model)
+        peak_bytes = 0
+        for number in range(passes):
+            tasks = await run_rounds(coordinator.peer, f"large-{number}", spec)
+            seconds.add(tasks)
+            peak_bytes = max(peak_bytes, usage(coordinator.pid).peak_rss_bytes)
+            model_bytes = tasks[0].received_bytes
+            with loopback_copy(model_bytes) as limit:
+                for _ in range(rounds):
+                    seconds.copying.append(await limit.round(devices, durable=False))
+                    seconds.durable.append(await limit.round(devices, durable=True))
+            tell(f"pass {number + 1}/{passes}: round {median(seconds.ours):.2f} s")
+    ours_seconds, copying, durable = map(median, (seconds.ours, seconds.copying, seconds.durable))
+    above_bytes = peak_bytes - rest.rss_bytes
+    show(
+        f"| {devices} devices, model of {model_bytes / MEGABYTE:.0f} MB | |\n|---|---|\n"
+        f"| round | {ours_seconds:.2f} s |\n"
+        f"| plain gRPC copying | {copying:.2f} s, ours {ours_seconds / copying:.1f}x |\n"
+        f"| copying + sync | {durable:.2f} s, ours {ours_seconds / durable:.1f}x |\n"
+        f"| coordinator memory, peak | {peak_bytes / MEGABYTE:.0f} MB |\n"
+        f"| of that at rest | {rest.rss_bytes / MEGABYTE:.0f} MB |\n"
+        f"| above rest, in models | {above_bytes / model_bytes:.1f} |"
+    )
+    show("\n| as devices see it | median, s |\n|---|---|")
+    for name, values in seconds.steps.items():
+        show(f"| {name} | {median(values):.2f} |")
+
+
+def main() -> None:
+    """Parse, warn and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, default=4)
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4, help="measured in each pass")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args()
+    if options.quick:
+        options.passes, options.rounds = 1, 1
+    warn_if_busy()
+    model = QUICK if options.quick else LARGE
+    asyncio.run(measure(model, options.devices, options.passes, options.rounds))
+
+
+if __name__ == "__main__":
+    main()
