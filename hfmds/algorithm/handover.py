@@ -1,11 +1,15 @@
 """Tasks and results between processes: arrays in mapped files, the rest in small values.
 
 Through a pipe a model's weights would take many times as long. A thing that many tasks share, such
-as the global weights or the pool, is written once.
+as the global weights or the pool, is written once. Files are written over where one is at hand:
+finding and zeroing the pages of a new one takes ten times as long.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,37 +22,48 @@ from hfmds.algorithm.engine import LocalWork, TrainedModel
 from hfmds.algorithm.types import LabelledImages
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+Layout: TypeAlias = tuple[tuple[str, str, tuple[int, ...], int], ...]
+"""Of arrays in a file, one behind the other: name, dtype, shape, offset."""
 
 _ALIGNMENT = 64  # bytes; what vector instructions like best
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Arrays in a file, one behind the other."""
+    """Arrays in a file."""
 
     path: Path
-    layout: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype, shape, offset
+    layout: Layout
 
     def mapped(self) -> dict[str, NDArray[Any]]:
         """The arrays, read as they are touched; writing to them does not reach the file."""
+        with self.path.open("rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return {
-            name: np.memmap(self.path, dtype, "c", offset, shape)
-            if np.prod(shape)
-            else np.empty(shape, dtype)
+            name: np.ndarray(shape, dtype, memory, offset)
             for name, dtype, shape, offset in self.layout
         }
 
 
 def store(path: Path, arrays: Arrays) -> Stored:
-    """Write arrays to a file, in place of what it held."""
-    layout = []
-    with path.open("wb") as file:
-        for name in arrays:
-            array = np.asarray(arrays[name], order="C")  # a scalar stays one
-            file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
-            layout.append((name, array.dtype.str, array.shape, file.tell()))
-            file.write(array.data)
-    return Stored(path, tuple(layout))
+    """Write arrays to a file, over what it held."""
+    layout, size = layout_of(arrays)
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(size)
+        for name, _, _, offset in layout:
+            file.seek(offset)
+            file.write(np.asarray(arrays[name], order="C").data)  # a scalar stays one
+    return Stored(path, layout)
+
+
+def layout_of(arrays: Arrays) -> tuple[Layout, int]:
+    """Where arrays lie in a file, and its size."""
+    layout, offset = [], 0
+    for name, array in arrays.items():
+        layout.append((name, array.dtype.str, array.shape, offset))
+        offset += math.ceil(array.nbytes / _ALIGNMENT) * _ALIGNMENT
+    return tuple(layout), max(offset, _ALIGNMENT)  # an empty file cannot be mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +96,16 @@ class Shelf:
         # By id of the thing, which is kept, so that the id stays its own.
         self._used: dict[int, tuple[object, Stored]] = {}
         self._used_before: dict[int, tuple[object, Stored]] = {}
+        self._to_write_over: dict[Layout, list[Path]] = {}
 
     def begin_phase(self) -> None:
         """Forget what neither this phase nor the one before has used."""
+        for path in itertools.chain.from_iterable(self._to_write_over.values()):
+            path.unlink()
+        self._to_write_over = {}
         for key, (_, stored) in self._used_before.items():
             if key not in self._used:
-                stored.path.unlink()
+                self._to_write_over.setdefault(stored.layout, []).append(stored.path)
         self._used_before, self._used = self._used, {}
 
     def place(self, work: LocalWork) -> Parcel:
@@ -103,12 +122,15 @@ class Shelf:
     def _stored(self, thing: object, arrays: Arrays) -> Stored:
         key = id(thing)
         if key not in self._used:
-            kept = self._used_before.get(key)
-            if kept is None:
-                self._written += 1
-                kept = thing, store(self._folder / f"shared-{self._written}", arrays)
-            self._used[key] = kept
+            self._used[key] = self._used_before.get(key) or (thing, self._write(arrays))
         return self._used[key][1]
+
+    def _write(self, arrays: Arrays) -> Stored:
+        self._written += 1
+        path = self._folder / f"shared-{self._written}"
+        if forgotten := self._to_write_over.get(layout_of(arrays)[0]):
+            forgotten.pop().rename(path)
+        return store(path, arrays)
 
 
 def _arrays_of(images: LabelledImages) -> Arrays:
@@ -118,7 +140,7 @@ def _arrays_of(images: LabelledImages) -> Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A trained model whose weights are on the worker's desk, until its next task."""
+    """A trained model whose weights are on the worker's desk."""
 
     rest: TrainedModel
     weights: Stored
@@ -131,8 +153,17 @@ class Delivery:
         return replace(self.rest, weights=weights, memory=memory)
 
 
-def deliver(trained: TrainedModel, desk: Path) -> Delivery:
-    """Put a trained model on the desk."""
-    same = trained.memory is trained.weights
-    rest = replace(trained, weights={}, memory={} if same else trained.memory)
-    return Delivery(rest, store(desk, trained.weights), same)
+class Desk:
+    """Where a worker puts trained models: each may lie there until the next but one is delivered.
+
+    So the worker can go on with its next task while the last result is collected.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._places = itertools.cycle([path.with_suffix(".1"), path.with_suffix(".2")])
+
+    def deliver(self, trained: TrainedModel) -> Delivery:
+        """Put a trained model on the desk."""
+        same = trained.memory is trained.weights
+        rest = replace(trained, weights={}, memory={} if same else trained.memory)
+        return Delivery(rest, store(next(self._places), trained.weights), same)

@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
-from hfmds.algorithm.handover import Delivery, Parcel, Shelf, deliver
+from hfmds.algorithm.handover import Delivery, Desk, Parcel, Shelf
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.seeds import Phase
 from hfmds.errors import HfmdsError, InvalidInput, Unavailable, WrongState
@@ -88,24 +88,23 @@ class ProcessWorkers:
     def _perform(self, phase: Phase, works: Iterable[LocalWork]) -> Iterator[Any]:
         """Each task's result, in the order of the tasks; its error is raised in its place."""
         under_way = self._begin_phase()
-        waiting = iter(works)
-        more = True
+        parcels = (self._shelf.place(work) for work in works)
+        ready = next(parcels, None)
         try:
-            while more or under_way:
+            while ready or under_way:
                 if self._under_way is not under_way:
                     raise WrongState("another phase has begun; take all results of one first")
+                _receive(under_way)
                 for worker in self._idle(under_way):
-                    if len(under_way) >= _AHEAD * len(self._workers):
+                    if ready is None or len(under_way) >= _AHEAD * len(self._workers):
                         break
-                    work = next(waiting, None)
-                    more = work is not None
-                    if work is None:
-                        break
-                    worker.send((phase, self._shelf.place(work)))
+                    worker.send((phase, ready))
                     under_way.append(_Task(worker))
-                if under_way and not under_way[0].answered:
-                    _await_one([task for task in under_way if not task.answered])
-                while under_way and under_way[0].answered:
+                    ready = next(parcels, None)  # so that the next idle worker need not wait for it
+                # Only now, when the workers have what to do, is there time for their results.
+                for task in under_way:
+                    task.collect()
+                if under_way[0].answered:
                     yield under_way.popleft().result()
         finally:  # also when nobody wants the rest
             _drain(under_way)
@@ -162,9 +161,12 @@ class _Task:
         self._answer: object = None
 
     def receive(self) -> None:
-        """Take the answer, waiting for it; a result is taken off the worker's desk at once."""
+        """Take the answer, waiting for it."""
         self._answer = self.worker.receive()
         self.answered = True
+
+    def collect(self) -> None:
+        """Take a result off the worker's desk, before the worker has the task after next."""
         if isinstance(self._answer, Delivery):
             self._answer = self._answer.collect()
 
@@ -184,11 +186,12 @@ def _drain(tasks: Iterable[_Task]) -> None:
                 task.receive()
 
 
-def _await_one(tasks: Sequence[_Task]) -> None:
-    ready = wait([task.worker.connection for task in tasks])
-    for task in tasks:
-        if task.worker.connection in ready:
-            task.receive()
+def _receive(tasks: Sequence[_Task]) -> None:
+    """Take the answers that are there, waiting for one if the first task has none."""
+    open_ones = {task.worker.connection: task for task in tasks if not task.answered}
+    must_wait = bool(tasks) and not tasks[0].answered
+    for connection in wait(open_ones, None if must_wait else 0):
+        open_ones[cast(Connection, connection)].receive()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,25 +204,26 @@ class _Fault:
 # --- in a worker --------------------------------------------------------------------------------
 
 
-def _serve(connection: Connection, desk: Path) -> None:
+def _serve(connection: Connection, path: Path) -> None:
     """Do tasks until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the other side closes
     import torch
 
     torch.set_num_threads(1)
     keep_freed_memory()
+    desk = Desk(path)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             phase, parcel = connection.recv()
             connection.send(_answer(phase, parcel, desk))
 
 
-def _answer(phase: Phase, parcel: Parcel, desk: Path) -> object:
+def _answer(phase: Phase, parcel: Parcel, desk: Desk) -> object:
     try:
         work = parcel.open()
         if phase == "synthesise":
             return method_of(work.recipe).synthesise(work)
-        return deliver(method_of(work.recipe).train(work), desk)
+        return desk.deliver(method_of(work.recipe).train(work))
     except HfmdsError as error:
         return error
     except Exception:  # noqa: BLE001 (it is raised again on the other side)
