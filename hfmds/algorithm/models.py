@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -57,10 +57,12 @@ def initial_weights(spec: ModelSpec, seed: int) -> Weights:
 
 def model_with(spec: ModelSpec, weights: Weights) -> SplitModel:
     """The network a spec names, holding these weights; other parts of them are left aside."""
-    # A copy, because drawing weights only to replace them costs as much as a training step.
-    model = copy.deepcopy(_template(spec, factory_of(spec)))
-    load_weights(model, classifier_of(weights))
-    return model
+    template = _template(spec, factory_of(spec))
+    own = template.state_dict(keep_vars=True)
+    given = _require_fit(own, classifier_of(weights))
+    # A copy, because drawing weights only to replace them costs as much as a training step; and
+    # what deepcopy finds in its memo it takes for copied already.
+    return copy.deepcopy(template, {id(own[name]): _like(own[name], given[name]) for name in own})
 
 
 @lru_cache(maxsize=4)
@@ -84,6 +86,13 @@ def _array_of(tensor: Tensor) -> NDArray[np.float32]:
 def load_weights(model: nn.Module, weights: Weights) -> None:
     """Copy weights into a model, refusing any that are missing, unexpected or of another shape."""
     own = model.state_dict()
+    _require_fit(own, weights)
+    for name, tensor in own.items():
+        tensor.copy_(_like(tensor, weights[name]))
+
+
+def _require_fit(own: Mapping[str, Tensor], weights: Weights) -> Weights:
+    """The weights, unless a model that has tensors of its `own` by name cannot hold them."""
     missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     if missing or unexpected:
         raise InvalidInput(
@@ -91,12 +100,20 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
             "check the recipe's model against where the weights come from"
         )
     for name, tensor in own.items():
-        array = weights[name]
-        if array.shape != tuple(tensor.shape):
+        shape = weights[name].shape
+        if shape != tuple(tensor.shape):
             raise InvalidInput(
-                f"weight {name!r} has shape {list(array.shape)}, the model {list(tensor.shape)}; "
+                f"weight {name!r} has shape {list(shape)}, the model {list(tensor.shape)}; "
                 "check the recipe's channels, image size and classes"
             )
-        # A whole number, such as BatchNorm's count of batches, may come back as a mean over
-        # devices: its fraction is cut off here.
-        tensor.copy_(torch.tensor(array))
+    return weights
+
+
+def _like(tensor: Tensor, array: NDArray[np.float32]) -> Tensor:
+    """A tensor of the same kind with a copy of these values."""
+    # A whole number, such as BatchNorm's count of batches, may come back as a mean over devices:
+    # its fraction is cut off here.
+    values = torch.tensor(array).to(tensor.dtype)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(values, tensor.requires_grad)
+    return values

@@ -44,6 +44,18 @@ def test_weights_survive_the_round_trip_and_are_copies():
     assert_same(weights_of(model), given)
 
 
+def test_networks_with_the_same_weights_share_no_memory():
+    given = weights(3)
+    one, other = model_with(SPEC, given), model_with(SPEC, given)
+    with torch.no_grad():
+        for parameter in one.parameters():
+            assert parameter.requires_grad
+            parameter.fill_(7)
+    assert_same(given, weights(3))
+    assert_same(weights_of(other), given)
+    assert_same(weights_of(model_with(SPEC, given)), given)
+
+
 def test_weights_of_another_model_are_refused():
     model = build_model(SPEC)
     other = dict(weights())
