@@ -11,7 +11,9 @@ import torch
 from hfmds.algorithm.engine import Progress, TrainedModel
 from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.models import model_with, weights_of
+from hfmds.algorithm.models import initial_weights, model_with, weights_of
+from hfmds.algorithm.pixels import normalise
+from hfmds.algorithm.recipes import Normalisation
 from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.training import LocalTraining
@@ -95,6 +97,29 @@ def mean_cross_entropy(source: LabelledImages, rows: list[int]) -> float:
         q = model_with(SPEC, weights()).double()(torch.tensor(image)[None])[0].tolist()
         total += np.log(np.exp(q).sum()) - q[source.labels[row]]
     return total / len(rows)
+
+
+def test_a_batch_is_normalised_as_everywhere_and_laid_out_for_speed():
+    recipe = replace(
+        RECIPE,
+        model=replace(SPEC, channels=3),
+        normalisation=Normalisation((0.4, 0.5, 0.3), (0.25, 0.2, 0.3)),
+    )
+    random = np.random.default_rng(0)
+    shard, pool = (
+        LabelledImages(
+            random.integers(0, 256, (count, *recipe.model.image_shape), dtype=np.uint8),
+            random.integers(0, 3, count),
+        )
+        for count in (6, 4)
+    )
+    given = initial_weights(recipe.model, 0)
+    training = LocalTraining(work(recipe, shard, given, pool=pool))
+    batch, labels = training.batch(np.array([5, 0, 2, 6 + 3, 6 + 1]))
+    pixels = np.concatenate([shard.pixels[[5, 0, 2]], pool.pixels[[3, 1]]])
+    np.testing.assert_array_equal(batch.numpy(), normalise(pixels, recipe.normalisation))
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert labels.tolist() == [*shard.labels[[5, 0, 2]], *pool.labels[[3, 1]]]
 
 
 def test_fedavg_does_not_look_at_a_pool():
