@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
         "pydantic_core",
         "pydantic_settings",
     },
-    "hfmds.storage": {"hfmds.errors", "hfmds.digest", "sqlalchemy"},
+    "hfmds.storage": {"hfmds.errors", "hfmds.digest", "alembic", "obstore", "sqlalchemy"},
     "hfmds.wire": {
         "hfmds.errors",
         "hfmds.digest",
@@ -83,9 +83,25 @@ ROOMS: dict[str, set[str]] = {
         "rich",
         "typer",
     },
-    "coordinator": {"hfmds", "grpc", "prometheus_client", "pydantic", "sqlalchemy", "torch"},
+    "coordinator": {
+        "hfmds",
+        "alembic",
+        "grpc",
+        "prometheus_client",
+        "pydantic",
+        "sqlalchemy",
+        "torch",
+    },
     "edge_client": {"hfmds", "grpc", "numpy", "prometheus_client", "pydantic", "torch"},
-    "synthesis_store": {"hfmds", "grpc", "numpy", "prometheus_client", "pydantic", "sqlalchemy"},
+    "synthesis_store": {
+        "hfmds",
+        "alembic",
+        "grpc",
+        "numpy",
+        "prometheus_client",
+        "pydantic",
+        "sqlalchemy",
+    },
 }
 
 # The only files of their room that may know torch; the others stay light.

