@@ -28,6 +28,7 @@ from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
 from hfmds.storage.files import FolderLock
+from hfmds.storage.locations import open_location
 from hfmds.wire.store_client import StoreClient
 
 
@@ -75,9 +76,10 @@ def open_parts(
     held_out = HeldOut(settings.held_out, settings.threads)
     engine = open_database(settings.resolved_database_url)
     create_tables(engine)
-    contents = RunContents(
-        settings.resolved_blobs_url, settings.data_dir / "uploads", settings.max_blob_bytes
+    blobs = open_location(
+        settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     )
+    contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
     contents.purge(settings.upload_ttl_seconds, time.time())
     runs, tasks = RunRecords(engine), TaskRecords(engine)
     registry = Registry(engine, tasks, time.time, settings.device_away_seconds)

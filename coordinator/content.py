@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from hfmds.storage.blobs import open_blobs
+from hfmds.storage.locations import BlobsLocation
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 
@@ -17,8 +17,8 @@ from hfmds.wire.chunks import Content
 class RunContents:
     """Opens the content of each run."""
 
-    def __init__(self, blobs_url: str, staging_folder: Path, max_blob_bytes: int) -> None:
-        self._blobs_url = blobs_url
+    def __init__(self, blobs: BlobsLocation, staging_folder: Path, max_blob_bytes: int) -> None:
+        self._blobs = blobs
         self._staging_folder = staging_folder
         self.max_blob_bytes = max_blob_bytes
         self._opened: dict[str, Content] = {}
@@ -35,7 +35,6 @@ class RunContents:
         with self._lock:
             content = self._opened.get(run_id)
             if content is None:
-                blobs = open_blobs(f"{self._blobs_url.rstrip('/')}/{run_id}")
                 staging = Staging(self._staging_folder / run_id, self.max_blob_bytes)
-                content = self._opened[run_id] = Content(blobs, staging)
+                content = self._opened[run_id] = Content(self._blobs.place(run_id), staging)
             return content

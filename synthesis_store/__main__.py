@@ -13,9 +13,9 @@ from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
-from hfmds.storage.blobs import open_blobs
 from hfmds.storage.database import open_database
 from hfmds.storage.files import FolderLock
+from hfmds.storage.locations import open_location
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from synthesis_store.ledger import Ledger
@@ -50,7 +50,9 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
 
 def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:
     """The pools kept where the settings say."""
-    blobs = open_blobs(settings.resolved_blobs_url)
+    blobs = open_location(
+        settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
+    ).place()
     staging = Staging(settings.data_dir / "uploads", settings.max_blob_bytes)
     engine = open_database(settings.resolved_database_url)
     pools = Pools(

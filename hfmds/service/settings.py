@@ -94,8 +94,15 @@ class ServerSettings(ServiceSettings):
         description="sqlite:///file or postgresql+psycopg://user:password@host/name; "
         "unset: SQLite in the data folder",
     )
-    blobs_url: str | None = Field(
-        None, description="file:///folder for stored content; unset: inside the data folder"
+    blobs_url: SecretStr | None = Field(  # somebody will put a key into it
+        None,
+        description="file:///folder or s3://bucket/prefix for stored content; S3's keys and "
+        "endpoint are in the usual AWS_ variables; unset: inside the data folder",
+    )
+    blobs_cache_max_bytes: int = Field(
+        4 * 1024**3,
+        ge=0,
+        description="size above which the least recently used local copies of S3 content leave",
     )
     shutdown_grace_seconds: float = Field(
         10.0, ge=0, description="how long calls in flight may still take after SIGTERM"
@@ -121,8 +128,10 @@ class ServerSettings(ServiceSettings):
 
     @property
     def resolved_blobs_url(self) -> str:
-        """The blob store to open."""
-        return self.blobs_url or (self.data_dir.absolute() / "blobs").as_uri()
+        """The blob store to open; nothing to show either."""
+        if self.blobs_url is not None:
+            return self.blobs_url.get_secret_value()
+        return (self.data_dir.absolute() / "blobs").as_uri()
 
 
 S = TypeVar("S", bound=ServiceSettings)

@@ -1,7 +1,8 @@
 """Content by digest: the one place where weights, plans and synthetic batches are kept.
 
-`Blobs` is the seam; `FolderBlobs` keeps each blob as a file. Both are synchronous: on an event
-loop, call them through `asyncio.to_thread`.
+`Blobs` is the seam; `FolderBlobs` keeps each blob as a file, `hfmds.storage.object_blobs` as an
+object of an S3-compatible store, and `hfmds.storage.locations` opens either by URL. All are
+synchronous: on an event loop, call them through `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from hfmds.digest import Digest, digest_of, digest_of_file
-from hfmds.errors import ConfigurationError, CorruptData, InvalidInput, NotFound
+from hfmds.errors import CorruptData, InvalidInput, NotFound
 from hfmds.storage.files import (
     full_disk_is_unavailable,
     make_data_folder,
@@ -105,7 +105,7 @@ class FolderBlobs:
         if self.contains(digest):
             self._confirm(digest)
             return digest
-        temporary = self._temporary()
+        temporary = self.new_file()
         try:
             with full_disk_is_unavailable(self._folder):
                 temporary.write_bytes(data)
@@ -115,9 +115,7 @@ class FolderBlobs:
         return digest
 
     def put_file(self, digest: Digest, path: Path) -> None:
-        size_bytes = path.stat().st_size
-        if size_bytes != digest.size_bytes:
-            raise InvalidInput(f"blob {digest} cannot be made of a file of {size_bytes} bytes")
+        require_size(digest, path)
         if self.contains(digest):
             self._confirm(digest)
             path.unlink()
@@ -135,15 +133,14 @@ class FolderBlobs:
         self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[bytes]:
         path = self.local_path(digest)
-        if not 0 <= offset <= digest.size_bytes:
-            raise InvalidInput(f"blob {digest} has no offset {offset}")
+        require_offset(digest, offset)
         return self._chunks(digest, path, offset, chunk_bytes)
 
     def _chunks(self, digest: Digest, path: Path, offset: int, chunk_bytes: int) -> Iterator[bytes]:
         try:
             file = path.open("rb")
         except FileNotFoundError:  # deleted since `read`
-            raise _missing(digest) from None
+            raise missing_blob(digest) from None
         with file:
             file.seek(offset)
             while chunk := file.read(chunk_bytes):
@@ -151,7 +148,7 @@ class FolderBlobs:
 
     def local_path(self, digest: Digest) -> Path:
         if not self.contains(digest):
-            raise _missing(digest)
+            raise missing_blob(digest)
         return self._path(digest)
 
     def delete(self, digest: Digest) -> None:
@@ -164,7 +161,7 @@ class FolderBlobs:
         try:
             found = digest_of_file(path)
         except FileNotFoundError:
-            raise _missing(digest) from None
+            raise missing_blob(digest) from None
         if found != digest:
             raise CorruptData(f"blob {digest} has changed: {path} now holds {found}; delete it")
 
@@ -172,12 +169,13 @@ class FolderBlobs:
         for path in self._folder.glob("??/??/*"):
             yield Digest(path.name, _size_bytes(path))
 
+    def new_file(self) -> Path:
+        """A name for a file that is to be put; it is cleared away if the process is killed."""
+        return self._incoming / uuid.uuid4().hex
+
     def _path(self, digest: Digest) -> Path:
         name = digest.sha256
         return self._folder / name[:2] / name[2:4] / name
-
-    def _temporary(self) -> Path:
-        return self._incoming / uuid.uuid4().hex
 
     def _move_in(self, digest: Digest, path: Path) -> None:
         """The order matters: bytes on disk, then the name, then the name on disk."""
@@ -192,7 +190,7 @@ class FolderBlobs:
         sync_folder(destination.parent)
 
     def _copy_in(self, digest: Digest, path: Path) -> None:
-        temporary = self._temporary()
+        temporary = self.new_file()
         try:
             shutil.copyfile(path, temporary)
             self._move_in(digest, temporary)
@@ -211,30 +209,22 @@ class FolderBlobs:
                 path.unlink(missing_ok=True)
 
 
-def open_blobs(url_or_path: str | Path) -> Blobs:
-    """The blob store at a `file:///folder` URL or a path."""
-    if isinstance(url_or_path, Path):
-        return FolderBlobs(url_or_path)
-    url = urlsplit(url_or_path)
-    match url.scheme:
-        case "":
-            return FolderBlobs(Path(url_or_path))
-        case "file" if not url.netloc and url.path.startswith("/"):
-            return FolderBlobs(Path(unquote(url.path)))
-        case "file":
-            raise ConfigurationError(
-                f"HFMDS_BLOBS_URL: {url_or_path} needs three slashes and an absolute path: "
-                f"file:///folder"
-            )
-        case scheme:
-            # Not the whole URL: it may hold a key.
-            raise ConfigurationError(
-                f"HFMDS_BLOBS_URL: {scheme}:// is not supported; use file:///folder"
-            )
-
-
-def _missing(digest: Digest) -> NotFound:
+def missing_blob(digest: Digest) -> NotFound:
+    """What every blob store says of a blob it does not have."""
     return NotFound(f"blob {digest} is not here")
+
+
+def require_size(digest: Digest, path: Path) -> None:
+    """Refuse a file that cannot be the blob's content."""
+    size_bytes = path.stat().st_size
+    if size_bytes != digest.size_bytes:
+        raise InvalidInput(f"blob {digest} cannot be made of a file of {size_bytes} bytes")
+
+
+def require_offset(digest: Digest, offset: int) -> None:
+    """Refuse to read from outside the blob."""
+    if not 0 <= offset <= digest.size_bytes:
+        raise InvalidInput(f"blob {digest} has no offset {offset}")
 
 
 def _size_bytes(path: Path) -> int:

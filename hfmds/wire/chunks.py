@@ -66,7 +66,7 @@ async def receive(
     content: Content, owner: str, digest: Digest, offset: int, chunks: AsyncIterator[bytes]
 ) -> None:
     """Take an upload of `owner` from `offset` on; on return it is verified and durable."""
-    if content.blobs.contains(digest):
+    if await asyncio.to_thread(content.blobs.contains, digest):
         return
     async for chunk in chunks:
         offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)

@@ -29,6 +29,7 @@ from hfmds.algorithm.types import LeakageSummary, Traffic, Weights
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.storage.database import open_database
+from hfmds.storage.locations import Folder
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import (
     Assignment,
@@ -216,7 +217,7 @@ async def workbench(
     create_tables(engine)
     runs, tasks = RunRecords(engine), TaskRecords(engine)
     registry = Registry(engine, tasks, clock, away_seconds)
-    contents = RunContents((folder / "blobs").as_uri(), folder / "staging", 1 << 24)
+    contents = RunContents(Folder(folder / "blobs"), folder / "staging", 1 << 24)
     metrics = Metrics(CollectorRegistry())
     store = store or PoolStoreInMemory()
     parts = Parts(

@@ -200,11 +200,14 @@ def test_variables_that_kubernetes_injects_are_not_unknown() -> None:
 
 
 def test_the_description_hides_secrets() -> None:
-    settings = load_settings(ServerSettings, ["--database-url=postgresql://u:pssst@h/d"])
+    settings = load_settings(
+        ServerSettings,
+        ["--database-url=postgresql://u:pssst@h/d", "--blobs-url=s3://key:pssst@bucket"],
+    )
     described = describe(settings)
     assert described["log_level"] == "info"
     assert described["address_file"] == ""
-    assert described["database_url"] == "**********"
+    assert described["database_url"] == described["blobs_url"] == "**********"
     assert "pssst" not in str(described) + repr(settings)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hfmds.digest import digest_of
 from hfmds.errors import ConfigurationError, CorruptData, NotFound
-from hfmds.storage.blobs import FolderBlobs, open_blobs
+from hfmds.storage.blobs import FolderBlobs
 from tests.storage.blobs_suite import CONTENT, BlobsSuite
 
 
@@ -128,40 +128,11 @@ def test_what_a_killed_process_left_is_cleared_an_hour_later(tmp_path: Path) -> 
     assert list(incoming.iterdir()) == [fresh]
 
 
-def test_blobs_open_by_path_or_file_url(tmp_path: Path) -> None:
-    folder = tmp_path / "with space"
-    digest = open_blobs(folder).put_bytes(CONTENT)
-    assert open_blobs(str(folder)).contains(digest)
-    assert open_blobs(folder.as_uri()).contains(digest)
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        (
-            "s3://key:secret@bucket",
-            "HFMDS_BLOBS_URL: s3:// is not supported; use file:///folder",
-        ),
-        (
-            "file://folder",
-            (
-                "HFMDS_BLOBS_URL: file://folder needs three slashes and an absolute path: "
-                "file:///folder"
-            ),
-        ),
-    ],
-)
-def test_a_url_that_cannot_be_opened_is_refused(url: str, message: str) -> None:
-    with pytest.raises(ConfigurationError) as refusal:
-        open_blobs(url)
-    assert str(refusal.value) == message
-
-
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "blobs"
     with pytest.raises(ConfigurationError) as refusal:
-        open_blobs(folder)
+        FolderBlobs(folder)
     assert str(refusal.value) == (
         f"cannot keep data in {folder}/incoming (File exists: {tmp_path}/file); "
         f"set HFMDS_BLOBS_URL or HFMDS_DATA_DIR to a place this user can write to"
