@@ -16,6 +16,7 @@ from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
+from hfmds.storage.migrations import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from synthesis_store.ledger import Ledger
@@ -55,6 +56,7 @@ def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:
     ).place()
     staging = Staging(settings.data_dir / "uploads", settings.max_blob_bytes)
     engine = open_database(settings.resolved_database_url)
+    Schema("synthesis_store").prepare(engine)
     pools = Pools(
         Ledger(engine, blobs, _now),
         Content(blobs, staging),

@@ -9,8 +9,7 @@ in transactions that take turns: neither can slip past the other.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,7 +23,6 @@ from hfmds.storage.database import reading, transaction
 from hfmds.wire.records import decode_pool_spec
 from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 from synthesis_store.tables import (
-    Base,
     BatchRow,
     LooseBlobRow,
     NamedBatchRow,
@@ -81,15 +79,15 @@ class Ledger:
         self._engine = engine
         self._blobs = blobs
         self._now = now
-        Base.metadata.create_all(engine)
-        with transaction(engine) as session:
-            if session.get(StoreRow, _THE_STORE) is None:
-                session.add(StoreRow(id=_THE_STORE, pseudonym_key=secrets.token_bytes(32)))
 
     def pseudonym_key(self) -> bytes:
         """The secret that hides device ids; made once in the store's life."""
-        with reading(self._engine) as session:
-            return session.get_one(StoreRow, _THE_STORE).pseudonym_key
+        with transaction(self._engine) as session:
+            row = session.get(StoreRow, _THE_STORE)
+            if row is None:
+                row = StoreRow(id=_THE_STORE, pseudonym_key=secrets.token_bytes(32))
+                session.add(row)
+            return row.pseudonym_key
 
     def inventory(self) -> Inventory:
         """Totals over everything; looks at every row, so ask seldom."""
@@ -109,7 +107,7 @@ class Ledger:
 
     def open_pool(self, pool_id: str, spec: PoolSpec) -> bool:
         """Open the pool; false if it had been opened with the same specification."""
-        with self._turn() as session:
+        with transaction(self._engine) as session:
             row = session.get(PoolRow, pool_id)
             if row is None:
                 session.add(pool_row(pool_id, spec, self._now()))
@@ -136,7 +134,7 @@ class Ledger:
         False if it was that already. TooLate if the pool is sealed.
         """
         replaced: list[Digest] = []
-        with self._turn() as session:
+        with transaction(self._engine) as session:
             pool = _pool(session, key.pool_id)
             row = session.get(BatchRow, (key.pool_id, key.device_id))
             if row is not None and _digest(row) == key.digest:
@@ -179,7 +177,7 @@ class Ledger:
         """
         shards = {shard.digest for shard in snapshot.shards}
         left_out: list[Digest] = []
-        with self._turn() as session:
+        with transaction(self._engine) as session:
             existing = _sealed(session, snapshot.pool_id, named)
             if existing is not None:
                 return existing
@@ -229,7 +227,7 @@ class Ledger:
 
     def expect_content(self, digest: Digest) -> None:
         """Note, before content is written, that it may come to be here and belong to nothing."""
-        with self._turn() as session:
+        with transaction(self._engine) as session:
             _loosen(session, digest)
 
     def sweep(self, digests: Iterable[Digest] | None = None) -> int:
@@ -238,7 +236,7 @@ class Ledger:
         An upload of the same content that is under way finds it gone and has to be repeated.
         """
         deleted = 0
-        with self._turn() as session:
+        with transaction(self._engine) as session:
             if digests is None:
                 rows = list(session.scalars(select(LooseBlobRow)))
             else:
@@ -250,14 +248,6 @@ class Ledger:
                     deleted += 1
                 session.delete(row)
         return deleted
-
-    @contextmanager
-    def _turn(self) -> Iterator[Session]:
-        """A transaction that overlaps with no other turn, of this or another process."""
-        with transaction(self._engine) as session:
-            # SQLite has one writer at a time anyway; PostgreSQL waits here.
-            session.execute(select(StoreRow.id).with_for_update())
-            yield session
 
     def _claim(self, session: Session, digest: Digest) -> None:
         """From now on the content is needed: it must be here, and is not loose."""

@@ -37,7 +37,7 @@ class Base(DeclarativeBase):
 
 
 class StoreRow(Base):
-    """The one row about the store itself. Writers lock it to take turns."""
+    """The one row about the store itself."""
 
     __tablename__ = "store"
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from hfmds.cli import demo_command, experiment_commands, fleet_commands, run_commands
+from hfmds.cli import (
+    database_commands,
+    demo_command,
+    experiment_commands,
+    fleet_commands,
+    run_commands,
+)
 
 app = typer.Typer(
     help="Federated learning for fleets of devices whose data are not alike.",
@@ -15,4 +21,5 @@ app.command()(demo_command.demo)
 app.add_typer(run_commands.app, name="run")
 app.command()(fleet_commands.devices)
 app.add_typer(fleet_commands.snapshots_app, name="snapshots")
+app.add_typer(database_commands.app, name="database")
 app.add_typer(experiment_commands.app, name="experiment")

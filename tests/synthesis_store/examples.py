@@ -16,6 +16,7 @@ from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.digest import Digest, digest_of
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import open_database
+from hfmds.storage.migrations import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
@@ -23,6 +24,7 @@ from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 from synthesis_store.ledger import BatchKey, Ledger
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pools import Pools
+from tests.servers.databases import database_of
 
 MODEL = ModelSpec(channels=1, height=4, width=3, classes=5)
 SPEC = PoolSpec(
@@ -98,7 +100,8 @@ class Store:
         self.registry = CollectorRegistry()
         self.blobs = FolderBlobs(folder / "blobs")
         self.staging = Staging(folder / "uploads", max_blob_bytes)
-        self.engine = open_database(f"sqlite:///{folder / 'state.sqlite3'}")
+        self.engine = open_database(database_of(folder))
+        Schema("synthesis_store").upgrade(self.engine)
         self.ledger = Ledger(self.engine, self.blobs, self.clock)
         self.pools = Pools(
             self.ledger,

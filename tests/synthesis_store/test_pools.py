@@ -44,10 +44,13 @@ from tests.synthesis_store.examples import (
 
 UNKNOWN = digest_of(b"unknown")
 
+on_both_databases = pytest.mark.usefixtures("both_databases")
+
 
 # --- opening ------------------------------------------------------------------------------------
 
 
+@on_both_databases
 def test_opening_again_changes_nothing_even_after_sealing(store: Store) -> None:
     store.pools.open("pool-1", SPEC)
     snapshot = store.seal(a=store.put("a", make_batch(1)))
@@ -76,6 +79,7 @@ def test_a_batch_that_was_put_is_complete(store: Store) -> None:
     assert store.metric("accepted_samples_total") == 3
 
 
+@on_both_databases
 def test_a_batch_put_twice_is_there_once_and_needs_no_bytes(store: Store) -> None:
     digest = store.put("a", make_batch(1))
     key = BatchKey("pool-1", "a", digest)
@@ -120,6 +124,7 @@ def test_another_pool_takes_known_content_without_bytes_but_not_without_the_call
     assert store.pools.query(key).complete
 
 
+@on_both_databases
 def test_a_later_batch_of_a_device_takes_the_place_of_the_earlier(store: Store) -> None:
     earlier = store.put("a", make_batch(1))
     later = store.put("a", make_batch(2))
@@ -129,6 +134,7 @@ def test_a_later_batch_of_a_device_takes_the_place_of_the_earlier(store: Store) 
     assert store.seal(a=later).samples == 3
 
 
+@on_both_databases
 def test_replaced_content_stays_while_another_device_needs_it(store: Store) -> None:
     shared = store.put("a", make_batch(1))
     store.put("b", make_batch(1))
@@ -146,6 +152,7 @@ def test_unknown_pool_is_not_found(store: Store) -> None:
         store.seal("pool-9", a=UNKNOWN)
 
 
+@on_both_databases
 def test_a_sealed_pool_takes_no_batch_but_knows_those_it_took(store: Store) -> None:
     sealed, left_out = store.put("a", make_batch(1)), store.put("b", make_batch(2))
     store.seal(a=sealed)
@@ -264,6 +271,7 @@ def test_more_bytes_than_announced_are_refused_and_leave_nothing_behind(store: S
     assert store.held_bytes() == 0
 
 
+@on_both_databases
 def test_a_false_size_does_not_get_anothers_content_deleted(store: Store) -> None:
     digest = store.put("a", make_batch(1))
     false = BatchKey("pool-1", "b", Digest(digest.sha256, 5))
@@ -272,6 +280,7 @@ def test_a_false_size_does_not_get_anothers_content_deleted(store: Store) -> Non
     store.blobs.verify(digest)
 
 
+@on_both_databases
 def test_concurrent_puts_of_many_devices_all_count(store: Store) -> None:
     batches = {f"device-{seed}": encode_batch(make_batch(seed)) for seed in range(8)}
 
@@ -287,6 +296,7 @@ def test_concurrent_puts_of_many_devices_all_count(store: Store) -> None:
     assert store.seal(**{name: digest_of(data) for name, data in batches.items()}).samples == 24
 
 
+@on_both_databases
 def test_two_concurrent_puts_of_the_same_batch_leave_it_whole(store: Store) -> None:
     data = encode_batch(make_batch(1))
     key = BatchKey("pool-1", "a", digest_of(data))
@@ -314,6 +324,7 @@ def read_shards(store: Store, snapshot: Snapshot) -> list[bytes]:
     return [asyncio.run(read(shard.digest)) for shard in snapshot.shards]
 
 
+@on_both_databases
 def test_a_snapshot_describes_what_was_sealed(store: Store) -> None:
     batches = {"b": make_batch(2), "a": make_batch(1), "c": make_batch(3)}
     digests = {device: store.put(device, batch) for device, batch in batches.items()}
@@ -403,6 +414,7 @@ def test_equal_content_in_another_pool_is_another_snapshot(store: Store) -> None
     assert first.snapshot_id != second.snapshot_id
 
 
+@on_both_databases
 def test_sealing_again_with_the_same_batches_answers_as_the_first_time(store: Store) -> None:
     batches = named(a=store.put("a", make_batch(1)), b=store.put("b", make_batch(2)))
     sealed = store.pools.seal("pool-1", batches)
@@ -410,6 +422,7 @@ def test_sealing_again_with_the_same_batches_answers_as_the_first_time(store: St
     assert store.metric("pools", state="sealed") == 1
 
 
+@on_both_databases
 def test_sealing_again_with_other_batches_is_a_conflict(store: Store) -> None:
     a, b = store.put("a", make_batch(1)), store.put("b", make_batch(2))
     store.seal(a=a, b=b)
@@ -426,6 +439,7 @@ def test_sealing_nothing_that_is_there_is_refused_and_the_pool_stays_open(store:
     store.put("b", make_batch(2))
 
 
+@on_both_databases
 def test_a_named_batch_that_is_not_there_is_left_out_and_listed_each_time(
     tmp_path: Path, store: Store
 ) -> None:
@@ -450,6 +464,7 @@ def test_equal_batches_of_two_devices_are_two_contributions(store: Store) -> Non
         store.seal(a=digest)
 
 
+@on_both_databases
 def test_what_is_not_in_the_snapshot_is_not_kept(store: Store) -> None:
     sealed, left_out = store.put("a", make_batch(1)), store.put("b", make_batch(2))
     trimmed = store.put("c", joined(make_batch(1, 2), make_batch(3, 2)))
@@ -477,6 +492,7 @@ def test_a_pool_that_changes_while_it_is_sealed_is_to_be_sealed_again(
     assert len(sealed.missing) == (2 if late == "a" else 0)
 
 
+@on_both_databases
 def test_concurrent_seals_give_one_snapshot(store: Store) -> None:
     common = make_batch(0, 2)
     a, b = store.put("a", common), store.put("b", joined(common, make_batch(1)))
@@ -494,6 +510,7 @@ def test_concurrent_seals_give_one_snapshot(store: Store) -> None:
 # --- serving ------------------------------------------------------------------------------------
 
 
+@on_both_databases
 def test_snapshots_are_listed_newest_first_and_without_shards(store: Store) -> None:
     expected: list[Snapshot] = []
     for number, run_id in ((1, "run-1"), (2, "run-2"), (3, "run-1")):
@@ -531,6 +548,7 @@ def test_only_a_snapshots_own_shards_are_served(store: Store) -> None:
 # --- restarts -----------------------------------------------------------------------------------
 
 
+@on_both_databases
 def test_everything_is_there_after_a_restart(tmp_path: Path, store: Store) -> None:
     snapshot = store.seal(a=store.put("a", make_batch(1)))
     store.pools.open("pool-2", SPEC)
@@ -546,6 +564,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, store: Store) -> No
     assert later.shards[0].contributor == snapshot.shards[0].contributor
 
 
+@on_both_databases
 def test_killed_between_content_and_ledger_the_put_is_simply_repeated(
     tmp_path: Path, store: Store
 ) -> None:
@@ -561,6 +580,7 @@ def test_killed_between_content_and_ledger_the_put_is_simply_repeated(
     assert again.seal(a=key.digest).samples == 3
 
 
+@on_both_databases
 def test_killed_while_sealing_the_seal_is_simply_repeated(tmp_path: Path, store: Store) -> None:
     batches = named(
         a=store.put("a", make_batch(1, 2)),
@@ -575,6 +595,7 @@ def test_killed_while_sealing_the_seal_is_simply_repeated(tmp_path: Path, store:
     assert again.pools.seal("pool-1", [*batches, missing]) == Sealed(made, (missing,))
 
 
+@on_both_databases
 def test_content_swept_from_under_an_upload_is_asked_for_again(store: Store) -> None:
     data = encode_batch(make_batch(1))
     key = BatchKey("pool-1", "a", digest_of(data))

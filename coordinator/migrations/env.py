@@ -1,0 +1,8 @@
+"""Run by Alembic when the schema is upgraded or a migration is drafted."""
+
+from __future__ import annotations
+
+from coordinator.tables import Base
+from hfmds.storage.migrations import run_migrations
+
+run_migrations(Base.metadata)

@@ -1,0 +1,103 @@
+"""Make the first tables."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    """To this revision."""
+    op.create_table(
+        "devices",
+        sa.Column("device_id", sa.String(length=128), nullable=False),
+        sa.Column("samples", sa.BigInteger(), nullable=False),
+        sa.Column("software_version", sa.String(), nullable=False),
+        sa.Column("engine", sa.String(), nullable=False),
+        sa.Column("labels", sa.String(), nullable=False),
+        sa.Column("free_memory_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("charging", sa.Boolean(), nullable=True),
+        sa.Column("unmetered", sa.Boolean(), nullable=True),
+        sa.Column("last_seen_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("device_id"),
+    )
+    op.create_table(
+        "runs",
+        sa.Column("run_id", sa.String(length=128), nullable=False),
+        sa.Column("spec", sa.LargeBinary(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("state_reason", sa.String(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("nonce", sa.String(length=16), nullable=False),
+        sa.PrimaryKeyConstraint("run_id"),
+    )
+    with op.batch_alter_table("runs", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_runs_state"), ["state"], unique=False)
+
+    op.create_table(
+        "phases",
+        sa.Column("run_id", sa.String(length=128), nullable=False),
+        sa.Column("round_number", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("weights_sha256", sa.String(length=64), nullable=False),
+        sa.Column("weights_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("reference", sa.String(length=128), nullable=False),
+        sa.Column("opened_at", sa.Double(), nullable=False),
+        sa.Column("deadline_seconds", sa.Double(), nullable=False),
+        sa.Column("deadline_at", sa.Double(), nullable=False),
+        sa.Column("lease_seconds", sa.Double(), nullable=False),
+        sa.Column("goal", sa.Integer(), nullable=False),
+        sa.Column("asynchronous", sa.Boolean(), nullable=False),
+        sa.Column("closed", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["runs.run_id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "round_number", "kind"),
+    )
+    op.create_table(
+        "rounds",
+        sa.Column("run_id", sa.String(length=128), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("began_at", sa.Double(), nullable=False),
+        sa.Column("entered_at", sa.Double(), nullable=False),
+        sa.Column("record", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["runs.run_id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "number"),
+    )
+    op.create_table(
+        "tasks",
+        sa.Column("task_id", sa.String(length=128), nullable=False),
+        sa.Column("run_id", sa.String(length=128), nullable=False),
+        sa.Column("round_number", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("device_id", sa.String(length=128), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("assigned_at", sa.Double(), nullable=False),
+        sa.Column("leased_at", sa.Double(), nullable=False),
+        sa.Column("lease_expires_at", sa.Double(), nullable=False),
+        sa.Column("accepted_at", sa.Double(), nullable=False),
+        sa.Column("counted_round", sa.Integer(), nullable=False),
+        sa.Column("over_reason", sa.String(length=16), nullable=False),
+        sa.Column("result_sha256", sa.String(length=64), nullable=False),
+        sa.Column("report", sa.LargeBinary(), nullable=False),
+        sa.Column("failure", sa.String(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["runs.run_id"],
+        ),
+        sa.PrimaryKeyConstraint("task_id"),
+    )
+    with op.batch_alter_table("tasks", schema=None) as batch_op:
+        batch_op.create_index("tasks_by_counted_round", ["run_id", "counted_round"], unique=False)
+        batch_op.create_index("tasks_by_device", ["device_id", "state"], unique=False)
+        batch_op.create_index("tasks_by_phase", ["run_id", "round_number", "kind"], unique=False)
+        batch_op.create_index("tasks_by_state", ["run_id", "state"], unique=False)

@@ -1,0 +1,38 @@
+"""The migrations of the programs make the tables that their code works with."""
+
+from importlib import import_module
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import MetaData
+
+from hfmds.storage.database import opened_database
+from hfmds.storage.migrations import Schema
+
+PROGRAMS = ["coordinator", "synthesis_store"]
+
+
+def tables_of(program: str) -> MetaData:
+    metadata: MetaData = import_module(f"{program}.tables").Base.metadata
+    return metadata
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_migrations_make_the_tables_of_the_code(program: str, database_url: str) -> None:
+    with opened_database(database_url) as engine:
+        Schema(program).upgrade(engine)
+        tables = tables_of(program)
+        options = {"include_name": lambda name, kind, _: kind != "table" or name in tables.tables}
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection, opts=options)
+            differences = compare_metadata(context, tables)
+    remedy = f'run: hfmds database draft {program} "what has changed"'
+    assert differences == [], remedy
+
+
+def test_programs_that_share_a_database_have_no_table_in_common() -> None:
+    coordinator, store = (set(tables_of(program).tables) for program in PROGRAMS)
+    assert coordinator
+    assert store
+    assert not coordinator & store
