@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator
 
 from hfmds.errors import ConfigurationError
-from hfmds.storage.database import passing_errors_are_unavailable, shown_url, take_turn
+from hfmds.storage.database import passing_errors_are_unavailable, reading, shown_url, take_turn
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class Schema:
 
     def revision(self, engine: Engine) -> str | None:
         """The revision the database has; None before the first upgrade."""
-        with passing_errors_are_unavailable(engine), engine.connect() as connection:
-            return self._revision(connection)
+        with reading(engine) as session:
+            return self._revision(session.connection())
 
     def state(self, engine: Engine) -> SchemaState:
         """How the database's revision relates to ours."""

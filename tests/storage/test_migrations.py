@@ -106,9 +106,9 @@ with opened_database(sys.argv[1]) as engine:
 def test_several_may_upgrade_at_once(schema: Schema, engine: Engine, database_url: str) -> None:
     upgrades = [
         subprocess.Popen([sys.executable, "-c", UPGRADE, database_url], cwd=REPOSITORY)
-        for _ in range(3)
+        for _ in range(2)
     ]
-    assert [upgrade.wait(60) for upgrade in upgrades] == [0, 0, 0]
+    assert [upgrade.wait(60) for upgrade in upgrades] == [0, 0]
     assert schema.state(engine) is SchemaState.CURRENT
 
 

@@ -1,0 +1,97 @@
+"""The three programs on PostgreSQL and S3, whose servers are killed under them."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from hfmds.cli.main import main
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.tensors import encode_weights
+from tests.integration.programs import Program, Programs
+from tests.integration.test_federation import (
+    Experiment,
+    completed,
+    experiment,
+    model,
+    programs,
+    simulated,
+    spec_of,
+    start_devices,
+    with_admin,
+)
+from tests.servers.postgres import PostgresServer
+from tests.servers.s3 import S3Server
+
+__all__ = ["experiment", "programs"]  # fixtures
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+def until(round_number: int) -> Callable[[AdminClient], Awaitable[None]]:
+    async def work(client: AdminClient) -> None:
+        async for run, _ in client.watch_run("run"):
+            if run.completed_rounds >= round_number:
+                return
+
+    return work
+
+
+def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothing(
+    experiment: Experiment,
+    programs: Programs,
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    s3_server: S3Server,
+    s3_blobs_url: str,
+    tmp_path: Path,
+) -> None:
+    expected = simulated(experiment)[-1].checkpoint.weights
+    for program in ("coordinator", "synthesis_store"):
+        assert main(["database", "upgrade", program, "--database-url", postgres_url]) == 0
+    shared = {"database_url": postgres_url, "blobs_url": s3_blobs_url}
+    data_dir = tmp_path / "coordinator-data"
+    store = programs.start(
+        "store",
+        "synthesis_store",
+        listen="127.0.0.1:0",
+        data_dir=str(tmp_path / "store-data"),
+        **shared,
+    ).address("grpc")
+
+    def start_coordinator(listen: str) -> Program:
+        held_out = str(experiment.file("held-out"))
+        return programs.start(
+            "coordinator",
+            "coordinator",
+            listen=listen,
+            data_dir=str(data_dir),
+            store=store,
+            held_out=held_out,
+            **shared,
+        )
+
+    first = start_coordinator("127.0.0.1:0")
+    coordinator = first.address("grpc")
+    start_devices(programs, experiment, coordinator, store)
+    with_admin(coordinator, lambda client: client.create_run(spec_of(experiment), "run"))
+    with_admin(coordinator, until(1))
+    postgres_server.restart(signal.SIGKILL)
+    with_admin(coordinator, until(2))
+    s3_server.restart(signal.SIGKILL)
+    with_admin(coordinator, until(3))
+    first.stop(signal.SIGKILL)
+    shutil.rmtree(data_dir)  # as if it came back on another machine
+    start_coordinator(coordinator).address("grpc")
+
+    async def last_model(client: AdminClient) -> bytes:
+        await completed(client, "run")
+        return await model(client, "run", experiment.recipe.rounds)
+
+    assert with_admin(coordinator, last_model) == encode_weights(expected)
+    assert "pssst" not in first.log.read_text()
+    assert "hfmds-secret" not in first.log.read_text()
