@@ -30,6 +30,7 @@ from hfmds.errors import ConfigurationError
 from hfmds.storage.database import passing_errors_are_unavailable, reading, shown_url, take_turn
 
 log = logging.getLogger(__name__)
+logging.getLogger("alembic").setLevel(logging.WARNING)  # what it does we say ourselves
 
 
 class SchemaState(enum.Enum):

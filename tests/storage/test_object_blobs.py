@@ -190,7 +190,7 @@ def test_memory_does_not_grow_with_the_blob(s3_blobs_url: str, tmp_path: Path) -
         text=True,
         check=True,
     )
-    assert int(moved.stdout) / 1024 < 64  # MiB, of a blob of 100
+    assert int(moved.stdout) / 1024 < 80  # MiB, of a blob of 100; about 50 are in parts
 
 
 # --- opening ------------------------------------------------------------------------------------
