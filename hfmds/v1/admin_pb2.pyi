@@ -27,6 +27,8 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_TRAINING: _ClassVar[Phase]
     PHASE_AGGREGATING: _ClassVar[Phase]
     PHASE_WAITING_FOR_STORE: _ClassVar[Phase]
+    PHASE_SEALING: _ClassVar[Phase]
+    PHASE_EVALUATING: _ClassVar[Phase]
 
 class DeviceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -45,6 +47,8 @@ PHASE_SYNTHESISING: Phase
 PHASE_TRAINING: Phase
 PHASE_AGGREGATING: Phase
 PHASE_WAITING_FOR_STORE: Phase
+PHASE_SEALING: Phase
+PHASE_EVALUATING: Phase
 DEVICE_STATE_UNSPECIFIED: DeviceState
 DEVICE_STATE_AVAILABLE: DeviceState
 DEVICE_STATE_WORKING: DeviceState
@@ -59,14 +63,55 @@ class RunSpec(_message.Message):
     def __init__(self, recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., policy: _Optional[_Union[RoundPolicy, _Mapping]] = ...) -> None: ...
 
 class RoundPolicy(_message.Message):
-    __slots__ = ("minimum_devices", "deadline_seconds", "lease_seconds")
+    __slots__ = ("minimum_devices", "deadline_seconds", "lease_seconds", "over_selection", "task_deadline_seconds", "eligibility", "asynchronous")
     MINIMUM_DEVICES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OVER_SELECTION_FIELD_NUMBER: _ClassVar[int]
+    TASK_DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_FIELD_NUMBER: _ClassVar[int]
+    ASYNCHRONOUS_FIELD_NUMBER: _ClassVar[int]
     minimum_devices: int
     deadline_seconds: float
     lease_seconds: float
-    def __init__(self, minimum_devices: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+    over_selection: float
+    task_deadline_seconds: float
+    eligibility: Eligibility
+    asynchronous: Asynchronous
+    def __init__(self, minimum_devices: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., over_selection: _Optional[float] = ..., task_deadline_seconds: _Optional[float] = ..., eligibility: _Optional[_Union[Eligibility, _Mapping]] = ..., asynchronous: _Optional[_Union[Asynchronous, _Mapping]] = ...) -> None: ...
+
+class Eligibility(_message.Message):
+    __slots__ = ("labels", "minimum_free_memory_bytes", "minimum_samples", "require_charging", "require_unmetered")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FREE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_CHARGING_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_UNMETERED_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.ScalarMap[str, str]
+    minimum_free_memory_bytes: int
+    minimum_samples: int
+    require_charging: bool
+    require_unmetered: bool
+    def __init__(self, labels: _Optional[_Mapping[str, str]] = ..., minimum_free_memory_bytes: _Optional[int] = ..., minimum_samples: _Optional[int] = ..., require_charging: _Optional[bool] = ..., require_unmetered: _Optional[bool] = ...) -> None: ...
+
+class Asynchronous(_message.Message):
+    __slots__ = ("buffer_size", "staleness_exponent", "max_staleness", "concurrency")
+    BUFFER_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_EXPONENT_FIELD_NUMBER: _ClassVar[int]
+    MAX_STALENESS_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    buffer_size: int
+    staleness_exponent: float
+    max_staleness: int
+    concurrency: int
+    def __init__(self, buffer_size: _Optional[int] = ..., staleness_exponent: _Optional[float] = ..., max_staleness: _Optional[int] = ..., concurrency: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("round", "phase", "done", "expected")
@@ -101,7 +146,7 @@ class Run(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., spec: _Optional[_Union[RunSpec, _Mapping]] = ..., state: _Optional[_Union[RunState, str]] = ..., state_reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., completed_rounds: _Optional[int] = ..., last_round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "device_ids", "weights", "training_loss", "evaluation", "refreshed", "pool", "traffic", "duration_seconds")
+    __slots__ = ("round", "device_ids", "weights", "training_loss", "evaluation", "refreshed", "pool", "traffic", "duration_seconds", "staleness", "server_state")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DEVICE_IDS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +156,8 @@ class Round(_message.Message):
     POOL_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_STATE_FIELD_NUMBER: _ClassVar[int]
     round: int
     device_ids: _containers.RepeatedScalarFieldContainer[str]
     weights: _common_pb2.Digest
@@ -120,7 +167,17 @@ class Round(_message.Message):
     pool: PoolSummary
     traffic: _common_pb2.Traffic
     duration_seconds: float
-    def __init__(self, round: _Optional[int] = ..., device_ids: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., training_loss: _Optional[float] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., refreshed: _Optional[bool] = ..., pool: _Optional[_Union[PoolSummary, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., duration_seconds: _Optional[float] = ...) -> None: ...
+    staleness: Staleness
+    server_state: _common_pb2.Digest
+    def __init__(self, round: _Optional[int] = ..., device_ids: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., training_loss: _Optional[float] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., refreshed: _Optional[bool] = ..., pool: _Optional[_Union[PoolSummary, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., duration_seconds: _Optional[float] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., server_state: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ...) -> None: ...
+
+class Staleness(_message.Message):
+    __slots__ = ("mean", "maximum")
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    mean: float
+    maximum: int
+    def __init__(self, mean: _Optional[float] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class PoolSummary(_message.Message):
     __slots__ = ("snapshot_id", "samples", "leakage")
@@ -133,7 +190,14 @@ class PoolSummary(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("device_id", "state", "samples", "engine", "software_version", "last_seen_at", "accepted_tasks", "failed_tasks", "task_id", "last_failure")
+    __slots__ = ("device_id", "state", "samples", "engine", "software_version", "last_seen_at", "accepted_tasks", "failed_tasks", "task_id", "last_failure", "labels", "free_memory_bytes", "charging", "unmetered")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +208,10 @@ class Device(_message.Message):
     FAILED_TASKS_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    FREE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHARGING_FIELD_NUMBER: _ClassVar[int]
+    UNMETERED_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     state: DeviceState
     samples: int
@@ -154,7 +222,11 @@ class Device(_message.Message):
     failed_tasks: int
     task_id: str
     last_failure: str
-    def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ..., last_failure: _Optional[str] = ...) -> None: ...
+    labels: _containers.ScalarMap[str, str]
+    free_memory_bytes: int
+    charging: bool
+    unmetered: bool
+    def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ..., last_failure: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ...) -> None: ...
 
 class CreateRunRequest(_message.Message):
     __slots__ = ("run_id", "spec")

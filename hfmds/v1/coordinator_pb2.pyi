@@ -1,4 +1,5 @@
 from hfmds.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
@@ -7,14 +8,29 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DeviceProfile(_message.Message):
-    __slots__ = ("samples", "software_version", "engine")
+    __slots__ = ("samples", "software_version", "engine", "labels", "free_memory_bytes", "charging", "unmetered")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    FREE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHARGING_FIELD_NUMBER: _ClassVar[int]
+    UNMETERED_FIELD_NUMBER: _ClassVar[int]
     samples: int
     software_version: str
     engine: str
-    def __init__(self, samples: _Optional[int] = ..., software_version: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
+    labels: _containers.ScalarMap[str, str]
+    free_memory_bytes: int
+    charging: bool
+    unmetered: bool
+    def __init__(self, samples: _Optional[int] = ..., software_version: _Optional[str] = ..., engine: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ...) -> None: ...
 
 class CheckInRequest(_message.Message):
     __slots__ = ("device_id", "profile", "wait_seconds", "run_id")

@@ -41,6 +41,19 @@ class CoordinatorServiceStub:
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
     on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+
+    ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
+    metadata `hfmds-reason`, one of
+    goal-reached  the round has all the results it needs
+    deadline      the round closed at its deadline
+    gone          the round closed without the device, whose lease had run out
+    too-slow      the device worked on it for longer than the run allows
+    stale         the model it began at is too old by now (asynchronous rounds)
+    failed        the device itself has given it up
+    accepted      its result was accepted before (RenewLease)
+    cancelled     the run was cancelled
+    completed     the run has completed
+    A device treats a reason it does not know as any other.
     """
 
     def __init__(self, channel):
@@ -112,6 +125,19 @@ class CoordinatorServiceServicer:
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
     on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+
+    ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
+    metadata `hfmds-reason`, one of
+    goal-reached  the round has all the results it needs
+    deadline      the round closed at its deadline
+    gone          the round closed without the device, whose lease had run out
+    too-slow      the device worked on it for longer than the run allows
+    stale         the model it began at is too old by now (asynchronous rounds)
+    failed        the device itself has given it up
+    accepted      its result was accepted before (RenewLease)
+    cancelled     the run was cancelled
+    completed     the run has completed
+    A device treats a reason it does not know as any other.
     """
 
     def CheckIn(self, request, context):
@@ -120,7 +146,9 @@ class CoordinatorServiceServicer:
 
         Effect: the device counts as available; an assigned task's lease starts. Idempotent: a device that holds a
         live lease gets the same assignment again, with the lease renewed, so a device that was killed goes on
-        with its task. One task at a time per device.
+        with its task. One task at a time per device; of several runs', the one that was assigned first.
+        A device that finds no work is told when to ask again. The coordinator chooses the time so that the check-ins of a
+        large fleet come evenly; it may also answer before `wait_seconds` are over.
         Status: INVALID_ARGUMENT for a malformed id or profile; NOT_FOUND for an unknown `run_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -287,6 +315,19 @@ class CoordinatorService:
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
     on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+
+    ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
+    metadata `hfmds-reason`, one of
+    goal-reached  the round has all the results it needs
+    deadline      the round closed at its deadline
+    gone          the round closed without the device, whose lease had run out
+    too-slow      the device worked on it for longer than the run allows
+    stale         the model it began at is too old by now (asynchronous rounds)
+    failed        the device itself has given it up
+    accepted      its result was accepted before (RenewLease)
+    cancelled     the run was cancelled
+    completed     the run has completed
+    A device treats a reason it does not know as any other.
     """
 
     @staticmethod

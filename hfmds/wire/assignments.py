@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hfmds.algorithm.types import Traffic
 from hfmds.errors import InvalidInput
 from hfmds.v1 import coordinator_pb2 as pb
@@ -20,6 +22,7 @@ from hfmds.wire.messages import (
     traffic_from,
     traffic_message,
 )
+from hfmds.wire.policies import label_map, labels_from
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
@@ -40,18 +43,37 @@ _MAX_TRAFFIC_BYTES = 2**50  # so that no sum over a fleet passes 2^63
 
 def profile_message(profile: DeviceProfile) -> pb.DeviceProfile:
     """To the wire."""
-    return pb.DeviceProfile(**flat_fields(profile))
+    return pb.DeviceProfile(**profile_fields(profile))
+
+
+def profile_fields(profile: DeviceProfile) -> dict[str, Any]:
+    """The fields of a message that has a profile's, as keyword arguments."""
+    return {**flat_fields(profile), "labels": label_map(profile.labels)}
+
+
+def profile_value(message: Any) -> DeviceProfile:
+    """A profile from a message that has its fields."""
+    return DeviceProfile(
+        samples=message.samples,
+        software_version=message.software_version,
+        engine=message.engine,
+        labels=labels_from(message.labels, f"{message.DESCRIPTOR.name}.labels"),
+        free_memory_bytes=message.free_memory_bytes,
+        charging=message.charging if message.HasField("charging") else None,
+        unmetered=message.unmetered if message.HasField("unmetered") else None,
+    )
 
 
 def profile_from(message: pb.DeviceProfile) -> DeviceProfile:
     """From the wire."""
     require_count(message, 1, "samples")
+    require_count(message, 0, "free_memory_bytes")
     for name in ("software_version", "engine"):
         if len(getattr(message, name)) > _MAX_NAME_CHARACTERS:
             raise InvalidInput(
                 f"DeviceProfile.{name} is longer than {_MAX_NAME_CHARACTERS} characters"
             )
-    return flat_value(DeviceProfile, message)
+    return profile_value(message)
 
 
 def assignment_message(assignment: Assignment) -> pb.Assignment:

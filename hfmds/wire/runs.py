@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hfmds.algorithm.types import Pool
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2 as pb
+from hfmds.wire.assignments import profile_fields, profile_value
 from hfmds.wire.messages import (
     digest_from,
     digest_message,
@@ -22,14 +23,17 @@ from hfmds.wire.messages import (
     leakage_message,
     recipe_from,
     recipe_message,
+    require_finite,
     require_part,
     traffic_from,
     traffic_message,
 )
+from hfmds.wire.policies import OVER_SELECTION, label_map, labels_from
 from hfmds.wire.types import (
+    Asynchronous,
     Device,
-    DeviceProfile,
     DeviceState,
+    Eligibility,
     Phase,
     Progress,
     Round,
@@ -37,6 +41,7 @@ from hfmds.wire.types import (
     Run,
     RunSpec,
     RunState,
+    Staleness,
 )
 
 Named = TypeVar("Named", RunState, Phase, DeviceState)
@@ -64,17 +69,54 @@ def timestamp_from(message: Timestamp) -> datetime:
     return message.ToDatetime(UTC)
 
 
+def policy_message(policy: RoundPolicy) -> pb.RoundPolicy:
+    """To the wire."""
+    eligibility, mode = policy.eligibility, policy.asynchronous
+    return pb.RoundPolicy(
+        minimum_devices=policy.minimum_devices,
+        deadline_seconds=policy.deadline_seconds,
+        lease_seconds=policy.lease_seconds,
+        over_selection=policy.over_selection,
+        task_deadline_seconds=policy.task_deadline_seconds,
+        eligibility=pb.Eligibility(
+            **{**flat_fields(eligibility), "labels": label_map(eligibility.labels)}
+        ),
+        asynchronous=pb.Asynchronous(**flat_fields(mode)) if mode else None,
+    )
+
+
+def policy_from(message: pb.RoundPolicy) -> RoundPolicy:
+    """From the wire."""
+    require_finite(message, *(field.name for field in message.DESCRIPTOR.fields))
+    wanted = message.eligibility
+    return RoundPolicy(
+        minimum_devices=message.minimum_devices,
+        deadline_seconds=message.deadline_seconds,
+        lease_seconds=message.lease_seconds,
+        over_selection=message.over_selection or OVER_SELECTION,
+        task_deadline_seconds=message.task_deadline_seconds,
+        eligibility=Eligibility(
+            labels=labels_from(wanted.labels, "Eligibility.labels"),
+            minimum_free_memory_bytes=wanted.minimum_free_memory_bytes,
+            minimum_samples=wanted.minimum_samples,
+            require_charging=wanted.require_charging,
+            require_unmetered=wanted.require_unmetered,
+        ),
+        asynchronous=flat_value(Asynchronous, message.asynchronous)
+        if message.HasField("asynchronous")
+        else None,
+    )
+
+
 def spec_message(spec: RunSpec) -> pb.RunSpec:
     """To the wire."""
-    return pb.RunSpec(
-        recipe=recipe_message(spec.recipe), policy=pb.RoundPolicy(**flat_fields(spec.policy))
-    )
+    return pb.RunSpec(recipe=recipe_message(spec.recipe), policy=policy_message(spec.policy))
 
 
 def spec_from(message: pb.RunSpec) -> RunSpec:
     """From the wire."""
     require_part(message, "recipe", "policy")
-    return RunSpec(recipe_from(message.recipe), flat_value(RoundPolicy, message.policy))
+    return RunSpec(recipe_from(message.recipe), policy_from(message.policy))
 
 
 def round_message(completed: Round) -> pb.Round:
@@ -95,6 +137,8 @@ def round_message(completed: Round) -> pb.Round:
         else None,
         traffic=traffic_message(completed.traffic),
         duration_seconds=completed.duration_seconds,
+        staleness=pb.Staleness(**flat_fields(completed.staleness)) if completed.staleness else None,
+        server_state=digest_message(completed.server_state) if completed.server_state else None,
     )
 
 
@@ -114,6 +158,12 @@ def round_from(message: pb.Round) -> Round:
         else None,
         traffic=traffic_from(message.traffic),
         duration_seconds=message.duration_seconds,
+        staleness=flat_value(Staleness, message.staleness)
+        if message.HasField("staleness")
+        else None,
+        server_state=digest_from(message.server_state)
+        if message.HasField("server_state")
+        else None,
     )
 
 
@@ -166,7 +216,7 @@ def device_message(device: Device) -> pb.Device:
     return pb.Device(
         device_id=device.device_id,
         state=f"DEVICE_STATE_{device.state.name}",
-        **flat_fields(device.profile),
+        **profile_fields(device.profile),
         last_seen_at=timestamp_message(device.last_seen_at),
         accepted_tasks=device.accepted_tasks,
         failed_tasks=device.failed_tasks,
@@ -180,7 +230,7 @@ def device_from(message: pb.Device) -> Device:
     return Device(
         device_id=message.device_id,
         state=_named(DeviceState, pb.DeviceState, message.state),
-        profile=flat_value(DeviceProfile, message),
+        profile=profile_value(message),
         last_seen_at=timestamp_from(message.last_seen_at),
         accepted_tasks=message.accepted_tasks,
         failed_tasks=message.failed_tasks,

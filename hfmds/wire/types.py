@@ -7,7 +7,6 @@ names. Conversion to and from messages lives in the modules beside this one.
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,30 +14,13 @@ from hfmds.algorithm.recipes import ModelSpec, Recipe
 from hfmds.algorithm.types import Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput
-
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-def require_id(value: str, what: str) -> str:
-    """An id as the contract allows it: safe in file names, URLs and metric labels."""
-    if not _ID.fullmatch(value):
-        raise InvalidInput(
-            f"{what} {value[:140]!r} is not an id: use 1 to 128 of A-Z a-z 0-9 . _ - "
-            "beginning with a letter or digit"
-        )
-    return value
-
+from hfmds.wire.policies import Asynchronous as Asynchronous
+from hfmds.wire.policies import DeviceProfile as DeviceProfile
+from hfmds.wire.policies import Eligibility as Eligibility
+from hfmds.wire.policies import RoundPolicy as RoundPolicy
+from hfmds.wire.policies import require_id as require_id
 
 # --- device and coordinator ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceProfile:
-    """What a device tells of itself."""
-
-    samples: int
-    software_version: str
-    engine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +76,20 @@ class Finished:
     reason: str
 
 
+class LateReason(enum.Enum):
+    """Why a result is not wanted any more; the value is what devices are told."""
+
+    ACCEPTED = "accepted"
+    GOAL_REACHED = "goal-reached"
+    DEADLINE = "deadline"
+    GONE = "gone"
+    TOO_SLOW = "too-slow"
+    STALE = "stale"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    COMPLETED = "completed"
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
     """What a device hands in after training; the bytes were uploaded before."""
@@ -129,21 +125,6 @@ class UploadState:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPolicy:
-    """How rounds are governed."""
-
-    minimum_devices: int = 1
-    deadline_seconds: float = 600.0
-    lease_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name, floor in (("minimum_devices", 1), ("deadline_seconds", 0), ("lease_seconds", 0)):
-            value = getattr(self, name)
-            if not floor <= value <= 1e9 or value == 0:
-                raise InvalidInput(f"policy.{name} is {value}; it must be positive")
-
-
-@dataclass(frozen=True, slots=True)
 class RunSpec:
     """What a run is to do."""
 
@@ -156,6 +137,38 @@ class RunSpec:
             raise InvalidInput(
                 f"recipe.cohort_size is {size}, below policy.minimum_devices "
                 f"{self.policy.minimum_devices}: such a round could never close"
+            )
+        aggregation = self.recipe.aggregation
+        if self.policy.minimum_devices < aggregation.least_devices:
+            raise InvalidInput(
+                f"policy.minimum_devices is {self.policy.minimum_devices}, but aggregation.rule "
+                f"{aggregation.rule} with these settings needs at least "
+                f"{aggregation.least_devices} devices; set it to that or more"
+            )
+        if self.policy.asynchronous:
+            self._check_asynchronous(self.policy.asynchronous)
+
+    def _check_asynchronous(self, mode: Asynchronous) -> None:
+        method = self.recipe.method
+        if method.preparation_rounds:
+            raise InvalidInput(
+                f"policy.asynchronous is given, but {method.name} trains other weights in its "
+                "first rounds than later; leave it out, or choose another method"
+            )
+        if self.recipe.cohort_size:
+            raise InvalidInput(
+                f"recipe.cohort_size is {self.recipe.cohort_size}, but asynchronous rounds have no "
+                "cohort; leave it out, and set asynchronous.concurrency"
+            )
+        if mode.buffer_size < self.policy.minimum_devices:
+            raise InvalidInput(
+                f"asynchronous.buffer_size is {mode.buffer_size}, below policy.minimum_devices "
+                f"{self.policy.minimum_devices}; ask for fewer devices, or a larger buffer"
+            )
+        if mode.concurrency and mode.concurrency < self.policy.minimum_devices:
+            raise InvalidInput(
+                f"asynchronous.concurrency is {mode.concurrency}, below policy.minimum_devices "
+                f"{self.policy.minimum_devices}: such a round could never open"
             )
 
 
@@ -180,6 +193,8 @@ class Phase(enum.Enum):
     TRAINING = "training"
     AGGREGATING = "aggregating"
     WAITING_FOR_STORE = "waiting for the store"
+    SEALING = "sealing the pool"
+    EVALUATING = "evaluating"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +205,14 @@ class Progress:
     phase: Phase
     done: int
     expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How many rounds old the models were that the results of an asynchronous round began at."""
+
+    mean: float
+    maximum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +228,8 @@ class Round:
     pool: Pool | None
     traffic: Traffic
     duration_seconds: float
+    staleness: Staleness | None = None
+    server_state: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True)

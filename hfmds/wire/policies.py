@@ -1,0 +1,156 @@
+"""How rounds are governed, as plain values: who is asked, when a round closes, what counts.
+
+Field meanings, units and limits are in `protos/hfmds/v1/admin.proto`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hfmds.algorithm.limits import require, require_at_least, require_range
+from hfmds.errors import InvalidInput
+
+OVER_SELECTION = 1.3
+"""As at scale (Bonawitz et al. 2019): about a quarter of those who are asked do not deliver."""
+
+MAX_LABELS = 32
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MOST_SECONDS = 1e9
+
+
+def require_id(value: str, what: str) -> str:
+    """An id as the contract allows it: safe in file names, URLs and metric labels."""
+    if not _ID.fullmatch(value):
+        raise InvalidInput(
+            f"{what} {value[:140]!r} is not an id: use 1 to 128 of A-Z a-z 0-9 . _ - "
+            "beginning with a letter or digit"
+        )
+    return value
+
+
+def labels_from(pairs: Iterable[str] | Mapping[str, str], what: str) -> tuple[str, ...]:
+    """Labels as `name=value`, by name; refused if they are too many, malformed or repeated."""
+    if isinstance(pairs, Mapping):
+        pairs = [f"{name}={value}" for name, value in pairs.items()]
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        require(bool(equals), f"{what} has {pair[:140]!r}; write a label as NAME=VALUE")
+        require_id(name, f"{what}: label name")
+        require_id(value, f"{what}: value of label {name!r}:")
+        require(name not in labels, f"{what} has label {name!r} twice; leave one out")
+        labels[name] = value
+    require(
+        len(labels) <= MAX_LABELS, f"{what} has {len(labels)} labels; {MAX_LABELS} are the most"
+    )
+    return tuple(f"{name}={labels[name]}" for name in sorted(labels))
+
+
+def label_map(labels: Iterable[str]) -> dict[str, str]:
+    """Labels that are well-formed, as values by name."""
+    return {name: value for name, _, value in (label.partition("=") for label in labels)}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What a device tells of itself."""
+
+    samples: int
+    software_version: str
+    engine: str
+    labels: tuple[str, ...] = ()  # "name=value", by name
+    free_memory_bytes: int = 0  # 0: not known
+    charging: bool | None = None  # None: not known
+    unmetered: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """Which devices a run asks. What a device does not tell counts as not fulfilled."""
+
+    labels: tuple[str, ...] = ()  # "name=value", all of them
+    minimum_free_memory_bytes: int = 0
+    minimum_samples: int = 0
+    require_charging: bool = False
+    require_unmetered: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", labels_from(self.labels, "eligibility.labels"))
+        require_at_least(
+            0,
+            eligibility__minimum_free_memory_bytes=self.minimum_free_memory_bytes,
+            eligibility__minimum_samples=self.minimum_samples,
+        )
+
+    def admits(self, profile: DeviceProfile) -> bool:
+        """Whether the run asks a device that describes itself so."""
+        return (
+            set(self.labels) <= set(profile.labels)
+            and profile.free_memory_bytes >= self.minimum_free_memory_bytes
+            and profile.samples >= self.minimum_samples
+            and (profile.charging is True or not self.require_charging)
+            and (profile.unmetered is True or not self.require_unmetered)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchronous:
+    """Rounds that wait for nobody (FedBuff): a round is one flush of a buffer of results."""
+
+    buffer_size: int  # K
+    staleness_exponent: float = 0.5  # a: a result s rounds old weighs 1 / (1 + s)^a
+    max_staleness: int = 10
+    concurrency: int = 0  # devices at work at once; 0: all
+
+    def __post_init__(self) -> None:
+        require_at_least(1, asynchronous__buffer_size=self.buffer_size)
+        exponent = self.staleness_exponent
+        require_range(
+            "asynchronous.staleness_exponent", exponent, 0 <= exponent <= 100, "in [0, 100]"
+        )
+        require_at_least(
+            0,
+            asynchronous__max_staleness=self.max_staleness,
+            asynchronous__concurrency=self.concurrency,
+        )
+
+    def weight(self, staleness: int) -> float:
+        """How much of a result counts that is so many rounds old."""
+        return float((1 + staleness) ** -self.staleness_exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPolicy:
+    """How rounds are governed."""
+
+    minimum_devices: int = 1
+    deadline_seconds: float = 600.0
+    lease_seconds: float = 60.0
+    over_selection: float = OVER_SELECTION
+    task_deadline_seconds: float = 0.0  # 0: none
+    eligibility: Eligibility = field(default_factory=Eligibility)
+    asynchronous: Asynchronous | None = None
+
+    def __post_init__(self) -> None:
+        for name, floor in (("minimum_devices", 1), ("deadline_seconds", 0), ("lease_seconds", 0)):
+            value = getattr(self, name)
+            if not floor <= value <= _MOST_SECONDS or value == 0:
+                raise InvalidInput(f"policy.{name} is {value}; it must be positive")
+        factor, seconds = self.over_selection, self.task_deadline_seconds
+        require_range("policy.over_selection", factor, 1 <= factor <= 100, "in [1, 100]")
+        require_range(
+            "policy.task_deadline_seconds",
+            seconds,
+            0 <= seconds <= _MOST_SECONDS,
+            f"in [0, {_MOST_SECONDS:.0e}], and 0 is none",
+        )
+
+    def asked(self, goal: int) -> int:
+        """How many devices are asked so that `goal` of them deliver."""
+        # As it is written: in floats, 10 * 1.1 is above 11.
+        return math.ceil(goal * Fraction(str(self.over_selection)))
