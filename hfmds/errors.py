@@ -59,6 +59,11 @@ class WrongState(HfmdsError):
 class TooLate(HfmdsError):
     """The work was for a round or lease that is over; the device should check in again."""
 
+    def __init__(self, message: str, reason: str = "") -> None:
+        """`reason` is for programs: one of those that coordinator.proto lists, or empty."""
+        super().__init__(message)
+        self.reason = reason
+
 
 class LimitExceeded(HfmdsError):
     """A size, count or quota was passed."""

@@ -19,7 +19,7 @@ import grpc
 
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.status import status_of
+from hfmds.service.status import metadata_of, status_of
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         in_flight.inc()
         self._in_flight += 1
         code, refusal = grpc.StatusCode.OK, None
+        metadata: tuple[tuple[str, str], ...] = ()
         try:
             self._refuse_when_full()
             yield
@@ -100,7 +101,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             code = context.code()
             raise
         except HfmdsError as error:
-            code, refusal = status_of(error), str(error)
+            code, refusal, metadata = status_of(error), str(error), metadata_of(error)
             level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
             fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": refusal}
             log.log(level, "call refused", extra=fields)
@@ -117,7 +118,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._metrics.duration.labels(service, method).observe(time.monotonic() - started)
         if refusal is not None:
             # Last: a caller that hears "no" finds its place free and the call counted.
-            await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS])
+            await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
 
     def _refuse_when_full(self) -> None:
         # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "do not try again".

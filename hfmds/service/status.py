@@ -48,6 +48,17 @@ _ERROR_OF: Mapping[grpc.StatusCode, type[HfmdsError]] = {
 }
 
 
+REASON_KEY = "hfmds-reason"
+"""The trailing metadata in which ABORTED says, for programs, why."""
+
+
+def metadata_of(error: HfmdsError) -> tuple[tuple[str, str], ...]:
+    """What a server sends beside the status when a handler raises `error`."""
+    if isinstance(error, TooLate) and error.reason:
+        return ((REASON_KEY, error.reason),)
+    return ()
+
+
 def status_of(error: HfmdsError) -> grpc.StatusCode:
     """The status a server answers with when a handler raises `error`."""
     return next(STATUS_OF[cls] for cls in type(error).__mro__ if cls in STATUS_OF)
@@ -71,4 +82,13 @@ def error_from(rpc_error: grpc.aio.AioRpcError, peer: Peer) -> HfmdsError:
             )
         case _:
             message = f"{said} (answer of {peer})"
+    if code is grpc.StatusCode.ABORTED:
+        return TooLate(message, _reason_in(rpc_error))
     return _ERROR_OF.get(code, HfmdsError)(message)
+
+
+def _reason_in(rpc_error: grpc.aio.AioRpcError) -> str:
+    for key, value in rpc_error.trailing_metadata() or ():
+        if key == REASON_KEY:
+            return str(value)
+    return ""

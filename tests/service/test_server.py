@@ -20,7 +20,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def refuse(request: bytes) -> bytes:
-    raise TooLate(f"round {request.decode()} is over")
+    raise TooLate(f"round {request.decode()} is over", "deadline")
 
 
 def fail(request: bytes) -> bytes:
@@ -63,6 +63,9 @@ def test_an_error_of_ours_is_answered_with_its_status_and_message() -> None:
             assert await outcome_of(drained(it.stub.download(b"3"))) == expected
             for method in ("Unary", "Upload", "Download"):
                 assert it.count(method, "ABORTED") == 1
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await it.stub.unary(b"3")
+            assert ("hfmds-reason", "deadline") in tuple(refused.value.trailing_metadata())
 
     asyncio.run(scenario())
 

@@ -8,10 +8,11 @@ from hfmds.errors import (
     HfmdsError,
     InvalidInput,
     NotAllowed,
+    TooLate,
     Unavailable,
 )
 from hfmds.service.peer import Peer
-from hfmds.service.status import STATUS_OF, error_from, status_of
+from hfmds.service.status import STATUS_OF, error_from, metadata_of, status_of
 
 PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 
@@ -41,6 +42,22 @@ def test_an_error_is_the_same_on_the_other_side(error: type[HfmdsError]) -> None
     assert type(back) is error
     assert "round 3 is over" in str(back)
     assert "coordinator at 127.0.0.1:7401" in str(back)
+
+
+def test_why_a_result_is_late_is_told_to_programs_too() -> None:
+    late = TooLate("round 3 is over", "goal-reached")
+    sent = grpc.aio.Metadata(("other", "x"), *metadata_of(late))
+    aborted = grpc.aio.AioRpcError(
+        grpc.StatusCode.ABORTED, grpc.aio.Metadata(), sent, "round 3 is over"
+    )
+    back = error_from(aborted, PEER)
+    assert isinstance(back, TooLate)
+    assert back.reason == "goal-reached"
+    # A server of another version may not tell.
+    silent = error_from(failure(grpc.StatusCode.ABORTED, "over"), PEER)
+    assert isinstance(silent, TooLate)
+    assert silent.reason == ""
+    assert metadata_of(InvalidInput("x")) == metadata_of(TooLate("over")) == ()
 
 
 def test_an_error_without_an_entry_is_answered_like_its_parent() -> None:
