@@ -13,13 +13,15 @@ from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
+from coordinator.pace import Pace
 from coordinator.parts import Parts, PoolStore
+from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
+from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
 from coordinator.servicer import AdminServicer, CoordinatorServicer
 from coordinator.settings import CoordinatorSettings
-from coordinator.tables import create_tables
 from coordinator.task_records import TaskRecords
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.peer import Peer
@@ -29,6 +31,7 @@ from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
+from hfmds.storage.migrations import Schema
 from hfmds.wire.store_client import StoreClient
 
 
@@ -75,7 +78,7 @@ def open_parts(
     """The coordinator's parts, kept where the settings say."""
     held_out = HeldOut(settings.held_out, settings.threads)
     engine = open_database(settings.resolved_database_url)
-    create_tables(engine)
+    Schema("coordinator").prepare(engine)
     blobs = open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     )
@@ -85,11 +88,20 @@ def open_parts(
     registry = Registry(engine, tasks, time.time, settings.device_away_seconds)
     return Parts(
         runs=runs,
+        rounds=RoundRecords(engine),
+        phases=PhaseRecords(engine),
         tasks=tasks,
         registry=registry,
         contents=contents,
         dispatch=Dispatch(
-            runs, tasks, registry, contents, metrics, time.time, settings.retry_seconds
+            runs,
+            tasks,
+            registry,
+            contents,
+            metrics,
+            time.time,
+            Pace(settings.check_ins_per_second, settings.retry_seconds),
+            settings.max_waiting_devices,
         ),
         store=store,
         held_out=held_out,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -13,17 +12,21 @@ from contextlib import AbstractContextManager, contextmanager
 from coordinator.bell import Bell
 from coordinator.content import RunContents
 from coordinator.metrics import Metrics
+from coordinator.pace import Pace
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
-from coordinator.task_records import Task, TaskRecords, TaskState
+from coordinator.states import TaskState
+from coordinator.task_records import TaskRecords
+from coordinator.task_rows import Task
+from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.algorithm.seeds import task_seed
 from hfmds.digest import Digest
-from hfmds.errors import LimitExceeded, NotAllowed, WrongState
+from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, TooLate, WrongState
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import Content, outgoing, receive, upload_state
 from hfmds.wire.records import encode_report
-from hfmds.wire.tensors import StoredWeights
+from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
@@ -39,7 +42,8 @@ from hfmds.wire.types import (
 log = logging.getLogger(__name__)
 
 _MAX_WAIT_SECONDS = 60.0
-_FLOAT32_BYTES = 4
+_MAX_LOOKING = 200  # check-ins that look for work at once, each in a thread
+_NO_WORK = "no work for this device"
 # safetensors' header may be laid out otherwise than ours, but not by more than this.
 _HEADER_SLACK_BYTES = 1 << 20
 
@@ -55,15 +59,20 @@ class Dispatch:
         contents: RunContents,
         metrics: Metrics,
         clock: Callable[[], float],
-        retry_seconds: float,
+        pace: Pace,
+        max_waiting: int = 1000,
     ) -> None:
+        """`max_waiting` check-ins may wait for work at once; others come back later."""
         self._runs = runs
         self._tasks = tasks
         self._registry = registry
         self._contents = contents
         self._metrics = metrics
         self._clock = clock
-        self._retry_seconds = retry_seconds
+        self._pace = pace
+        self._max_waiting = max_waiting
+        self._looking = 0  # check-ins that look for work right now
+        self.waiting = 0  # those that have found none, and wait for it
         self._waiting: defaultdict[str, set[Bell]] = defaultdict(set)  # check-ins by device
         self._waiting_lock = threading.Lock()
         self._on_result: Callable[[str], None] = lambda run_id: None
@@ -97,25 +106,45 @@ class Dispatch:
         self, device_id: str, profile: DeviceProfile, wait_seconds: float, run_id: str
     ) -> Assignment | RetryLater | Finished:
         """Wait for work for the device, within limits."""
+        if self._looking >= _MAX_LOOKING:  # more come at once than could be answered in time
+            with self._registry.visit(device_id, profile, run_id):
+                return self._retry_later(device_id, "many devices are asking for work")
         if run_id:
             await asyncio.to_thread(self._runs.state, run_id)  # it must exist
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + min(max(wait_seconds, 0.0), _MAX_WAIT_SECONDS)
-        with self._registry.visit(device_id, run_id), self._bell_for(device_id) as bell:
-            await asyncio.to_thread(self._registry.remember, device_id, profile)
+        with self._registry.visit(device_id, profile, run_id), self._bell_for(device_id) as bell:
             while not self._closing:
                 rings = bell.rings
-                outcome = await asyncio.to_thread(self._outcome_now, device_id, run_id)
+                outcome = await self._look(device_id, profile, run_id)
                 if outcome is not None:
                     return outcome
                 remaining = give_up_at - loop.time()
-                if remaining <= 0:
-                    # A device that waited may ask again at once: its next call waits, too.
-                    waited = wait_seconds >= self._retry_seconds
-                    after_seconds = 0.0 if waited else self._retry_seconds
-                    return RetryLater(after_seconds, "no work for this device")
-                await bell.wait_async(rings, remaining)
-        return RetryLater(self._retry_seconds, "the coordinator is stopping")
+                if remaining <= 0 and wait_seconds >= self._pace.least_seconds:
+                    # It waited, and may ask again at once: its next call waits, too.
+                    return RetryLater(0.0, _NO_WORK)
+                if remaining <= 0 or self.waiting >= self._max_waiting:
+                    return self._retry_later(device_id, _NO_WORK)
+                self.waiting += 1
+                try:
+                    await bell.wait_async(rings, remaining)
+                finally:
+                    self.waiting -= 1
+            return self._retry_later(device_id, "the coordinator is stopping")
+
+    async def _look(
+        self, device_id: str, profile: DeviceProfile, run_id: str
+    ) -> Assignment | Finished | None:
+        self._looking += 1
+        try:
+            return await asyncio.to_thread(self._outcome_now, device_id, profile, run_id)
+        finally:
+            self._looking -= 1
+
+    def _retry_later(self, device_id: str, reason: str) -> RetryLater:
+        after_seconds = self._pace.retry_seconds(device_id, self._clock())
+        self._registry.expect(device_id, after_seconds)
+        return RetryLater(after_seconds, reason)
 
     @contextmanager
     def _bell_for(self, device_id: str) -> Iterator[Bell]:
@@ -130,7 +159,10 @@ class Dispatch:
                 if not self._waiting[device_id]:
                     del self._waiting[device_id]
 
-    def _outcome_now(self, device_id: str, run_id: str) -> Assignment | Finished | None:
+    def _outcome_now(
+        self, device_id: str, profile: DeviceProfile, run_id: str
+    ) -> Assignment | Finished | None:
+        self._registry.remember(device_id, profile)
         task = self._tasks.lease(device_id, run_id, self._clock())
         if task is not None:
             return self._assignment(task)
@@ -159,7 +191,8 @@ class Dispatch:
 
     async def renew_lease(self, device_id: str, task_id: str) -> float:
         """Keep a task; returns the lease's seconds."""
-        seconds = await asyncio.to_thread(self._tasks.renew, device_id, task_id, self._clock())
+        with self._counting_late():
+            seconds = await asyncio.to_thread(self._tasks.renew, device_id, task_id, self._clock())
         self._registry.heard(device_id)
         return seconds
 
@@ -196,23 +229,28 @@ class Dispatch:
 
     async def _uploading(self, device_id: str, task_id: str, update: Digest) -> Task:
         task = await self._answerable(device_id, task_id, "train")
-        shapes = await asyncio.to_thread(self._trained_shapes, task)
-        size_bytes = sum(_FLOAT32_BYTES * math.prod(shape) for shape in shapes.values())
+        forms = await asyncio.to_thread(self._update_form, task)
+        size_bytes = sum(form.size_bytes for form in forms.values())
         largest = size_bytes + _HEADER_SLACK_BYTES
         if update.size_bytes > largest:
+            self._metrics.update_refused("too large")
             raise LimitExceeded(
                 f"an update of {update.size_bytes} bytes for task {task_id!r}: what it trains has "
                 f"{size_bytes}, so {largest} is the most"
             )
         return task
 
-    def _trained_shapes(self, task: Task) -> dict[str, tuple[int, ...]]:
+    def _update_form(self, task: Task) -> dict[str, TensorForm]:
         """The tensors that an update for this task has, and must have."""
-        key, blobs = task.key, self._contents.of(task.key.run_id).blobs
-        method = self._runs.get(key.run_id).spec.recipe.method
-        model = StoredWeights(blobs.local_path(task.weights), f"model {task.weights}")
-        shapes = model.shapes()
-        return {name: shapes[name] for name in shapes if method.trains(name, key.round_number)}
+        recipe = self._runs.get(task.key.run_id).spec.recipe
+        shapes = self._model(task).shapes()
+        trained = [n for n in shapes if recipe.method.trains(n, task.key.round_number)]
+        return packed_form(recipe, {name: shapes[name] for name in trained})
+
+    def _model(self, task: Task) -> StoredWeights:
+        """The weights at which the task begins."""
+        blobs = self._contents.of(task.key.run_id).blobs
+        return StoredWeights(blobs.local_path(task.weights), f"model {task.weights}")
 
     async def _content(self, task: Task) -> Content:
         return await asyncio.to_thread(self._contents.of, task.key.run_id)
@@ -251,7 +289,8 @@ class Dispatch:
 
     async def _answerable(self, device_id: str, task_id: str, kind: Kind) -> Task:
         """The device's task, if it is of this kind and its answer is wanted or known."""
-        task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)
+        with self._counting_late():
+            task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)
         if task.key.kind != kind:
             raise WrongState(f"task {task_id!r} is to {task.key.kind}, not to {kind}")
         return task
@@ -260,18 +299,44 @@ class Dispatch:
         blobs = self._contents.of(task.key.run_id).blobs
         if not blobs.contains(update):
             raise WrongState(f"update {update} is not uploaded; upload it, then submit again")
-        received = StoredWeights(blobs.local_path(update), f"update {update}")
         whose = f"update {update} of device {task.device_id!r}"
-        received.require_like(self._trained_shapes(task), whose)
-        self._runs.get(task.key.run_id).spec.recipe.method.check_update(received, whose)
+        recipe = self._runs.get(task.key.run_id).spec.recipe
+        with self._counting_refusal(task, "malformed"):
+            received = StoredTensors(blobs.local_path(update), whose)
+            received.require_form(self._update_form(task), whose)
+        with self._counting_refusal(task, "not finite"):
+            # Also of an update whose scale or change is finite, but not what they lead to.
+            weights = unpacked(recipe, received, self._model(task))
+            require_finite_weights(weights, whose)
+        with self._counting_refusal(task, "unusable"):
+            recipe.method.check_update(weights, whose)
+
+    @contextmanager
+    def _counting_late(self) -> Iterator[None]:
+        try:
+            yield
+        except TooLate as error:
+            self._metrics.late(error.reason)
+            raise
+
+    @contextmanager
+    def _counting_refusal(self, task: Task, reason: str) -> Iterator[None]:
+        try:
+            yield
+        except InvalidInput as error:
+            self._metrics.update_refused(reason)
+            with _task_context(task):
+                log.warning("update refused: %s", error)
+            raise
 
     async def _accept(
         self, task: Task, result: Digest, report: UpdateReport | SynthesisReport
     ) -> bool:
         record = encode_report(report)
-        already = await asyncio.to_thread(
-            self._tasks.accept, task.device_id, task.task_id, result, record
-        )
+        with self._counting_late():
+            already = await asyncio.to_thread(
+                self._tasks.accept, task.device_id, task.task_id, result, record, self._clock()
+            )
         self._registry.heard(task.device_id)
         if not already:
             with _task_context(task):

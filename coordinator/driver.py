@@ -14,13 +14,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from coordinator.bell import Bell
+from coordinator.models import Models
 from coordinator.parts import Parts
 from coordinator.remote_fleet import RemoteFleet
 from coordinator.run_records import RunRecord
-from coordinator.task_records import PhaseKey
+from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.types import Checkpoint, RoundResult
+from hfmds.algorithm.types import Checkpoint, RoundResult, Weights
 from hfmds.errors import HfmdsError, Unavailable, WrongState
 from hfmds.service.telemetry import log_context
 from hfmds.wire.tensors import StoredWeights, encode_weights
@@ -50,6 +51,7 @@ class RunDriver:
         self._record = record
         self._parts = parts
         self._blobs = parts.contents.of(record.run_id).blobs
+        self._models = Models(self._blobs)
         self._on_end = on_end
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name=f"run-{record.run_id}", daemon=True)
@@ -147,11 +149,12 @@ class RunDriver:
 
     def _drive(self) -> None:
         self.heed()
-        fleet = RemoteFleet(self._record, self, self._parts)
+        fleet = RemoteFleet(self._record, self, self._parts, self._models)
         for result in federate(fleet, self._record.spec.recipe, self._start()):
             completed = self._completed(result)
-            state = self._parts.runs.complete_round(self.run_id, completed).state
-            self._drop_updates(completed)
+            now = self._parts.clock()
+            state = self._parts.runs.complete_round(self.run_id, completed, now).state
+            self._drop_updates(completed, state.ended)
             self._parts.metrics.round_completed(self.run_id, completed)
             with log_context(round=completed.number):
                 log.info(
@@ -174,29 +177,43 @@ class RunDriver:
         self._parts.metrics.show_round(self.run_id, last)
         path = self._blobs.local_path(last.weights)
         weights = StoredWeights(path, f"the model after round {last.number}")
-        return Checkpoint(last.number, weights, last.pool)
+        state: Weights = {}
+        if last.server_state:
+            path = self._blobs.local_path(last.server_state)
+            state = StoredWeights(path, f"the server's state after round {last.number}")
+        return Checkpoint(last.number, weights, last.pool, state)
 
     def _completed(self, result: RoundResult) -> Round:
         """The round as it is recorded; its model is durable when this returns."""
-        t = result.checkpoint.round_number
-        first = self._parts.tasks.get_phase(
+        t, state = result.checkpoint.round_number, result.checkpoint.server_state
+        first = self._parts.phases.get(
             PhaseKey(self.run_id, t, "synthesise" if result.refreshed else "train")
         )
         return Round(
             number=t,
             device_ids=result.cohort,
-            weights=self._blobs.put_bytes(encode_weights(result.checkpoint.weights)),
+            weights=self._models.put(result.checkpoint.weights),
             training_loss=result.training_loss,
             evaluation=result.evaluation,
             refreshed=result.refreshed,
             pool=result.checkpoint.pool,
             traffic=result.traffic,
             duration_seconds=self._parts.clock() - first.opened_at,
+            server_state=self._blobs.put_bytes(encode_weights(state)) if state else None,
+            staleness=self._parts.phases.staleness(self.run_id, t),
         )
 
-    def _drop_updates(self, completed: Round) -> None:
-        """Free the space of everything but models: no phase is open, so no update is needed."""
-        models = self._parts.tasks.models_handed_out(self.run_id) | {completed.weights.sha256}
+    def _drop_updates(self, completed: Round, run_ended: bool) -> None:
+        """Free the space of updates that are not needed, and of what the server remembered."""
+        needed = self._parts.phases.models_handed_out(self.run_id) | {completed.weights.sha256}
+        if completed.server_state:
+            needed.add(completed.server_state.sha256)
+        spent = None  # all, unless devices are still at work, as in asynchronous rounds they are
+        if not run_ended:
+            spent = self._parts.phases.spent_updates(self.run_id, completed.number)
+        if spent is not None and completed.number > 1:
+            before = self._parts.runs.round(self.run_id, completed.number - 1).server_state
+            spent |= {before.sha256} if before else set()
         for digest in self._blobs.digests():
-            if digest.sha256 not in models:
+            if digest.sha256 not in needed and (spent is None or digest.sha256 in spent):
                 self._blobs.delete(digest)

@@ -63,6 +63,18 @@ class Metrics:
             ("kind", "outcome"),
             registry=registry,
         )
+        self._refused = Counter(
+            "hfmds_coordinator_updates_refused_total",
+            "Updates that devices handed in and that were refused, by what is wrong with them.",
+            ("reason",),
+            registry=registry,
+        )
+        self._late = Counter(
+            "hfmds_coordinator_late_total",
+            "Answers to devices that their task is over, by why it is.",
+            ("reason",),
+            registry=registry,
+        )
         self._received = Counter(
             "hfmds_coordinator_device_received_bytes_total",
             "Payload bytes that devices received for accepted tasks.",
@@ -109,6 +121,14 @@ class Metrics:
     def task_ended(self, kind: str, outcome: str) -> None:
         """Count a task."""
         self._tasks.labels(kind, outcome).inc()
+
+    def late(self, reason: str) -> None:
+        """Count a device that was told that its task is over."""
+        self._late.labels(reason).inc()
+
+    def update_refused(self, reason: str) -> None:
+        """Count an update that was refused."""
+        self._refused.labels(reason).inc()
 
     def moved(self, traffic: Traffic) -> None:
         """Count a device's bytes."""

@@ -11,7 +11,9 @@ from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
+from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
+from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.task_records import TaskRecords
 from hfmds.wire.types import Contribution, PoolSpec, Snapshot
@@ -34,6 +36,8 @@ class Parts:
     """The coordinator's parts, made once in `__main__`."""
 
     runs: RunRecords
+    rounds: RoundRecords
+    phases: PhaseRecords
     tasks: TaskRecords
     registry: Registry
     contents: RunContents

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine, select
@@ -17,7 +17,9 @@ from sqlalchemy import Engine, select
 from coordinator.tables import DeviceRow
 from coordinator.task_records import TaskRecords
 from hfmds.storage.database import reading, transaction
-from hfmds.wire.types import Device, DeviceProfile, DeviceState
+from hfmds.wire.types import Device, DeviceProfile, DeviceState, Eligibility
+
+ANYONE = Eligibility()
 
 
 @dataclass(slots=True)
@@ -25,7 +27,10 @@ class _Sighting:
     """What is known of a device that has called since the coordinator was started."""
 
     run_id: str  # the only run it works for; empty: any
+    profile: DeviceProfile
     last_seen_at: float
+    expected_at: float = 0.0  # when it was told to ask again; till then it may be silent
+    recorded: bool = False  # the profile is in the database
     waiting: int = 0  # check-ins that are open
     broken: bool = False  # its last check-in was cut off, or it said goodbye
 
@@ -49,15 +54,23 @@ class Registry:
         self._on_arrival = callback
 
     @contextmanager
-    def visit(self, device_id: str, run_id: str) -> Iterator[None]:
+    def visit(self, device_id: str, profile: DeviceProfile, run_id: str) -> Iterator[None]:
         """Around a check-in: inside, the device is there; cut off inside, it is not any more."""
         with self._lock:
             now = self._clock()
             sighting = self._sightings.get(device_id)
-            arrives = sighting is None or not self._is_here(sighting, now)
+            # One that describes itself otherwise may suit a run that it did not suit before.
+            arrives = (
+                sighting is None
+                or not self._is_here(sighting, now)
+                or not _same_but_for_memory(sighting.profile, profile)
+                or sighting.run_id != run_id
+            )
             if sighting is None:
-                sighting = self._sightings[device_id] = _Sighting(run_id, now)
-            sighting.run_id, sighting.last_seen_at = run_id, now
+                sighting = self._sightings[device_id] = _Sighting(run_id, profile, now)
+            if not _same_but_for_memory(sighting.profile, profile):
+                sighting.recorded = False
+            sighting.run_id, sighting.profile, sighting.last_seen_at = run_id, profile, now
             sighting.waiting += 1
             sighting.broken = False
         if arrives:
@@ -86,38 +99,60 @@ class Registry:
             if sighting:
                 sighting.broken = True
 
-    def available(self, run_id: str) -> list[str]:
+    def expect(self, device_id: str, after_seconds: float) -> None:
+        """Note that a device was told to be silent for so long: it counts as there meanwhile."""
+        with self._lock:
+            sighting = self._sightings.get(device_id)
+            if sighting:
+                sighting.expected_at = self._clock() + after_seconds
+
+    def available(self, run_id: str, eligibility: Eligibility = ANYONE) -> dict[str, DeviceProfile]:
         """The devices that are there, working or not, and would work for this run, by id."""
         now = self._clock()
         with self._lock:
-            return sorted(
-                device_id
-                for device_id, sighting in self._sightings.items()
-                if sighting.run_id in ("", run_id) and self._is_here(sighting, now)
-            )
+            return {
+                device_id: sighting.profile
+                for device_id, sighting in sorted(self._sightings.items())
+                if sighting.run_id in ("", run_id)
+                and self._is_here(sighting, now)
+                and eligibility.admits(sighting.profile)
+            }
 
     def remember(self, device_id: str, profile: DeviceProfile) -> None:
-        """Keep how a device describes itself."""
+        """Keep how a device describes itself; of its free memory, only as it was when written."""
+        with self._lock:
+            sighting = self._sightings.get(device_id)
+            if sighting and sighting.recorded:
+                return
         with reading(self._engine) as session:
             row = session.get(DeviceRow, device_id)
-            if row is not None and _profile(row) == profile:
-                return
-        with transaction(self._engine) as session:
-            session.merge(
-                DeviceRow(
-                    device_id=device_id,
-                    samples=profile.samples,
-                    software_version=profile.software_version,
-                    engine=profile.engine,
-                    last_seen_at=self._clock(),
+            known = row is not None and _same_but_for_memory(_profile(row), profile)
+        if not known:
+            with transaction(self._engine) as session:
+                session.merge(
+                    DeviceRow(
+                        device_id=device_id,
+                        samples=profile.samples,
+                        software_version=profile.software_version,
+                        engine=profile.engine,
+                        labels=",".join(profile.labels),
+                        free_memory_bytes=profile.free_memory_bytes,
+                        charging=profile.charging,
+                        unmetered=profile.unmetered,
+                        last_seen_at=self._clock(),
+                    )
                 )
-            )
+        with self._lock:
+            sighting = self._sightings.get(device_id)
+            if sighting and sighting.profile == profile:
+                sighting.recorded = True
 
     def list(self) -> list[Device]:
         """All devices that ever checked in, by id."""
         now = self._clock()
         with self._lock:
             seen_at = {d: sighting.last_seen_at for d, sighting in self._sightings.items()}
+            profiles = {d: sighting.profile for d, sighting in self._sightings.items()}
             here = {d for d, sighting in self._sightings.items() if self._is_here(sighting, now)}
         leases, tallies = self._tasks.leases(now), self._tasks.tallies()
         failures = self._tasks.last_failures()
@@ -126,7 +161,7 @@ class Registry:
                 Device(
                     device_id=row.device_id,
                     state=_state(row.device_id in here, row.device_id in leases),
-                    profile=_profile(row),
+                    profile=profiles.get(row.device_id) or _profile(row),
                     last_seen_at=datetime.fromtimestamp(
                         seen_at.get(row.device_id, row.last_seen_at), UTC
                     ),
@@ -141,11 +176,25 @@ class Registry:
     def _is_here(self, sighting: _Sighting, now: float) -> bool:
         if sighting.waiting:
             return True
-        return not sighting.broken and now - sighting.last_seen_at <= self.away_seconds
+        last_sign = max(sighting.last_seen_at, sighting.expected_at)
+        return not sighting.broken and now - last_sign <= self.away_seconds
 
 
 def _profile(row: DeviceRow) -> DeviceProfile:
-    return DeviceProfile(row.samples, row.software_version, row.engine)
+    return DeviceProfile(
+        samples=row.samples,
+        software_version=row.software_version,
+        engine=row.engine,
+        labels=tuple(row.labels.split(",")) if row.labels else (),
+        free_memory_bytes=row.free_memory_bytes,
+        charging=row.charging,
+        unmetered=row.unmetered,
+    )
+
+
+def _same_but_for_memory(one: DeviceProfile, other: DeviceProfile) -> bool:
+    """Free memory changes all the time: not worth a write at every check-in."""
+    return replace(one, free_memory_bytes=0) == replace(other, free_memory_bytes=0)
 
 
 def _state(here: bool, working: bool) -> DeviceState:

@@ -7,81 +7,81 @@ after a restart the same calls find what was done and go on from there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from coordinator.bell import Bell
+from coordinator.control import RunControl
+from coordinator.models import Models
 from coordinator.parts import Parts
+from coordinator.phase_records import PhasePlan
+from coordinator.phases import PhaseConductor
 from coordinator.run_records import RunRecord
-from coordinator.task_records import PhaseKey, PhaseRecord, Task, TaskState
-from hfmds.algorithm.sampling import sample_cohort
+from coordinator.selection import Selection
+from coordinator.states import RoundState
+from coordinator.task_rows import PhaseKey, Task
+from hfmds.algorithm.blocks import Moved
+from hfmds.algorithm.compression import unpacked
+from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.types import Evaluation, Pool, Traffic, Update, Weights
 from hfmds.digest import Digest
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.wire.records import decode_synthesis_report, decode_update_report
-from hfmds.wire.tensors import StoredWeights, encode_weights
+from hfmds.wire.tensors import StoredTensors, StoredWeights
 from hfmds.wire.types import Contribution, Phase, PoolSpec, Progress
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_LOOK_AGAIN_SECONDS = 1.0  # leases and deadlines run out without anyone ringing
+_LOOK_AGAIN_SECONDS = 1.0  # devices go without anyone ringing
 _STORE_RETRY_SECONDS = 1.0
-_SHOWN = {"train": Phase.TRAINING, "synthesise": Phase.SYNTHESISING}
-
-
-class RunControl(Protocol):
-    """How the run's driver steers the fleet between two looks at the devices."""
-
-    bell: Bell
-
-    def heed(self) -> None:
-        """Raise if the run is to stop; block while it is paused."""
-
-    def pause(self, reason: str) -> None:
-        """Pause the run until an operator resumes it."""
-
-    def show(self, progress: Progress) -> None:
-        """Tell operators what is going on."""
-
-    def on_loop(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Make an asynchronous call from this thread and wait for its result."""
 
 
 class RemoteFleet:
     """A `Fleet` whose devices are behind the network."""
 
-    def __init__(self, run: RunRecord, control: RunControl, parts: Parts) -> None:
+    def __init__(self, run: RunRecord, control: RunControl, parts: Parts, models: Models) -> None:
         self._run_id = run.run_id
         self._run_uid = run.run_uid
         self._spec = run.spec
         self._control = control
-        self._tasks = parts.tasks
-        self._registry = parts.registry
-        self._dispatch = parts.dispatch
+        self._rounds = parts.rounds
+        self._phases = parts.phases
         self._content = parts.contents.of(run.run_id)
+        self._models = models
         self._store = parts.store
         self._held_out = parts.held_out
         self._clock = parts.clock
+        self._selection = Selection(run, parts.registry, parts.phases)
+        self._conductor = PhaseConductor(run, control, parts, self._selection)
+        self._candidates: Sequence[Candidate] = ()  # of the round that is about to train
+        self._round_number = 0  # of the round that is to be evaluated
 
     # --- Fleet ----------------------------------------------------------------------------------
 
-    def available(self, round_number: int) -> Sequence[str]:
-        """The devices that are there, once there are enough; on a replay, the recorded cohort."""
-        recorded = self._tasks.find_phase(PhaseKey(self._run_id, round_number, "train"))
-        if recorded:
-            return [task.device_id for task in recorded.tasks]
-        return self._enough_devices(round_number)
+    def available(self, round_number: int) -> Sequence[Candidate]:
+        """The devices that are there, once there are enough; on a replay, those recorded."""
+        recorded = self._phases.find(PhaseKey(self._run_id, round_number, "train"))
+        if recorded and recorded.tasks:
+            devices = {task.device_id for task in recorded.tasks}
+            return [Candidate(device_id, samples=1) for device_id in sorted(devices)]
+        devices_here = self._enough_devices(round_number)
+        self._candidates = self._selection.candidates(devices_here, self._clock())
+        at_work = (Candidate(device_id, samples=1) for device_id in self._still_at_work())
+        return list({c.device_id: c for c in (*at_work, *self._candidates)}.values())
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
-        key = PhaseKey(self._run_id, round_number, "synthesise")
-        digest = self._content.blobs.put_bytes(encode_weights(weights))
+        digest = self._models.put(weights)
         pool_id, spec = f"{self._run_uid}-{round_number}", self._pool_spec(round_number, digest)
+        self._rounds.begin(self._run_id, round_number, self._clock())
         self._with_store(round_number, lambda: self._store.open_pool(pool_id, spec))
-        accepted = self._conduct(key, digest, pool_id, lambda: self._enough_devices(round_number))
+        key = PhaseKey(self._run_id, round_number, "synthesise")
+        plan = PhasePlan(key, digest, pool_id, self._spec.policy)
+        accepted = self._conductor.conduct(plan, lambda: self._enough_devices(round_number))
         reports = {task.device_id: decode_synthesis_report(task.report) for task in accepted}
         contributions = [Contribution(device, r.batch) for device, r in reports.items()]
+        self._control.show(Progress(round_number, Phase.SEALING, len(accepted), len(accepted)))
         snapshot, missing = self._with_store(
             round_number, lambda: self._store.seal_pool(pool_id, contributions)
         )
@@ -94,129 +94,57 @@ class RemoteFleet:
 
     def train(
         self, round_number: int, weights: Weights, pool: Pool | None, cohort: Sequence[str]
-    ) -> Iterator[Update]:
-        accepted = self._conduct(
+    ) -> Sequence[Update]:
+        mode = self._spec.policy.asynchronous
+        plan = PhasePlan(
             PhaseKey(self._run_id, round_number, "train"),
-            self._content.blobs.put_bytes(encode_weights(weights)),
+            self._models.put(weights),
             pool.snapshot_id if pool else "",
-            lambda: cohort,
+            self._spec.policy,
+            goal=mode.buffer_size if mode else self._spec.recipe.cohort_size,
         )
+
+        def choose_devices() -> Sequence[str]:
+            if mode:  # they join when it is open, as many as may work besides those at work
+                return ()
+            return (*cohort, *self._selection.spares(self._candidates, cohort, round_number))
+
+        accepted = self._conductor.conduct(plan, choose_devices)
         self._control.show(Progress(round_number, Phase.AGGREGATING, len(accepted), len(accepted)))
-        return (self._update(task) for task in accepted)  # each loaded when it is reached
+        self._round_number = round_number
+        # Each is read in pieces, when they are needed.
+        return tuple(self._moved(self._update(task), task, weights) for task in accepted)
 
     def evaluate(self, weights: Weights) -> Evaluation | None:
+        self._models.put(weights)
+        number = self._round_number
+        self._rounds.enter(self._run_id, number, RoundState.EVALUATING, self._clock())
+        self._control.show(Progress(number, Phase.EVALUATING, 0, 0))
         return self._held_out.evaluate(self._spec.recipe, weights)
-
-    # --- one phase ------------------------------------------------------------------------------
-
-    def _conduct(
-        self,
-        key: PhaseKey,
-        weights: Digest,
-        reference: str,
-        choose_devices: Callable[[], Sequence[str]],
-    ) -> tuple[Task, ...]:
-        """Have devices do a phase's work until enough is in; the accepted tasks by device id."""
-        phase = self._tasks.find_phase(key)
-        # After a restart nobody is there yet, and leases may have run out: give devices time.
-        patient_until = 0.0
-        if phase is not None:
-            patience = max(self._spec.policy.lease_seconds, self._registry.away_seconds)
-            patient_until = self._clock() + patience
-        else:
-            phase = self._tasks.open_phase(
-                key, weights, reference, choose_devices(), self._spec.policy, self._clock()
-            )
-        self._dispatch.announce(task.device_id for task in phase.tasks)
-        while not phase.closed:
-            self._control.heed()
-            rings = self._control.bell.rings
-            phase = self._tasks.get_phase(key)
-            accepted = len(phase.in_state(TaskState.ACCEPTED))
-            self._control.show(
-                Progress(key.round_number, _SHOWN[key.kind], accepted, len(phase.tasks))
-            )
-            if self._is_done(phase, patient_until):
-                phase = self._tasks.close_phase(key)
-                break
-            if self._is_stuck(phase, patient_until):
-                self._extend_or_pause(phase)
-            self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
-        return phase.in_state(TaskState.ACCEPTED)
-
-    def _is_done(self, phase: PhaseRecord, patient_until: float) -> bool:
-        """Enough results are in, and nobody is left whom it is worth waiting for."""
-        if len(phase.in_state(TaskState.ACCEPTED)) < self._spec.policy.minimum_devices:
-            return False
-        now = self._clock()
-        if not phase.pending:
-            return True
-        return now >= patient_until and (now >= phase.deadline_at or not self._hopeful(phase))
-
-    def _is_stuck(self, phase: PhaseRecord, patient_until: float) -> bool:
-        """Too few results are in, and waiting on will not bring more."""
-        return not phase.pending or self._clock() >= max(phase.deadline_at, patient_until)
-
-    def _hopeful(self, phase: PhaseRecord) -> list[Task]:
-        """The pending tasks whose devices are there or hold a live lease."""
-        now, here = self._clock(), set(self._registry.available(self._run_id))
-        return [
-            task
-            for task in phase.pending
-            if (
-                task.device_id in here
-                if task.state is TaskState.ASSIGNED
-                else task.lease_expires_at > now
-            )
-        ]
-
-    def _extend_or_pause(self, phase: PhaseRecord) -> None:
-        fresh = self._replacements(phase)
-        failed = phase.in_state(TaskState.FAILED)
-        if failed and not fresh and not phase.pending:
-            accepted = len(phase.in_state(TaskState.ACCEPTED))
-            self._control.pause(
-                f"round {phase.key.round_number}: {len(failed)} of {len(phase.tasks)} devices "
-                f"could not {phase.key.kind} and only {accepted} could, below the minimum of "
-                f"{self._spec.policy.minimum_devices}; {failed[0].device_id}: {failed[0].failure}"
-            )
-            return
-        self._tasks.extend_phase(phase.key, fresh, self._clock())
-        log.info("phase extended", extra={"kind": phase.key.kind, "more": len(fresh)})
-        self._dispatch.announce(task.device_id for task in self._tasks.get_phase(phase.key).tasks)
-
-    def _replacements(self, phase: PhaseRecord) -> Sequence[str]:
-        """Devices to take the places of those that failed or are gone."""
-        taken = {task.device_id for task in phase.tasks}
-        here = [d for d in self._registry.available(self._run_id) if d not in taken]
-        recipe = self._spec.recipe
-        if phase.key.kind == "synthesise" or not recipe.cohort_size:
-            return here
-        busy = len(phase.in_state(TaskState.ACCEPTED)) + len(self._hopeful(phase))
-        places = recipe.cohort_size - busy
-        if places <= 0 or not here:
-            return ()
-        return sample_cohort(here, places, recipe.seed, phase.key.round_number)
 
     # --- parts ----------------------------------------------------------------------------------
 
     def _enough_devices(self, round_number: int) -> Sequence[str]:
         minimum = self._spec.policy.minimum_devices
+        self._rounds.begin(self._run_id, round_number, self._clock())
         while True:
             self._control.heed()
             rings = self._control.bell.rings
-            here = self._registry.available(self._run_id)
-            # Who could not do this run's work before is spared it, as long as the others suffice.
-            unable = self._tasks.unable(self._run_id)
-            able = [device_id for device_id in here if device_id not in unable]
-            if len(able) >= minimum:
+            able = self._selection.able()
+            count = len({*able, *self._still_at_work()})
+            if count >= minimum:
                 return able
-            if len(here) >= minimum:
-                return here
-            self._control.show(
-                Progress(round_number, Phase.WAITING_FOR_DEVICES, len(here), minimum)
-            )
+            self._control.show(Progress(round_number, Phase.WAITING_FOR_DEVICES, count, minimum))
             self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
+
+    def _still_at_work(self) -> set[str]:
+        """Devices that go on from earlier rounds, as they do in asynchronous ones.
+
+        After a restart they are known by nothing else.
+        """
+        if self._spec.policy.asynchronous is None:
+            return set()
+        return self._phases.at_work(self._run_id, self._clock())
 
     def _with_store(
         self, round_number: int, call: Callable[[], Coroutine[Any, Any, Result]]
@@ -240,8 +168,31 @@ class RemoteFleet:
     def _update(self, task: Task) -> Update:
         report = decode_update_report(task.report)
         path = self._content.blobs.local_path(report.update)
-        weights = StoredWeights(path, f"the update of device {task.device_id!r}")
+        packed = StoredTensors(path, f"the update of device {task.device_id!r}")
+        begun_at = StoredWeights(self._content.blobs.local_path(task.weights), "the model")
+        weights = unpacked(self._spec.recipe, packed, begun_at)
         return Update(task.device_id, weights, report.samples, report.loss, report.traffic)
+
+    def _moved(self, update: Update, task: Task, today: Weights) -> Update:
+        """The update as if its device had begun at the model of today, discounted by its age.
+
+        Device k trained w_k from w^{t_k}; in round t it counts as w^t + (w_k - w^{t_k}) / (1 + s)^a
+        with s = t - t_k, so that the mean over the buffer is FedBuff's step. What is measured and
+        not learned stays as it is. In synchronous rounds nothing is stale.
+        """
+        mode, staleness = self._spec.policy.asynchronous, task.counted_round - task.key.round_number
+        if mode is None or staleness == 0:
+            return update
+        began_at = StoredWeights(self._content.blobs.local_path(task.weights), "the model")
+        method = self._spec.recipe.method
+        moved = Moved(
+            update.weights,
+            origin=began_at,
+            to=today,
+            factor=mode.weight(staleness),
+            names=[name for name in update.weights if not method.measures(name)],
+        )
+        return replace(update, weights=moved)
 
     def _pool_spec(self, round_number: int, weights: Digest) -> PoolSpec:
         recipe = self._spec.recipe

@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
+from coordinator.round_records import enter
+from coordinator.states import RUN_TRANSITIONS, RoundState, require_transition
 from coordinator.tables import RoundRow, RunRow
-from coordinator.task_records import end_pending, give_second_chance
+from coordinator.task_rows import end_pending, give_second_chance
 from hfmds.errors import Conflict, NotFound, WrongState
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
-from hfmds.wire.types import Progress, Round, Run, RunSpec, RunState
+from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,11 @@ class RunRecords:
             _row(session, run_id)
             records = session.scalars(
                 select(RoundRow.record)
-                .where(RoundRow.run_id == run_id, RoundRow.number > after)
+                .where(
+                    RoundRow.run_id == run_id,
+                    RoundRow.number > after,
+                    RoundRow.state == RoundState.COMPLETED.name,
+                )
                 .order_by(RoundRow.number)
             )
             return tuple(decode_round(record) for record in records)
@@ -104,7 +110,7 @@ class RunRecords:
             _row(session, run_id)
             wanted = number or _last_number(session, run_id)
             row = session.get(RoundRow, (run_id, wanted))
-            if row is None:
+            if row is None or row.state != RoundState.COMPLETED.name:
                 raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
             return decode_round(row.record)
 
@@ -113,7 +119,7 @@ class RunRecords:
         with transaction(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.PAUSED.name:
-                row.state, row.state_reason = RunState.PAUSED.name, reason
+                _move(row, RunState.PAUSED, reason)
             return _record(session, row)
 
     def resume(self, run_id: str, now: float) -> RunRecord:
@@ -121,7 +127,7 @@ class RunRecords:
         with transaction(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.RUNNING.name:
-                row.state, row.state_reason = RunState.RUNNING.name, ""
+                _move(row, RunState.RUNNING)
                 give_second_chance(session, run_id, now)
             return _record(session, row)
 
@@ -131,22 +137,22 @@ class RunRecords:
             row = _row(session, run_id)
             if row.state != RunState.CANCELLED.name:
                 row = _active_row(session, run_id)
-                row.state, row.state_reason = RunState.CANCELLED.name, ""
-                end_pending(session, run_id)
+                _move(row, RunState.CANCELLED)
+                end_pending(session, run_id, LateReason.CANCELLED)
             return _record(session, row)
 
-    def complete_round(self, run_id: str, completed: Round) -> RunRecord:
-        """Add a completed round; the last one completes the run."""
+    def complete_round(self, run_id: str, completed: Round, now: float) -> RunRecord:
+        """Record a round; the last one completes the run. A recorded one stays as it is."""
         with transaction(self._engine) as session:
             row = _row(session, run_id)
-            if session.get(RoundRow, (run_id, completed.number)) is None:
-                session.add(
-                    RoundRow(run_id=run_id, number=completed.number, record=encode_round(completed))
-                )
+            round_row = session.get_one(RoundRow, (run_id, completed.number))
+            if round_row.state != RoundState.COMPLETED.name:
+                enter(session, run_id, completed.number, RoundState.COMPLETED, now)
+                round_row.record = encode_round(completed)
             last = completed.number == decode_run_spec(row.spec).recipe.rounds
             if last and not RunState[row.state].ended:
-                row.state, row.state_reason = RunState.COMPLETED.name, ""
-                end_pending(session, run_id)
+                _move(row, RunState.COMPLETED)
+                end_pending(session, run_id, LateReason.COMPLETED)
             session.flush()
             return _record(session, row)
 
@@ -158,6 +164,13 @@ def _row(session: Session, run_id: str) -> RunRow:
     return row
 
 
+def _move(row: RunRow, wanted: RunState, reason: str = "") -> None:
+    """Bring a run into another state; `reason` is what operators see."""
+    what = f"run {row.run_id!r}"
+    require_transition(RUN_TRANSITIONS, RunState[row.state], wanted, what)
+    row.state, row.state_reason = wanted.name, reason
+
+
 def _active_row(session: Session, run_id: str) -> RunRow:
     row = _row(session, run_id)
     state = RunState[row.state]
@@ -167,7 +180,9 @@ def _active_row(session: Session, run_id: str) -> RunRow:
 
 
 def _last_number(session: Session, run_id: str) -> int:
-    newest = select(func.max(RoundRow.number)).where(RoundRow.run_id == run_id)
+    newest = select(func.max(RoundRow.number)).where(
+        RoundRow.run_id == run_id, RoundRow.state == RoundState.COMPLETED.name
+    )
     return session.scalar(newest) or 0
 
 

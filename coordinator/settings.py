@@ -33,7 +33,18 @@ class CoordinatorSettings(ServerSettings):
         90.0, gt=0, description="a device not heard of for so long counts as away"
     )
     retry_seconds: float = Field(
-        5.0, gt=0, description="when a device that was sent away should ask again"
+        5.0, gt=0, description="when a device that was sent away should ask again, at the earliest"
+    )
+    check_ins_per_second: float = Field(
+        100.0,
+        gt=0,
+        le=1e6,
+        description="at which rate devices that were sent away are asked back, at most",
+    )
+    max_waiting_devices: int = Field(
+        1000,
+        ge=0,
+        description="most devices that wait for work in an open call; others are asked back",
     )
     threads: int = Field(
         1,

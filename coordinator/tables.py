@@ -6,7 +6,7 @@ rounds are kept as the bytes of their contract messages (`hfmds.wire.records`).
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, ForeignKey, Index, LargeBinary, String
+from sqlalchemy import BigInteger, Engine, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 _ID = String(128)
@@ -32,13 +32,16 @@ class RunRow(Base):
 
 
 class RoundRow(Base):
-    """A completed round; the newest is the run's checkpoint."""
+    """A round, in progress or completed; the newest completed one is the run's checkpoint."""
 
     __tablename__ = "rounds"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
-    record: Mapped[bytes] = mapped_column(LargeBinary)
+    state: Mapped[str] = mapped_column(String(16))  # RoundState by name
+    began_at: Mapped[float]
+    entered_at: Mapped[float]  # its state
+    record: Mapped[bytes] = mapped_column(LargeBinary, default=b"")  # once it is completed
 
 
 class PhaseRow(Base):
@@ -50,12 +53,14 @@ class PhaseRow(Base):
     round_number: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     weights_sha256: Mapped[str] = mapped_column(_SHA256)
-    weights_bytes: Mapped[int]
+    weights_bytes: Mapped[int] = mapped_column(BigInteger)
     reference: Mapped[str] = mapped_column(_ID)  # pool id, or snapshot id ("" without a pool)
     opened_at: Mapped[float]
     deadline_seconds: Mapped[float]
     deadline_at: Mapped[float]
     lease_seconds: Mapped[float]
+    goal: Mapped[int]  # it closes with so many results; 0: when no more are to be expected
+    asynchronous: Mapped[bool]  # its tasks outlive it, and count in the round that is open then
     closed: Mapped[bool] = mapped_column(default=False)
 
 
@@ -71,7 +76,12 @@ class TaskRow(Base):
     device_id: Mapped[str] = mapped_column(_ID)
     state: Mapped[str] = mapped_column(String(16))  # TaskState by name
     assigned_at: Mapped[float]
+    leased_at: Mapped[float] = mapped_column(default=0.0)  # for the first time; 0: never
     lease_expires_at: Mapped[float] = mapped_column(default=0.0)
+    accepted_at: Mapped[float] = mapped_column(default=0.0)
+    # The round whose model its result is part of; 0: not accepted, or not counted yet.
+    counted_round: Mapped[int] = mapped_column(default=0)
+    over_reason: Mapped[str] = mapped_column(String(16), default="")  # LateReason by name
     result_sha256: Mapped[str] = mapped_column(_SHA256, default="")
     report: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
     failure: Mapped[str] = mapped_column(default="")
@@ -80,6 +90,8 @@ class TaskRow(Base):
     __table_args__ = (
         Index("tasks_by_phase", "run_id", "round_number", "kind"),
         Index("tasks_by_device", "device_id", "state"),
+        Index("tasks_by_state", "run_id", "state"),
+        Index("tasks_by_counted_round", "run_id", "counted_round"),
     )
 
 
@@ -89,9 +101,13 @@ class DeviceRow(Base):
     __tablename__ = "devices"
 
     device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    samples: Mapped[int]
+    samples: Mapped[int] = mapped_column(BigInteger)
     software_version: Mapped[str]
     engine: Mapped[str]
+    labels: Mapped[str] = mapped_column(default="")  # "name=value", with commas between
+    free_memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    charging: Mapped[bool | None]
+    unmetered: Mapped[bool | None]
     last_seen_at: Mapped[float]
 
 

@@ -1,173 +1,46 @@
-"""Phases and tasks in the database: who is to do what, and what was accepted.
+"""Tasks in the database, as the devices see them: leased, kept, handed in, given up.
 
-Every method is one transaction, so a `kill -9` falls before it or after it, never inside.
-
-A task's life:  ASSIGNED -> LEASED -> ACCEPTED
-                    |          |----> FAILED    the device gave it up
-                    '----------'----> OVER      the phase closed, or the run ended, without it
+Every method is one transaction, so a `kill -9` falls before it or after it, never inside. What a
+result does to its round is in `counting`.
 """
 
 from __future__ import annotations
 
-import enum
-import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import threading
 
-from sqlalchemy import ColumnElement, Engine, case, func, select, update
+from sqlalchemy import Engine, case, func, select, update
 from sqlalchemy.orm import Session
 
-from coordinator.tables import PhaseRow, RunRow, TaskRow
-from hfmds.algorithm.seeds import Phase as Kind
+from coordinator.counting import count_result
+from coordinator.states import PENDING, TaskState
+from coordinator.tables import RunRow, TaskRow
+from coordinator.task_rows import PENDING_NAMES, Task, move_task, phase_of, task_of
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate
 from hfmds.storage.database import reading, transaction
-from hfmds.wire.types import RoundPolicy, RunState
+from hfmds.wire.types import LateReason, RunState
 
-
-class TaskState(enum.Enum):
-    """Where a task is in its life."""
-
-    ASSIGNED = "assigned"
-    LEASED = "leased"
-    ACCEPTED = "accepted"
-    FAILED = "failed"
-    OVER = "over"
-
-
-_PENDING = (TaskState.ASSIGNED.name, TaskState.LEASED.name)
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseKey:
-    """Names a phase."""
-
-    run_id: str
-    round_number: int
-    kind: Kind
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A task together with what its phase says of the work."""
-
-    task_id: str
-    key: PhaseKey
-    device_id: str
-    state: TaskState
-    lease_seconds: float
-    lease_expires_at: float
-    weights: Digest
-    reference: str
-    report: bytes
-    failure: str
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseRecord:
-    """A phase with its tasks in device-id order."""
-
-    key: PhaseKey
-    opened_at: float
-    deadline_at: float
-    closed: bool
-    tasks: tuple[Task, ...]
-
-    def in_state(self, state: TaskState) -> tuple[Task, ...]:
-        return tuple(task for task in self.tasks if task.state is state)
-
-    @property
-    def pending(self) -> tuple[Task, ...]:
-        return tuple(task for task in self.tasks if task.state.name in _PENDING)
+_WHY_LATE = {
+    LateReason.ACCEPTED: "its result was accepted before",
+    LateReason.GOAL_REACHED: "the round has all the results it needs",
+    LateReason.DEADLINE: "the round closed at its deadline",
+    LateReason.GONE: "the round closed while nothing was heard of the device",
+    LateReason.TOO_SLOW: "it took longer than the run allows",
+    LateReason.STALE: "the model it began at is too old by now",
+    LateReason.FAILED: "the device gave it up",
+    LateReason.CANCELLED: "the run was cancelled",
+    LateReason.COMPLETED: "the run has completed",
+}
 
 
 class TaskRecords:
-    """What the coordinator remembers of its phases and tasks."""
+    """What the coordinator remembers of its tasks."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-
-    # --- the round's side -----------------------------------------------------------------------
-
-    def open_phase(
-        self,
-        key: PhaseKey,
-        weights: Digest,
-        reference: str,
-        devices: Sequence[str],
-        policy: RoundPolicy,
-        now: float,
-    ) -> PhaseRecord:
-        """Open a phase with a task for each device; one that was opened before stays as it is."""
-        with transaction(self._engine) as session:
-            phase = session.get(PhaseRow, _primary_key(key))
-            if phase is None:
-                phase = PhaseRow(
-                    run_id=key.run_id,
-                    round_number=key.round_number,
-                    kind=key.kind,
-                    weights_sha256=weights.sha256,
-                    weights_bytes=weights.size_bytes,
-                    reference=reference,
-                    opened_at=now,
-                    deadline_seconds=policy.deadline_seconds,
-                    deadline_at=now + policy.deadline_seconds,
-                    lease_seconds=policy.lease_seconds,
-                    closed=False,
-                )
-                session.add(phase)
-                session.flush()
-                _add_tasks(session, key, devices, now)
-                session.flush()
-            return _phase_record(session, phase)
-
-    def find_phase(self, key: PhaseKey) -> PhaseRecord | None:
-        """A phase, if it was ever opened."""
-        with reading(self._engine) as session:
-            phase = session.get(PhaseRow, _primary_key(key))
-            return _phase_record(session, phase) if phase else None
-
-    def get_phase(self, key: PhaseKey) -> PhaseRecord:
-        """A phase that was opened."""
-        with reading(self._engine) as session:
-            return _phase_record(session, session.get_one(PhaseRow, _primary_key(key)))
-
-    def extend_phase(self, key: PhaseKey, more_devices: Iterable[str], now: float) -> None:
-        """Give a phase as much time again, and more devices."""
-        with transaction(self._engine) as session:
-            phase = session.get_one(PhaseRow, _primary_key(key))
-            phase.deadline_at = now + phase.deadline_seconds
-            _add_tasks(session, key, more_devices, now)
-
-    def close_phase(self, key: PhaseKey) -> PhaseRecord:
-        """End a phase; what is pending is over. A closed phase stays as it is."""
-        with transaction(self._engine) as session:
-            phase = session.get_one(PhaseRow, _primary_key(key))
-            if not phase.closed:
-                phase.closed = True
-                session.execute(
-                    update(TaskRow)
-                    .where(*_of_phase(key), TaskRow.state.in_(_PENDING))
-                    .values(state=TaskState.OVER.name)
-                )
-                session.flush()
-            return _phase_record(session, phase)
-
-    def models_handed_out(self, run_id: str) -> set[str]:
-        """SHA-256 of every model the run has sent to devices."""
-        with reading(self._engine) as session:
-            sent = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == run_id)
-            return set(session.scalars(sent))
-
-    def unable(self, run_id: str) -> set[str]:
-        """Devices that gave a task of this run up, since it was created or last resumed."""
-        with reading(self._engine) as session:
-            failed = select(TaskRow.device_id).where(
-                TaskRow.run_id == run_id, TaskRow.state == TaskState.FAILED.name
-            )
-            return set(session.scalars(failed))
-
-    # --- the device's side ----------------------------------------------------------------------
+        # Results that come at once would read and change the same count, and on a database with
+        # many writers all but one would have to be tried again.
+        self._accepting = threading.Lock()
 
     def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
         """The device's next task, leased: the one it holds already, else the oldest assigned.
@@ -179,7 +52,7 @@ class TaskRecords:
             .join(RunRow, RunRow.run_id == TaskRow.run_id)
             .where(
                 TaskRow.device_id == device_id,
-                TaskRow.state.in_(_PENDING),
+                TaskRow.state.in_(PENDING_NAMES),
                 RunRow.state == RunState.RUNNING.name,
             )
             # LEASED sorts after ASSIGNED: a device goes on with what it holds.
@@ -196,16 +69,19 @@ class TaskRecords:
             row = session.scalar(candidates)
             if row is None:
                 return None
-            row.state = TaskState.LEASED.name
-            row.lease_expires_at = now + _phase_of(session, row).lease_seconds
-            return _task(row, _phase_of(session, row))
+            phase = phase_of(session, row)
+            if row.state != TaskState.LEASED.name:
+                move_task(row, TaskState.LEASED)
+                row.leased_at = now
+            row.lease_expires_at = now + phase.lease_seconds
+            return task_of(row, phase)
 
     def renew(self, device_id: str, task_id: str, now: float) -> float:
         """Extend a lease; returns its seconds."""
         with transaction(self._engine) as session:
             row = _own_task(session, device_id, task_id)
             _require_pending(row)
-            seconds = _phase_of(session, row).lease_seconds
+            seconds = phase_of(session, row).lease_seconds
             row.lease_expires_at = now + seconds
             return seconds
 
@@ -221,7 +97,7 @@ class TaskRecords:
         """A device's own task."""
         with reading(self._engine) as session:
             row = _own_task(session, device_id, task_id)
-            return _task(row, _phase_of(session, row))
+            return task_of(row, phase_of(session, row))
 
     def get_pending(self, device_id: str, task_id: str) -> Task:
         """A device's own task, which must not be over."""
@@ -229,11 +105,13 @@ class TaskRecords:
             row = _own_task(session, device_id, task_id)
             if row.state != TaskState.ACCEPTED.name:  # a repeated upload is answered as the first
                 _require_pending(row)
-            return _task(row, _phase_of(session, row))
+            return task_of(row, phase_of(session, row))
 
-    def accept(self, device_id: str, task_id: str, result: Digest, report: bytes) -> bool:
+    def accept(
+        self, device_id: str, task_id: str, result: Digest, report: bytes, now: float
+    ) -> bool:
         """Count a result, once; true if the same one had been accepted before."""
-        with transaction(self._engine) as session:
+        with self._accepting, transaction(self._engine) as session:
             row = _own_task(session, device_id, task_id)
             if row.state == TaskState.ACCEPTED.name:
                 if row.result_sha256 != result.sha256:
@@ -243,9 +121,11 @@ class TaskRecords:
                     )
                 return True
             _require_pending(row)
-            row.state = TaskState.ACCEPTED.name
+            move_task(row, TaskState.ACCEPTED)
+            row.accepted_at = now
             row.result_sha256 = result.sha256
             row.report = report
+            count_result(session, row, phase_of(session, row), now)
             return False
 
     def fail(self, device_id: str, task_id: str, reason: str) -> bool:
@@ -255,7 +135,8 @@ class TaskRecords:
             if row.state == TaskState.FAILED.name:
                 return True
             _require_pending(row)
-            row.state, row.failure = TaskState.FAILED.name, reason
+            move_task(row, TaskState.FAILED)
+            row.failure = reason
             row.failures += 1
             return False
 
@@ -287,62 +168,6 @@ class TaskRecords:
             return dict(session.execute(live).all())
 
 
-def end_pending(session: Session, run_id: str) -> None:
-    """Within a transaction that ends a run: its pending tasks are over."""
-    session.execute(
-        update(TaskRow)
-        .where(TaskRow.run_id == run_id, TaskRow.state.in_(_PENDING))
-        .values(state=TaskState.OVER.name)
-    )
-
-
-def give_second_chance(session: Session, run_id: str, now: float) -> None:
-    """Within a transaction that resumes a run: failed tasks and open deadlines start anew."""
-    failed = (TaskRow.run_id == run_id, TaskRow.state == TaskState.FAILED.name)
-    is_open = (PhaseRow.run_id == run_id, PhaseRow.closed.is_(False))
-    for phase in session.scalars(select(PhaseRow).where(*is_open)):
-        phase.deadline_at = now + phase.deadline_seconds
-        session.execute(
-            update(TaskRow)
-            .where(*failed, *_of_phase(_key(phase)))
-            .values(state=TaskState.ASSIGNED.name)
-        )
-    # Those of closed phases no longer count against their devices.
-    session.execute(update(TaskRow).where(*failed).values(state=TaskState.OVER.name))
-
-
-def _primary_key(key: PhaseKey) -> tuple[str, int, str]:
-    return (key.run_id, key.round_number, key.kind)
-
-
-def _of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
-    return (
-        TaskRow.run_id == key.run_id,
-        TaskRow.round_number == key.round_number,
-        TaskRow.kind == key.kind,
-    )
-
-
-def _add_tasks(session: Session, key: PhaseKey, devices: Iterable[str], now: float) -> None:
-    nonce = session.get_one(RunRow, key.run_id).nonce
-    for device_id in devices:
-        # Derived, not drawn: assigning a device to the same phase twice is one task.
-        name = f"{key.run_id}/{nonce}/{key.round_number}/{key.kind}/{device_id}"
-        task_id = hashlib.sha256(name.encode()).hexdigest()[:32]
-        if session.get(TaskRow, task_id) is None:
-            session.add(
-                TaskRow(
-                    task_id=task_id,
-                    run_id=key.run_id,
-                    round_number=key.round_number,
-                    kind=key.kind,
-                    device_id=device_id,
-                    state=TaskState.ASSIGNED.name,
-                    assigned_at=now,
-                )
-            )
-
-
 def _own_task(session: Session, device_id: str, task_id: str) -> TaskRow:
     row = session.get(TaskRow, task_id)
     if row is None:
@@ -353,39 +178,15 @@ def _own_task(session: Session, device_id: str, task_id: str) -> TaskRow:
 
 
 def _require_pending(row: TaskRow) -> None:
-    if row.state not in _PENDING:
-        raise TooLate(
-            f"task {row.task_id!r} of run {row.run_id!r}, round {row.round_number}, is "
-            f"{TaskState[row.state].value}; check in again for new work"
-        )
-
-
-def _phase_of(session: Session, row: TaskRow) -> PhaseRow:
-    return session.get_one(PhaseRow, (row.run_id, row.round_number, row.kind))
-
-
-def _task(row: TaskRow, phase: PhaseRow) -> Task:
-    return Task(
-        task_id=row.task_id,
-        key=_key(phase),
-        device_id=row.device_id,
-        state=TaskState[row.state],
-        lease_seconds=phase.lease_seconds,
-        lease_expires_at=row.lease_expires_at,
-        weights=Digest(phase.weights_sha256, phase.weights_bytes),
-        reference=phase.reference,
-        report=row.report,
-        failure=row.failure,
+    state = TaskState[row.state]
+    if state in PENDING:
+        return
+    if state is TaskState.OVER:
+        reason = LateReason[row.over_reason]
+    else:
+        reason = LateReason.ACCEPTED if state is TaskState.ACCEPTED else LateReason.FAILED
+    raise TooLate(
+        f"task {row.task_id!r} of run {row.run_id!r}, round {row.round_number}, is over: "
+        f"{_WHY_LATE[reason]}; check in again for new work",
+        reason.value,
     )
-
-
-def _phase_record(session: Session, phase: PhaseRow) -> PhaseRecord:
-    key = _key(phase)
-    rows = session.scalars(select(TaskRow).where(*_of_phase(key)).order_by(TaskRow.device_id))
-    tasks = tuple(_task(row, phase) for row in rows)
-    return PhaseRecord(key, phase.opened_at, phase.deadline_at, phase.closed, tasks)
-
-
-def _key(phase: PhaseRow) -> PhaseKey:
-    kind: Kind = "train" if phase.kind == "train" else "synthesise"
-    return PhaseKey(phase.run_id, phase.round_number, kind)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.task_records import PhaseKey
+from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.methods.settings import FedGan, FedGen
 from hfmds.errors import Conflict, InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.wire.types import Assignment, Phase, RetryLater, RunState
@@ -218,7 +218,7 @@ def test_resuming_after_a_restart_starts_the_deadline_anew(tmp_path: Path) -> No
         async with workbench(tmp_path, clock=lambda: now[0], away_seconds=1.0) as bench:
             bench.runs.resume("run")
             key = PhaseKey("run", 1, "train")
-            assert bench.parts.tasks.get_phase(key).deadline_at == now[0] + 50
+            assert bench.parts.phases.get(key).deadline_at == now[0] + 50
             await bench.check_in("b")
             await bench.do("b", b, echo)
             await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -241,7 +241,7 @@ def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_path: 
             assert progress.phase is Phase.WAITING_FOR_DEVICES
             with pytest.raises(NotFound, match="'three'"):
                 await bench.dispatch.check_in("b", PROFILE, 0.0, "three")
-            assert bench.parts.registry.available("two") == []
+            assert bench.parts.registry.available("two") == {}
 
     asyncio.run(scenario())
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -17,14 +18,17 @@ from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
+from coordinator.pace import Pace
 from coordinator.parts import Parts
+from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
+from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
 from coordinator.tables import create_tables
 from coordinator.task_records import TaskRecords
 from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, Sampling, TrainingRecipe
 from hfmds.algorithm.types import LeakageSummary, Traffic, Weights
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import HfmdsError, Unavailable
@@ -36,6 +40,7 @@ from hfmds.wire.types import (
     Contribution,
     DeviceProfile,
     PoolSpec,
+    RetryLater,
     RoundPolicy,
     Run,
     RunSpec,
@@ -44,6 +49,7 @@ from hfmds.wire.types import (
     SynthesisReport,
     UpdateReport,
 )
+from tests.servers.databases import database_of
 
 PROFILE = DeviceProfile(samples=5, software_version="test", engine="none")
 LEAKAGE = LeakageSummary(9.0, 10.0, 11.0, 12.0, 13.0, 14.0)
@@ -61,7 +67,10 @@ def make_spec(
     refresh_every: int = 0,
     cohort_size: int = 0,
     method: Method | None = None,
+    sampling: Sampling | None = None,
+    **policy: Any,
 ) -> RunSpec:
+    """A run of tiny rounds; over-selection is off unless it is asked for."""
     if method is None:
         every = refresh_every
         method = (
@@ -77,8 +86,10 @@ def make_spec(
         training=TrainingRecipe(),
         method=method,
         cohort_size=cohort_size,
+        sampling=sampling or Sampling(),
     )
-    return RunSpec(recipe, RoundPolicy(devices, deadline_seconds, lease_seconds))
+    policy.setdefault("over_selection", 1.0)
+    return RunSpec(recipe, RoundPolicy(devices, deadline_seconds, lease_seconds, **policy))
 
 
 class PoolStoreInMemory:
@@ -135,6 +146,7 @@ class Workbench:
     parts: Parts
     runs: Runs
     store: PoolStoreInMemory
+    registry: CollectorRegistry
 
     @property
     def dispatch(self) -> Dispatch:
@@ -168,22 +180,31 @@ class Workbench:
         await self.dispatch.receive_update(device_id, assignment.task_id, digest, 0, chunks())
         return digest
 
-    async def submit(self, device_id: str, assignment: Assignment, update: Digest) -> bool:
+    async def arrive_and_leave(self, *device_ids: str) -> None:
+        """Have devices ask for work once, so that the coordinator counts on them."""
+        for device_id in device_ids:
+            outcome = await self.dispatch.check_in(device_id, PROFILE, 0.0, "")
+            assert isinstance(outcome, RetryLater), outcome
+
+    async def submit(
+        self, device_id: str, assignment: Assignment, update: Digest, loss: float = 1.5
+    ) -> bool:
         report = UpdateReport(
-            update, samples=5, loss=1.5, traffic=Traffic(7, 3), training_seconds=1
+            update, samples=5, loss=loss, traffic=Traffic(7, 3), training_seconds=1
         )
         return await self.dispatch.submit_update(device_id, assignment.task_id, report)
 
-    async def do(self, device_id: str, assignment: Assignment, work: Work) -> bool:
+    async def do(
+        self, device_id: str, assignment: Assignment, work: Work, loss: float = 1.5
+    ) -> bool:
         """Answer an assignment as a device would."""
         if isinstance(assignment.work, SynthesiseWork):
             batch = digest_of(f"{assignment.work.pool_id} {device_id}".encode())
             report = SynthesisReport(batch, 2, LEAKAGE, 1.0, Traffic(1, 2), 0.5)
             return await self.dispatch.submit_synthesis(device_id, assignment.task_id, report)
         update = encode_weights(work(self.weights(assignment), assignment))
-        return await self.submit(
-            device_id, assignment, await self.upload(device_id, assignment, update)
-        )
+        digest = await self.upload(device_id, assignment, update)
+        return await self.submit(device_id, assignment, digest, loss)
 
     async def play(self, device_id: str, tasks: int, work: Work) -> list[Assignment]:
         """Be a device for so many tasks."""
@@ -210,29 +231,35 @@ async def workbench(
     store: PoolStoreInMemory | None = None,
     held_out: str | None = None,
     away_seconds: float = 30.0,
+    max_waiting: int = 1000,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Workbench]:
     """A coordinator on this folder; opening another one later is a restart."""
-    engine = open_database(f"sqlite:///{folder}/coordinator.db")
+    engine = open_database(database_of(folder))
     create_tables(engine)
     runs, tasks = RunRecords(engine), TaskRecords(engine)
     registry = Registry(engine, tasks, clock, away_seconds)
     contents = RunContents(Folder(folder / "blobs"), folder / "staging", 1 << 24)
-    metrics = Metrics(CollectorRegistry())
+    metrics_registry = CollectorRegistry()
+    metrics = Metrics(metrics_registry)
     store = store or PoolStoreInMemory()
     parts = Parts(
         runs=runs,
+        rounds=RoundRecords(engine),
+        phases=PhaseRecords(engine),
         tasks=tasks,
         registry=registry,
         contents=contents,
-        dispatch=Dispatch(runs, tasks, registry, contents, metrics, clock, 0.5),
+        dispatch=Dispatch(
+            runs, tasks, registry, contents, metrics, clock, Pace(100, 0.5), max_waiting
+        ),
         store=store,
         held_out=HeldOut(held_out),
         metrics=metrics,
         clock=clock,
         loop=asyncio.get_running_loop(),
     )
-    bench = Workbench(parts, Runs(parts), store)
+    bench = Workbench(parts, Runs(parts), store, metrics_registry)
     await asyncio.to_thread(bench.runs.open)
     try:
         yield bench

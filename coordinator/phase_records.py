@@ -1,0 +1,343 @@
+"""Phases in the database, as the round sees them: who was asked, what came, when it is over.
+
+Every method is one transaction, so a `kill -9` falls before it or after it, never inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Engine, func, or_, select
+from sqlalchemy.orm import Session
+
+from coordinator.counting import close, count_leftovers
+from coordinator.round_records import enter
+from coordinator.states import PENDING, RoundState, TaskState
+from coordinator.tables import PhaseRow, TaskRow
+from coordinator.task_rows import (
+    PENDING_NAMES,
+    PhaseKey,
+    Task,
+    add_tasks,
+    end_tasks,
+    key_of,
+    of_phase,
+    pending_of_run,
+    primary_key,
+    task_of,
+)
+from hfmds.digest import Digest
+from hfmds.storage.database import reading, transaction
+from hfmds.wire.records import decode_update_report
+from hfmds.wire.types import LateReason, RoundPolicy, Staleness
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """What a phase is to ask of devices."""
+
+    key: PhaseKey
+    weights: Digest
+    reference: str  # pool id, or snapshot id ("" without a pool)
+    policy: RoundPolicy
+    goal: int = 0  # it closes with so many results; 0: when no more are to be expected
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.key.kind == "train" and self.policy.asynchronous is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTask:
+    """As much of a task as a round needs to know while it goes on."""
+
+    device_id: str
+    round_number: int
+    state: TaskState
+    lease_expires_at: float
+    counted_round: int
+    over_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRecord:
+    """A phase with its tasks in device-id order.
+
+    In asynchronous rounds with tasks of earlier rounds that are pending, or that count in this one.
+    """
+
+    key: PhaseKey
+    opened_at: float
+    deadline_at: float
+    goal: int
+    closed: bool
+    tasks: tuple[PhaseTask, ...]
+
+    @property
+    def counted(self) -> int:
+        """How many results count in this round."""
+        return sum(task.counted_round == self.key.round_number for task in self.tasks)
+
+    @property
+    def pending(self) -> tuple[PhaseTask, ...]:
+        return tuple(task for task in self.tasks if task.state in PENDING)
+
+    @property
+    def failed(self) -> tuple[PhaseTask, ...]:
+        """Those that devices gave up, or were too slow for."""
+        return tuple(
+            task
+            for task in self.tasks
+            if task.state is TaskState.FAILED or task.over_reason == LateReason.TOO_SLOW.name
+        )
+
+    @property
+    def asked(self) -> set[str]:
+        """The devices that have a task of this round, or any that is pending."""
+        return {
+            task.device_id
+            for task in self.tasks
+            if task.round_number == self.key.round_number or task.state in PENDING
+        }
+
+
+class PhaseRecords:
+    """What the coordinator remembers of its phases."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def open(self, plan: PhasePlan, devices: Sequence[str], now: float) -> PhaseRecord:
+        """Open a phase with a task for each device; one that was opened before stays as it is."""
+        key, policy = plan.key, plan.policy
+        with transaction(self._engine) as session:
+            phase = session.get(PhaseRow, primary_key(key))
+            if phase is None:
+                phase = PhaseRow(
+                    run_id=key.run_id,
+                    round_number=key.round_number,
+                    kind=key.kind,
+                    weights_sha256=plan.weights.sha256,
+                    weights_bytes=plan.weights.size_bytes,
+                    reference=plan.reference,
+                    opened_at=now,
+                    deadline_seconds=policy.deadline_seconds,
+                    deadline_at=now + policy.deadline_seconds,
+                    lease_seconds=policy.lease_seconds,
+                    goal=plan.goal,
+                    asynchronous=plan.asynchronous,
+                    closed=False,
+                )
+                session.add(phase)
+                session.flush()
+                add_tasks(session, key, devices, now)
+                state = RoundState.TRAINING if key.kind == "train" else RoundState.SYNTHESISING
+                enter(session, key.run_id, key.round_number, state, now)
+                if plan.asynchronous and policy.asynchronous:
+                    too_old = TaskRow.round_number < (
+                        key.round_number - policy.asynchronous.max_staleness
+                    )
+                    same_kind = (TaskRow.run_id == key.run_id, TaskRow.kind == key.kind)
+                    end_tasks(session, LateReason.STALE, *same_kind, too_old)
+                    count_leftovers(session, phase, now)
+            return _record(session, phase)
+
+    def find(self, key: PhaseKey) -> PhaseRecord | None:
+        """A phase, if it was ever opened."""
+        with reading(self._engine) as session:
+            phase = session.get(PhaseRow, primary_key(key))
+            return _record(session, phase) if phase else None
+
+    def get(self, key: PhaseKey) -> PhaseRecord:
+        """A phase that was opened."""
+        with reading(self._engine) as session:
+            return _record(session, session.get_one(PhaseRow, primary_key(key)))
+
+    def ask(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
+        """Give a phase more devices, if it is still open."""
+        with transaction(self._engine) as session:
+            if not session.get_one(PhaseRow, primary_key(key)).closed:
+                add_tasks(session, key, devices, now)
+
+    def extend(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
+        """Give a phase as much time again, and more devices, if it is still open."""
+        with transaction(self._engine) as session:
+            phase = session.get_one(PhaseRow, primary_key(key))
+            if not phase.closed:
+                phase.deadline_at = now + phase.deadline_seconds
+                add_tasks(session, key, devices, now)
+
+    def end_slow(self, key: PhaseKey, leased_before: float) -> int:
+        """End the tasks that devices have had since this time or longer; their number."""
+        slow = (
+            TaskRow.run_id == key.run_id,  # of any round: in asynchronous ones they live on
+            TaskRow.kind == key.kind,
+            TaskRow.state == TaskState.LEASED.name,
+            TaskRow.leased_at <= leased_before,
+        )
+        with reading(self._engine) as session:  # mostly there are none: take no write lock
+            if not session.scalar(select(func.count()).where(*slow)):
+                return 0
+        with transaction(self._engine) as session:
+            count = session.scalar(select(func.count()).where(*slow)) or 0
+            end_tasks(session, LateReason.TOO_SLOW, *slow, states=(TaskState.LEASED,))
+            return count
+
+    def close(self, key: PhaseKey, reason: LateReason, now: float) -> None:
+        """End a phase without those who are still at work. A closed phase stays as it is."""
+        with transaction(self._engine) as session:
+            phase = session.get_one(PhaseRow, primary_key(key))
+            if not phase.closed:
+                close(session, phase, reason, now)
+
+    def results(self, key: PhaseKey) -> tuple[Task, ...]:
+        """The tasks whose results count in this phase's round, by device id."""
+        counted = (
+            TaskRow.run_id == key.run_id,
+            TaskRow.counted_round == key.round_number,
+            TaskRow.kind == key.kind,
+        )
+        with reading(self._engine) as session:
+            rows = session.scalars(select(TaskRow).where(*counted).order_by(TaskRow.device_id))
+            return tuple(
+                task_of(row, session.get_one(PhaseRow, (row.run_id, row.round_number, row.kind)))
+                for row in rows
+            )
+
+    def first_failure(self, key: PhaseKey) -> tuple[str, str]:
+        """The first device, by id, that gave a task of this phase up, and why."""
+        failed = (
+            select(TaskRow.device_id, TaskRow.failure)
+            .where(*of_phase(key), TaskRow.state == TaskState.FAILED.name)
+            .order_by(TaskRow.device_id)
+            .limit(1)
+        )
+        with reading(self._engine) as session:
+            found = session.execute(failed).first()
+            return (found[0], found[1]) if found else ("", "")
+
+    def staleness(self, run_id: str, round_number: int) -> Staleness | None:
+        """How old the results of an asynchronous round were; None for another one."""
+        key = PhaseKey(run_id, round_number, "train")
+        with reading(self._engine) as session:
+            if not session.get_one(PhaseRow, primary_key(key)).asynchronous:
+                return None
+            ages = [
+                round_number - began
+                for began in session.scalars(
+                    select(TaskRow.round_number).where(
+                        TaskRow.run_id == run_id,
+                        TaskRow.counted_round == round_number,
+                        TaskRow.kind == "train",
+                    )
+                )
+            ]
+            return Staleness(sum(ages) / len(ages), max(ages)) if ages else None
+
+    # --- over all phases of a run ---------------------------------------------------------------
+
+    def models_handed_out(self, run_id: str) -> set[str]:
+        """SHA-256 of every model the run has sent to devices."""
+        with reading(self._engine) as session:
+            sent = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == run_id)
+            return set(session.scalars(sent))
+
+    def spent_updates(self, run_id: str, round_number: int) -> set[str] | None:
+        """SHA-256 of the updates that made a round's model, while devices are still at work.
+
+        None when no task of the run is pending: then none of its updates is needed any more.
+        """
+        trained = (TaskRow.run_id == run_id, TaskRow.kind == "train")
+        with reading(self._engine) as session:
+            waiting = select(TaskRow.result_sha256).where(
+                *trained, TaskRow.state == TaskState.ACCEPTED.name, TaskRow.counted_round == 0
+            )
+            needed = set(session.scalars(waiting))
+            pending = select(TaskRow.task_id).where(*pending_of_run(run_id)).limit(1)
+            if not needed and session.scalar(pending) is None:
+                return None
+            spent = select(TaskRow.result_sha256).where(
+                *trained, TaskRow.counted_round == round_number
+            )
+            return set(session.scalars(spent)) - needed
+
+    def unable(self, run_id: str) -> set[str]:
+        """Devices that gave a task of this run up, since it was created or last resumed."""
+        with reading(self._engine) as session:
+            failed = select(TaskRow.device_id).where(
+                TaskRow.run_id == run_id, TaskRow.state == TaskState.FAILED.name
+            )
+            return set(session.scalars(failed))
+
+    def at_work(self, run_id: str, now: float) -> set[str]:
+        """Devices at work for this run."""
+        return self._leased(TaskRow.run_id == run_id, now)
+
+    def at_work_elsewhere(self, run_id: str, now: float) -> set[str]:
+        """Devices at work for another run."""
+        return self._leased(TaskRow.run_id != run_id, now)
+
+    def _leased(self, of_run: ColumnElement[bool], now: float) -> set[str]:
+        with reading(self._engine) as session:
+            leased = select(TaskRow.device_id).where(
+                of_run, TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
+            )
+            return set(session.scalars(leased))
+
+    def last_losses(self, run_id: str) -> dict[str, float]:
+        """The loss of each device's last accepted training in this run."""
+        newest = (
+            select(TaskRow.device_id, func.max(TaskRow.round_number).label("newest"))
+            .where(
+                TaskRow.run_id == run_id,
+                TaskRow.kind == "train",
+                TaskRow.state == TaskState.ACCEPTED.name,
+            )
+            .group_by(TaskRow.device_id)
+            .subquery()
+        )
+        reports = select(TaskRow.device_id, TaskRow.report).join(
+            newest,
+            (TaskRow.device_id == newest.c.device_id) & (TaskRow.round_number == newest.c.newest),
+        )
+        with reading(self._engine) as session:
+            found = session.execute(
+                reports.where(TaskRow.run_id == run_id, TaskRow.kind == "train")
+            ).all()
+        return {device_id: decode_update_report(report).loss for device_id, report in found}
+
+
+def _record(session: Session, phase: PhaseRow) -> PhaseRecord:
+    key = key_of(phase)
+    mine = TaskRow.round_number == key.round_number
+    if phase.asynchronous:
+        mine = or_(
+            mine,
+            TaskRow.counted_round == key.round_number,
+            TaskRow.state.in_(PENDING_NAMES),
+        )
+    # Columns, not rows: a round looks at all its tasks whenever one of them changes.
+    tasks = (
+        select(
+            TaskRow.device_id,
+            TaskRow.round_number,
+            TaskRow.state,
+            TaskRow.lease_expires_at,
+            TaskRow.counted_round,
+            TaskRow.over_reason,
+        )
+        .where(TaskRow.run_id == key.run_id, TaskRow.kind == key.kind, mine)
+        .order_by(TaskRow.device_id, TaskRow.round_number)
+    )
+    return PhaseRecord(
+        key,
+        phase.opened_at,
+        phase.deadline_at,
+        phase.goal,
+        phase.closed,
+        tuple(
+            PhaseTask(device, number, TaskState[state], expires, counted, reason)
+            for device, number, state, expires, counted, reason in session.execute(tasks)
+        ),
+    )

@@ -1,0 +1,162 @@
+"""Rows of phases and tasks, for those who change them within a transaction of their own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import Session
+
+from coordinator.states import PENDING, TASK_TRANSITIONS, TaskState, require_transition
+from coordinator.tables import PhaseRow, RunRow, TaskRow
+from hfmds.algorithm.seeds import Phase as Kind
+from hfmds.digest import Digest
+from hfmds.wire.types import LateReason
+
+PENDING_NAMES = tuple(state.name for state in PENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseKey:
+    """Names a phase."""
+
+    run_id: str
+    round_number: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task together with what its phase says of the work."""
+
+    task_id: str
+    key: PhaseKey
+    device_id: str
+    state: TaskState
+    lease_seconds: float
+    weights: Digest
+    reference: str
+    report: bytes
+    counted_round: int
+
+
+def primary_key(key: PhaseKey) -> tuple[str, int, str]:
+    """A phase's, in its table."""
+    return (key.run_id, key.round_number, key.kind)
+
+
+def key_of(phase: PhaseRow) -> PhaseKey:
+    """A phase's name."""
+    kind: Kind = "train" if phase.kind == "train" else "synthesise"
+    return PhaseKey(phase.run_id, phase.round_number, kind)
+
+
+def phase_of(session: Session, row: TaskRow) -> PhaseRow:
+    """The phase a task was assigned in."""
+    return session.get_one(PhaseRow, (row.run_id, row.round_number, row.kind))
+
+
+def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
+    """The tasks that were assigned in a phase."""
+    return (
+        TaskRow.run_id == key.run_id,
+        TaskRow.round_number == key.round_number,
+        TaskRow.kind == key.kind,
+    )
+
+
+def pending_of_run(run_id: str) -> tuple[ColumnElement[bool], ...]:
+    """A run's tasks whose results are still wanted."""
+    return (TaskRow.run_id == run_id, TaskRow.state.in_(PENDING_NAMES))
+
+
+def task_of(row: TaskRow, phase: PhaseRow) -> Task:
+    """The task as a value."""
+    return Task(
+        task_id=row.task_id,
+        key=key_of(phase),
+        device_id=row.device_id,
+        state=TaskState[row.state],
+        lease_seconds=phase.lease_seconds,
+        weights=Digest(phase.weights_sha256, phase.weights_bytes),
+        reference=phase.reference,
+        report=row.report,
+        counted_round=row.counted_round,
+    )
+
+
+def add_tasks(session: Session, key: PhaseKey, devices: Iterable[str], now: float) -> None:
+    """Assign devices to a phase; one that has a task in it keeps that."""
+    nonce = session.get_one(RunRow, key.run_id).nonce
+    known = set(session.scalars(select(TaskRow.device_id).where(*of_phase(key))))
+    for device_id in devices:
+        if device_id in known:
+            continue
+        # Derived, not drawn: assigning a device to the same phase twice is one task.
+        name = f"{key.run_id}/{nonce}/{key.round_number}/{key.kind}/{device_id}"
+        session.add(
+            TaskRow(
+                task_id=hashlib.sha256(name.encode()).hexdigest()[:32],
+                run_id=key.run_id,
+                round_number=key.round_number,
+                kind=key.kind,
+                device_id=device_id,
+                state=TaskState.ASSIGNED.name,
+                assigned_at=now,
+            )
+        )
+    session.flush()
+
+
+def move_task(row: TaskRow, wanted: TaskState) -> None:
+    """Bring one task into another state."""
+    what = f"task {row.task_id!r} of run {row.run_id!r}, round {row.round_number},"
+    require_transition(TASK_TRANSITIONS, TaskState[row.state], wanted, what)
+    row.state = wanted.name
+
+
+def end_tasks(
+    session: Session,
+    reason: LateReason | None,
+    *tasks: ColumnElement[bool],
+    states: Iterable[TaskState] = PENDING,
+) -> None:
+    """End those of the tasks that are in one of the states; devices are told the reason."""
+    ended = {"state": TaskState.OVER.name}
+    if reason:
+        ended["over_reason"] = reason.name
+    _move_all(session, states, TaskState.OVER, *tasks, **ended)
+
+
+def end_pending(session: Session, run_id: str, reason: LateReason) -> None:
+    """Within a transaction that ends a run: its pending tasks are over."""
+    end_tasks(session, reason, TaskRow.run_id == run_id)
+
+
+def give_second_chance(session: Session, run_id: str, now: float) -> None:
+    """Within a transaction that resumes a run: lost tasks and open deadlines start anew."""
+    is_open = (PhaseRow.run_id == run_id, PhaseRow.closed.is_(False))
+    again = {"state": TaskState.ASSIGNED.name, "leased_at": 0.0, "over_reason": ""}
+    for phase in session.scalars(select(PhaseRow).where(*is_open)):
+        phase.deadline_at = now + phase.deadline_seconds
+        mine = of_phase(key_of(phase))
+        _move_all(session, (TaskState.FAILED,), TaskState.ASSIGNED, *mine, **again)
+        slow = (*mine, TaskRow.over_reason == LateReason.TOO_SLOW.name)
+        _move_all(session, (TaskState.OVER,), TaskState.ASSIGNED, *slow, **again)
+    # Those of closed phases no longer count against their devices.
+    end_tasks(session, LateReason.FAILED, TaskRow.run_id == run_id, states=(TaskState.FAILED,))
+
+
+def _move_all(
+    session: Session,
+    states: Iterable[TaskState],
+    wanted: TaskState,
+    *tasks: ColumnElement[bool],
+    **values: object,
+) -> None:
+    for state in states:
+        require_transition(TASK_TRANSITIONS, state, wanted, "a task")
+    names = [state.name for state in states]
+    session.execute(update(TaskRow).where(*tasks, TaskRow.state.in_(names)).values(**values))

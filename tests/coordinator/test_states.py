@@ -1,0 +1,188 @@
+"""The state machines: the picture in docs/ is that of the code, and no other step is taken."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from coordinator.phase_records import PhasePlan, PhaseRecords
+from coordinator.round_records import RoundRecords
+from coordinator.run_records import RunRecords
+from coordinator.states import (
+    ROUND_TRANSITIONS,
+    RUN_TRANSITIONS,
+    TASK_TRANSITIONS,
+    RoundState,
+    TaskState,
+    require_transition,
+)
+from coordinator.tables import create_tables
+from coordinator.task_records import TaskRecords
+from coordinator.task_rows import PhaseKey
+from hfmds.algorithm.types import Traffic
+from hfmds.digest import digest_of
+from hfmds.errors import TooLate, WrongState
+from hfmds.storage.database import open_database
+from hfmds.wire.types import LateReason, Round
+from tests.coordinator.workbench import make_spec
+from tests.servers.databases import database_of
+
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "rounds.md"
+MACHINES: list[Mapping[enum.Enum, frozenset[enum.Enum]]] = [
+    RUN_TRANSITIONS,
+    ROUND_TRANSITIONS,
+    TASK_TRANSITIONS,
+]
+
+
+def test_the_pictures_have_the_edges_of_the_code_and_no_others() -> None:
+    blocks = re.findall(r"```mermaid\n(.*?)```", PICTURES.read_text(), re.DOTALL)
+    drawn = [set(re.findall(r"^ *([A-Z]+) --> ([A-Z]+)", block, re.MULTILINE)) for block in blocks]
+    assert drawn == [
+        {(before.name, after.name) for before, steps in machine.items() for after in steps}
+        for machine in MACHINES
+    ]
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=["run", "round", "task"])
+def test_every_state_is_in_its_table_and_can_be_reached(
+    machine: Mapping[enum.Enum, frozenset[enum.Enum]],
+) -> None:
+    states = list(type(next(iter(machine))))
+    assert list(machine) == states
+    reached = {states[0]}  # the first one is where it begins
+    while more := {after for state in reached for after in machine[state]} - reached:
+        reached |= more
+    assert reached == set(states)
+
+
+def test_a_step_that_is_not_in_the_table_is_refused_by_name() -> None:
+    with pytest.raises(WrongState, match="round 3 is training: it cannot be completed next"):
+        require_transition(ROUND_TRANSITIONS, RoundState.TRAINING, RoundState.COMPLETED, "round 3")
+
+
+class Records:
+    """The coordinator's records of one run "run" on a fresh database, in its first round."""
+
+    def __init__(self, folder: Path) -> None:
+        self._engine = open_database(database_of(folder))
+        create_tables(self._engine)
+        self.runs = RunRecords(self._engine)
+        self.rounds = RoundRecords(self._engine)
+        self.phases = PhaseRecords(self._engine)
+        self.tasks = TaskRecords(self._engine)
+        self.spec = make_spec(rounds=2)
+        self.runs.create("run", self.spec, 0.0)
+        self.rounds.begin("run", 1, 1.0)
+
+    def plan(self, kind: str = "train", goal: int = 0) -> PhasePlan:
+        key = PhaseKey("run", 1, "train" if kind == "train" else "synthesise")
+        return PhasePlan(key, digest_of(b"w"), "", self.spec.policy, goal)
+
+    def state(self) -> RoundState | None:
+        found = self.rounds.in_progress("run")
+        return found and found.state
+
+
+def completed(number: int = 1) -> Round:
+    return Round(number, ("a",), digest_of(b"w"), 0.5, None, False, None, Traffic(), 1.0)
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_a_round_goes_through_its_states_with_what_they_stand_for(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    seen = [records.state()]
+    records.phases.open(records.plan("synthesise"), ["a"], 2.0)
+    seen.append(records.state())
+    records.phases.close(records.plan("synthesise").key, LateReason.DEADLINE, 3.0)
+    seen.append(records.state())
+    records.phases.open(records.plan(), ["a"], 4.0)
+    seen.append(records.state())
+    records.phases.close(records.plan().key, LateReason.DEADLINE, 5.0)
+    seen.append(records.state())
+    records.rounds.enter("run", 1, RoundState.EVALUATING, 6.0)
+    seen.append(records.state())
+    records.runs.complete_round("run", completed(), 7.0)
+    assert seen == list(RoundState)[:-1]
+    assert records.state() is None
+    assert records.runs.get("run").completed_rounds == 1
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_doing_a_step_again_changes_nothing(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for again in (0.0, 100.0):
+        records.rounds.begin("run", 1, 1.0 + again)
+        records.phases.open(records.plan(), ["a", "b"] if again else ["a"], 2.0 + again)
+        records.phases.close(records.plan().key, LateReason.DEADLINE, 3.0 + again)
+        if again:
+            continue
+        in_progress = records.rounds.in_progress("run")
+        assert in_progress is not None
+        assert (in_progress.began_at, in_progress.entered_at) == (1.0, 3.0)
+    assert records.rounds.in_progress("run") == in_progress
+    assert [task.device_id for task in records.phases.get(records.plan().key).tasks] == ["a"]
+    for again in (0.0, 100.0):
+        if not again:
+            records.rounds.enter("run", 1, RoundState.EVALUATING, 4.0)
+        records.runs.complete_round("run", completed(), 5.0 + again)
+    assert records.runs.rounds("run") == (completed(),)
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_a_step_out_of_order_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(), ["a"], 2.0)
+    with pytest.raises(WrongState, match="cannot be synthesising next"):
+        records.phases.open(records.plan("synthesise"), ["a"], 3.0)
+    assert records.phases.find(records.plan("synthesise").key) is None
+    with pytest.raises(WrongState, match="cannot be evaluating next"):
+        records.rounds.enter("run", 1, RoundState.EVALUATING, 3.0)
+    with pytest.raises(WrongState, match="cannot be completed next"):
+        records.runs.complete_round("run", completed(), 3.0)
+    assert records.runs.rounds("run") == ()
+    assert records.state() is RoundState.TRAINING
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_a_task_that_was_not_taken_cannot_be_handed_in(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(), ["a"], 2.0)
+    task = records.tasks.lease("a", "", 3.0)
+    assert task is not None
+    records.tasks.fail("a", task.task_id, "broken")
+    records.runs.pause("run")
+    records.runs.resume("run", 4.0)  # assigned again, not leased
+    with pytest.raises(WrongState, match="is assigned: it cannot be accepted next"):
+        records.tasks.accept("a", task.task_id, digest_of(b"u"), b"", 5.0)
+    again = records.tasks.lease("a", "", 6.0)
+    assert again is not None
+    assert again.task_id == task.task_id
+    assert records.tasks.accept("a", task.task_id, digest_of(b"u"), b"", 7.0) is False
+    assert records.tasks.get("a", task.task_id).state is TaskState.ACCEPTED
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_the_result_that_reaches_the_goal_closes_the_phase_with_it(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(goal=2), ["a", "b", "c"], 2.0)
+    tasks = {device: records.tasks.lease(device, "", 3.0) for device in "abc"}
+    for device in "ab":
+        task = tasks[device]
+        assert task is not None
+        records.tasks.accept(device, task.task_id, digest_of(device.encode()), b"", 4.0)
+    assert records.state() is RoundState.AGGREGATING
+    late = tasks["c"]
+    assert late is not None
+    with pytest.raises(TooLate, match="all the results it needs") as refused:
+        records.tasks.accept("c", late.task_id, digest_of(b"c"), b"", 5.0)
+    assert refused.value.reason == "goal-reached"
+    assert [task.device_id for task in records.phases.results(late.key)] == ["a", "b"]
+    # A repeated call is answered as the first time.
+    first = tasks["a"]
+    assert first is not None
+    assert records.tasks.accept("a", first.task_id, digest_of(b"a"), b"", 6.0) is True
