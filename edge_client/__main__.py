@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from edge_client.agent import Agent
 from edge_client.cache import ContentCache
 from edge_client.engine import open_engine
+from edge_client.free_memory import free_memory_bytes
 from edge_client.metrics import EdgeMetrics
 from edge_client.patience import Patience
 from edge_client.peers import Peers
@@ -74,13 +75,21 @@ async def _work(settings: EdgeSettings) -> None:
         peers = Peers(coordinator, patience, store, patience_with(settings.store_peer))
         runner = TaskRunner(peers, engine, images, state, cache, metrics)
         agent = Agent(
-            DeviceProfile(len(images), _software_version(), engine.name),
+            DeviceProfile(
+                samples=len(images),
+                software_version=_software_version(),
+                engine=engine.name,
+                labels=settings.own_labels,
+                charging=settings.charging,
+                unmetered=settings.unmetered,
+            ),
             peers,
             runner,
             metrics,
             run_id=settings.run,
             wait_seconds=settings.wait_seconds,
             backoff=backoff,
+            free_memory_bytes=free_memory_bytes,
         )
         server = stack.enter_context(
             MetricsServer(settings.metrics_listen, registry, patience.trouble)

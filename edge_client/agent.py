@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from edge_client.metrics import EdgeMetrics
@@ -46,6 +47,7 @@ class Agent:
         run_id: str = "",
         wait_seconds: float = 30.0,
         backoff: Backoff = Backoff(),  # noqa: B008 (frozen)
+        free_memory_bytes: Callable[[], int] = lambda: 0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`backoff` paces a device whose tasks fail one after the other."""
@@ -57,6 +59,7 @@ class Agent:
         self._run_id = run_id
         self._wait_seconds = wait_seconds
         self._backoff = backoff
+        self._free_memory_bytes = free_memory_bytes
         self._sleep = sleep
 
     async def run(self) -> None:
@@ -85,8 +88,9 @@ class Agent:
                     return
 
     async def _check_in(self) -> Assignment | UnreadableTask | RetryLater | Finished:
+        profile = replace(self._profile, free_memory_bytes=self._free_memory_bytes())
         try:
-            return await self._coordinator.check_in(self._profile, self._wait_seconds, self._run_id)
+            return await self._coordinator.check_in(profile, self._wait_seconds, self._run_id)
         except NotFound as error:
             # Devices may be started before the run is created: worth waiting for.
             raise Unavailable(f"{error}; HFMDS_RUN is {self._run_id!r}") from error
@@ -100,7 +104,11 @@ class Agent:
                 report = await self._while_leased(task, self._runner.produce(task))
                 # Without renewing: that of a task just accepted would say it is over.
                 await self._runner.submit(task, report)
-            except (TooLate, Conflict) as error:
+            except TooLate as error:
+                reason = error.reason or "of another version"
+                log.warning("too late (%s), the work is dropped: %s", reason, error)
+                outcome = "late"
+            except Conflict as error:
                 log.warning("result not wanted any more, dropped: %s", error)
                 outcome = "late"
             except HfmdsError as error:

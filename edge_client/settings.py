@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from hfmds.errors import InvalidInput
 from hfmds.service.peer import Peer
 from hfmds.service.settings import ListenAddress, PeerAddress, ServiceSettings
-from hfmds.wire.types import require_id
+from hfmds.wire.policies import labels_from, require_id
 
 MIB = 1024 * 1024
 
@@ -22,6 +22,18 @@ def _id_or_empty(value: str) -> str:
         raise ValueError(
             "1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit, or empty"
         ) from None  # the form pydantic collects
+
+
+def _split(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _labels(value: str) -> str:
+    try:
+        labels_from(_split(value), "it")
+    except InvalidInput as error:
+        raise ValueError(f"NAME=VALUE, separated by commas: {error}") from None
+    return value
 
 
 class EdgeSettings(ServiceSettings):
@@ -53,6 +65,17 @@ class EdgeSettings(ServiceSettings):
     run: Annotated[str, AfterValidator(_id_or_empty)] = Field(
         "", description="the only run to work for, and then to stop; empty: any, for ever"
     )
+    labels: Annotated[str, AfterValidator(_labels)] = Field(
+        "",
+        description="what runs may choose this device by: NAME=VALUE, separated by commas",
+    )
+    charging: bool | None = Field(
+        None, description="whether this device is on mains power; unset: it does not tell"
+    )
+    unmetered: bool | None = Field(
+        None,
+        description="whether its network is not paid for by the byte; unset: it does not tell",
+    )
     engine: Literal["torch"] = Field("torch", description="what computes")
     compute_device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="where the engine computes; auto: on a GPU if there is one"
@@ -73,7 +96,12 @@ class EdgeSettings(ServiceSettings):
     @property
     def own_class_names(self) -> tuple[str, ...]:
         """`class_names`, taken apart."""
-        return tuple(name.strip() for name in self.class_names.split(",") if name.strip())
+        return _split(self.class_names)
+
+    @property
+    def own_labels(self) -> tuple[str, ...]:
+        """`labels`, taken apart."""
+        return labels_from(_split(self.labels), "HFMDS_LABELS")
 
     @property
     def coordinator_peer(self) -> Peer:

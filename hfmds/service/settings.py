@@ -213,7 +213,7 @@ def _refuse_unknown_flags(cls: type[ServiceSettings], argv: Sequence[str]) -> No
     known = {"--help"}
     for name, field in cls.model_fields.items():
         known.add(_flag(name))
-        if field.annotation is bool:
+        if field.annotation in (bool, bool | None):
             known.add("--no-" + _flag(name).removeprefix("--"))
     for argument in argv:
         flag = argument.partition("=")[0]

@@ -295,6 +295,7 @@ class Device:
     local: NamedImages = field(default_factory=lambda: NamedImages("test data", images(0, 1, 2)))
     cache_max_bytes: int = 10_000_000
     run_id: str = ""
+    free_memory_bytes: Callable[[], int] = lambda: 0
     sleep: Callable[[float], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -326,7 +327,15 @@ class Device:
         cache = ContentCache(self.folder / "cache", self.cache_max_bytes)
         runner = TaskRunner(self.peers, self.engine, self.local, state, cache, metrics)
         profile = DeviceProfile(len(self.local), "1.0", self.engine.name)
-        return Agent(profile, self.peers, runner, metrics, run_id=self.run_id, sleep=sleep)
+        return Agent(
+            profile,
+            self.peers,
+            runner,
+            metrics,
+            run_id=self.run_id,
+            free_memory_bytes=self.free_memory_bytes,
+            sleep=sleep,
+        )
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -305,14 +305,14 @@ def test_work_whose_round_closed_is_stopped(
     async def scene() -> None:
         life = asyncio.create_task(device.life(device.train_task()))
         await asyncio.to_thread(device.engine.started.wait)
-        device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed")]
+        device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed", "goal-reached")]
         await life
 
     asyncio.run(scene())
     assert device.engine.abandoned
     assert not device.coordinator.updates
     assert not device.coordinator.failures
-    assert "round 1 is closed" in caplog.text
+    assert "too late (goal-reached), the work is dropped: round 1 is closed" in caplog.text
     assert device.metric("tasks_total", kind="train", outcome="late") == 1
 
 
@@ -331,6 +331,13 @@ def test_sealed_pool_drops_the_batch(device: Device) -> None:
     device.store.errors["put_batch"] = [TooLate("the pool is sealed")]
     device.work(device.synthesise_task("s1"), device.synthesise_task("s2", 2))
     assert list(device.coordinator.syntheses) == ["s2"]
+
+
+def test_every_check_in_tells_the_memory_that_is_free_then(device: Device) -> None:
+    free = iter([1000, 2000, 3000])
+    device.free_memory_bytes = lambda: next(free)
+    device.work(device.train_task())
+    assert [profile.free_memory_bytes for profile in device.coordinator.profiles] == [1000, 2000]
 
 
 def test_outage_during_renewal_does_not_stop_the_work(device: Device) -> None:

@@ -33,11 +33,22 @@ def test_class_names_are_taken_apart() -> None:
     assert settings.own_class_names == ("cat", "dog", "emu")
 
 
+def test_labels_are_taken_apart_and_power_and_network_are_told_only_when_set() -> None:
+    silent = load_settings(EdgeSettings, ["--data=x"])
+    assert (silent.own_labels, silent.charging, silent.unmetered) == ((), None, None)
+    told = load_settings(
+        EdgeSettings, ["--data=x", "--labels=site=a, model=b", "--charging", "--no-unmetered"]
+    )
+    assert (told.own_labels, told.charging, told.unmetered) == (("model=b", "site=a"), True, False)
+
+
 def test_environment_sets_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFMDS_DATA", "digits:20")
     monkeypatch.setenv("HFMDS_STORE", "store.example:7411")
+    monkeypatch.setenv("HFMDS_UNMETERED", "false")
     settings = load_settings(EdgeSettings)
     assert settings.data == "digits:20"
+    assert settings.unmetered is False
     assert settings.store_peer.setting == "HFMDS_STORE"
 
 
@@ -48,6 +59,8 @@ def test_environment_sets_too(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--data=x", "--engine=abacus"], r"HFMDS_ENGINE \(--engine\) is 'abacus'.*'torch'"),
         (["--data=x", "--device-id=a/b"], r"HFMDS_DEVICE_ID .* is 'a/b'; it must be 1 to 128"),
         (["--data=x", "--run=../x"], r"HFMDS_RUN .* is '../x'"),
+        (["--data=x", "--labels=north"], r"HFMDS_LABELS .* is 'north'; it must be NAME=VALUE"),
+        (["--data=x", "--labels=a=1,a=2"], r"HFMDS_LABELS .* has label 'a' twice"),
         (["--data=x", "--threads=0"], r"HFMDS_THREADS .* is '0'"),
         (["--data=x", "--wait-seconds=600"], r"HFMDS_WAIT_SECONDS"),
         (["--data=x", "--coordinator=here"], r"HFMDS_COORDINATOR .* is 'here'.*host:port"),
