@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LeakageSummary
 from hfmds.cli.summary import LAST_ROUNDS, RunSummary
 from hfmds.cli.text import NOTHING, ago, decibel, percent, seconds, size
-from hfmds.wire.types import Device, DeviceState, Progress, Round, Run, RunState, Snapshot
+from hfmds.wire.types import (
+    Device,
+    DeviceState,
+    Progress,
+    Round,
+    RoundPolicy,
+    Run,
+    RunState,
+    Snapshot,
+)
 
 _STATE_STYLES = {
     RunState.RUNNING: "cyan",
@@ -98,13 +108,40 @@ def run_table(run: Run, now: datetime) -> Table:
     if settings:
         words = (f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
         add_row(facts, method.name, ", ".join(words))
-    add_row(
-        facts,
-        "rounds",
-        f"{recipe.cohort_size or 'all'} devices, at least {policy.minimum_devices}, "
-        f"deadline {seconds(policy.deadline_seconds)}, lease {seconds(policy.lease_seconds)}",
-    )
+    for name, told in _governed(recipe, policy):
+        add_row(facts, name, told)
     return facts
+
+
+def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
+    """How a run's rounds are governed; what is as it always is goes without saying."""
+    goal, sampling = recipe.cohort_size, recipe.sampling
+    how_many = f"{goal or 'all'} devices"
+    if goal and policy.asked(goal) > goal:
+        how_many += f" ({policy.asked(goal)} are asked)"
+    limits = f"deadline {seconds(policy.deadline_seconds)}, lease {seconds(policy.lease_seconds)}"
+    if policy.task_deadline_seconds:
+        limits += f", a task {seconds(policy.task_deadline_seconds)}"
+    yield "rounds", f"{how_many}, at least {policy.minimum_devices}, {limits}"
+    if sampling.strategy != "uniform":
+        of = f" of {sampling.candidates} candidates" if sampling.candidates else ""
+        yield "drawn", sampling.strategy.replace("_", " ") + of
+    wanted = policy.eligibility
+    conditions = list(wanted.labels)
+    if wanted.minimum_free_memory_bytes:
+        conditions.append(f"{size(wanted.minimum_free_memory_bytes)} free")
+    if wanted.minimum_samples:
+        conditions.append(f"{wanted.minimum_samples} samples")
+    conditions += ["charging"] * wanted.require_charging
+    conditions += ["unmetered"] * wanted.require_unmetered
+    if conditions:
+        yield "asked are", ", ".join(conditions)
+    mode = policy.asynchronous
+    if mode:
+        weight = f"1 / (1 + staleness)^{mode.staleness_exponent:g}"
+        age = f"at most {mode.max_staleness} rounds old"
+        at_work = f"{mode.concurrency or 'all'} devices at work"
+        yield "asynchronous", f"{mode.buffer_size} results, weighing {weight}, {age}, {at_work}"
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
@@ -137,6 +174,9 @@ def devices_table(devices: Sequence[Device], now: datetime) -> Table:
         table.add_column(name, no_wrap=True, justify="right")
     for name in ("engine", "version", "last seen", "task"):
         table.add_column(name, overflow="fold")
+    labelled = any(device.profile.labels for device in devices)
+    if labelled:
+        table.add_column("labels", overflow="fold")
     failing = any(device.last_failure for device in devices)
     if failing:
         table.add_column("last failure", overflow="fold")
@@ -152,6 +192,7 @@ def devices_table(devices: Sequence[Device], now: datetime) -> Table:
             device.profile.software_version,
             ago(device.last_seen_at, now),
             device.task_id or NOTHING,
+            *((", ".join(device.profile.labels) or NOTHING,) if labelled else ()),
             *((device.last_failure or NOTHING,) if failing else ()),
         )
     return table

@@ -1,9 +1,11 @@
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from rich.console import Console, RenderableType
 
 from hfmds.algorithm.methods.settings import FedMix, FedProx, Method
+from hfmds.algorithm.recipes import Sampling
 from hfmds.cli.summary import summarise
 from hfmds.cli.tables import (
     comparison_table,
@@ -17,7 +19,15 @@ from hfmds.cli.tables import (
     state_text,
 )
 from hfmds.cli.text import ago, percent, seconds, size, sparkline
-from hfmds.wire.types import DeviceState, RunState, Shard
+from hfmds.wire.types import (
+    Asynchronous,
+    DeviceState,
+    Eligibility,
+    RoundPolicy,
+    RunSpec,
+    RunState,
+    Shard,
+)
 from tests.cli.values import (
     DIGEST,
     MOMENT,
@@ -64,6 +74,21 @@ def test_run() -> None:
     assert has_row(text, "rounds", "all devices, at least 2, deadline 10 min 0 s")
 
 
+def test_a_run_shows_how_its_rounds_are_governed() -> None:
+    spec = a_spec()
+    recipe = replace(spec.recipe, cohort_size=10, sampling=Sampling("power_of_choice", 20))
+    wanted = Eligibility(("site=a",), 2_000_000, 7, require_charging=True, require_unmetered=True)
+    policy = RoundPolicy(2, task_deadline_seconds=90, eligibility=wanted)
+    text = shown(run_table(a_run(spec=RunSpec(recipe, policy)), MOMENT))
+    assert has_row(text, "rounds", "10 devices (13 are asked), at least 2", "a task 1 min 30 s")
+    assert has_row(text, "drawn", "power of choice of 20 candidates")
+    assert has_row(text, "asked are", "site=a, 2.0 MB free, 7 samples, charging, unmetered")
+    asynchronous = RoundPolicy(asynchronous=Asynchronous(4, max_staleness=3))
+    text = shown(run_table(a_run(spec=RunSpec(spec.recipe, asynchronous)), MOMENT))
+    assert has_row(text, "asynchronous", "4 results, weighing 1 / (1 + staleness)^0.5")
+    assert "at most 3 rounds old, all devices at work" in text
+
+
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -105,6 +130,15 @@ def test_rounds() -> None:
 def test_devices() -> None:
     text = shown(devices_table([a_device()], MOMENT + timedelta(seconds=3)))
     assert has_row(text, "device-00", "working", "60", "7", "1", "torch-cpu", "3.0 s ago", "task-9")
+
+
+def test_labels_of_devices_are_shown_where_there_are_any() -> None:
+    plain = a_device()
+    assert "labels" not in shown(devices_table([plain], MOMENT))
+    labelled = replace(plain, profile=replace(plain.profile, labels=("site=a", "x=y")))
+    text = shown(devices_table([labelled, plain], MOMENT), width=160)
+    assert has_row(text, "device", "labels")
+    assert has_row(text, "device-00", "site=a, x=y")
 
 
 def test_snapshots() -> None:
