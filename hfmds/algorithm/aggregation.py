@@ -1,19 +1,27 @@
-"""Global aggregation: the mean of the devices' weights. Only numpy.
+"""Global aggregation: w^{t+1} from w^t and the updates, as the recipe wants it. Only numpy.
 
-One update is in memory at a time, whatever the size of the cohort; the sum is kept in float64 and
-taken in device-id order, so the same updates give the same bits on every run and every fleet.
+    clip       each update's change from w^t, to a longest norm
+    combine    all updates into one, by a rule (`rules`)
+    step       from w^t by the combined change (`server_optimisers`)
+
+By default the mean, as in the paper, and nothing else. Whether it is a mean or not, updates count
+in device-id order: the same updates give the same bits on every run and every fleet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hfmds.algorithm import rules
+from hfmds.algorithm.blocks import BLOCK_VALUES, Moved, blocks_of, read_block, shape_of
+from hfmds.algorithm.recipes import AggregationRecipe
+from hfmds.algorithm.server_optimisers import server_step
 from hfmds.algorithm.types import Traffic, Update, Weights
-from hfmds.errors import Diverged, InvalidInput, Unavailable
+from hfmds.errors import Diverged, InvalidInput, Unavailable, WrongState
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,54 +29,130 @@ class Aggregate:
     """w^{t+1}, and what went into it."""
 
     weights: Weights
-    devices: tuple[str, ...]
-    loss: float  # mean over devices
-    traffic: Traffic
+    devices: tuple[str, ...]  # whose updates count; Multi-Krum leaves some out
+    loss: float  # mean over these devices
+    traffic: Traffic  # of all devices
+    server_state: Weights = field(default_factory=dict)
 
 
-def mean_of(updates: Iterable[Update], like: Weights, names: Collection[str]) -> Aggregate:
-    """The mean over updates, which must come in device-id order and match `like` in form.
+def combine(
+    settings: AggregationRecipe,
+    weights: Weights,
+    updates: Iterable[Update],
+    names: Collection[str],
+    measured: Callable[[str], bool] = lambda name: False,
+    server_state: Weights | None = None,
+) -> Aggregate:
+    """w^{t+1}; `names` are the weights that updates have, and must have, and the others stay.
 
-    Uniform, as in the paper: a device's number of samples does not count. `names` are the weights
-    that updates have, and must have; the others stay as they are in `like`.
+    Updates must come in device-id order. If they come as a sequence, each can be reached at any
+    time, and none is kept in memory whole; if one by one, the mean keeps one of them at a time, and
+    the other rules all.
+
+    Weights that are `measured` and not learned, such as BatchNorm's statistics, are combined by the
+    rule, but do not count in norms and distances, where a count of batches would outweigh all that
+    is learned; and the server takes no step with them: a variance must not become negative.
     """
-    sums = {name: np.zeros(like[name].shape, np.float64) for name in names}
-    devices: list[str] = []
-    loss, traffic = 0.0, Traffic()
-    for update in updates:
-        if devices and update.device_id <= devices[-1]:
-            raise InvalidInput(
-                f"the update of device {update.device_id!r} comes after that of {devices[-1]!r}; "
-                "updates must come once per device, in device-id order"
-            )
-        _add(sums, update)
-        devices.append(update.device_id)
+    learned = [name for name in names if not measured(name)]
+    arrived: list[Update] = []
+
+    def arriving() -> Iterator[Update]:
+        for update in updates:
+            _require_fit(update, arrived, weights, names)
+            arrived.append(replace(update, weights={}))
+            if settings.clip_norm:
+                update = clipped(update, weights, learned, settings.clip_norm)
+            yield update
+            del update  # while the next one is made, this one is not needed
+
+    chosen: Sequence[Update] = arrived
+    if settings.rule == "mean" and not isinstance(updates, Sequence):
+        combined = rules.streamed_mean(arriving(), weights, names, settings.weighting)
+        _require_enough(arrived, settings)
+    else:
+        every = list(arriving())
+        _require_enough(every, settings)
+        match settings.rule:
+            case "median":
+                combined = rules.median(every, weights, names)
+            case "trimmed_mean":
+                fraction = settings.trimmed_fraction
+                combined = rules.trimmed_mean(every, weights, names, fraction)
+            case "multi_krum":
+                chosen = rules.multi_krum(every, weights, learned, settings)
+                combined = rules.mean(chosen, weights, names)
+            case _:
+                combined = rules.mean(every, weights, names, settings.weighting)
+    stepped, state = server_step(settings, weights, combined, learned, server_state or {})
+    loss = 0.0
+    for update in chosen:  # not by sum(), whose bits depend on the version of Python
         loss += update.loss
-        traffic += update.traffic
-    if not devices:
+    return Aggregate(
+        weights=stepped,
+        devices=tuple(update.device_id for update in chosen),
+        loss=loss / len(chosen),
+        traffic=sum((update.traffic for update in arrived), Traffic()),
+        server_state=state,
+    )
+
+
+def clipped(update: Update, weights: Weights, learned: Collection[str], longest: float) -> Update:
+    """The update, its change shortened to this norm if it is longer.
+
+    (Sun et al., "Can You Really Backdoor Federated Learning?", 2019.)
+    """
+    squares = 0.0
+    values, before = np.empty(BLOCK_VALUES, np.float32), np.empty(BLOCK_VALUES, np.float32)
+    for block in blocks_of(weights, learned):
+        new, old = values[: len(block)], before[: len(block)]
+        read_block(update.weights, block, new)
+        read_block(weights, block, old)
+        # Not by a dot product: how BLAS adds up depends on the machine and its threads.
+        squares += float(np.square(np.subtract(new, old, dtype=np.float64)).sum())
+    if not np.isfinite(squares):
+        raise Diverged(
+            f"the update of device {update.device_id!r} has a value that is not a finite number"
+        )
+    norm = sqrt(squares)
+    if norm <= longest:
+        return update
+    shortened = Moved(
+        update.weights, origin=weights, to=weights, factor=longest / norm, names=learned
+    )
+    return replace(update, weights=shortened)
+
+
+def _require_enough(arrived: Sequence[Update], settings: AggregationRecipe) -> None:
+    if not arrived:
         raise Unavailable("no device delivered an update; the round can be tried again")
-    weights = {
-        name: (sums[name] / len(devices)).astype(np.float32) if name in sums else like[name]
-        for name in like
-    }
-    return Aggregate(weights, tuple(devices), loss / len(devices), traffic)
+    if len(arrived) < settings.least_devices:
+        raise WrongState(
+            f"{len(arrived)} devices delivered an update, but aggregation.rule {settings.rule} "
+            f"with these settings needs at least {settings.least_devices}; create a run with more "
+            "devices, or with another rule"
+        )
 
 
-def _add(sums: dict[str, NDArray[np.float64]], update: Update) -> None:
-    """Add one update to the sums, or refuse it by its device's name."""
+def _require_fit(
+    update: Update, before: Sequence[Update], weights: Weights, names: Collection[str]
+) -> None:
+    """Refuse an update that is out of order or of another model, by its device's name."""
     whose = f"the update of device {update.device_id!r}"
-    missing, unexpected = sums.keys() - update.weights.keys(), update.weights.keys() - sums.keys()
+    if before and update.device_id <= before[-1].device_id:
+        raise InvalidInput(
+            f"{whose} comes after that of {before[-1].device_id!r}; "
+            "updates must come once per device, in device-id order"
+        )
+    wanted = set(names)
+    missing, unexpected = wanted - update.weights.keys(), update.weights.keys() - wanted
     if missing or unexpected:
         raise InvalidInput(
             f"{whose} is of another model: missing {sorted(missing)}, "
             f"unexpected {sorted(unexpected)}"
         )
-    for name, total in sums.items():
-        array = update.weights[name]
-        if array.shape != total.shape:
+    for name in names:
+        shape, expected = shape_of(update.weights, name), shape_of(weights, name)
+        if shape != expected:
             raise InvalidInput(
-                f"{whose} has {name!r} of shape {list(array.shape)}, the model {list(total.shape)}"
+                f"{whose} has {name!r} of shape {list(shape)}, the model {list(expected)}"
             )
-        if not np.isfinite(array).all():
-            raise Diverged(f"{whose} has a value in {name!r} that is not a finite number")
-        total += array

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.recipes import Recipe
-from hfmds.algorithm.sampling import sample_cohort
+from hfmds.algorithm.sampling import Candidate, sample_cohort
 from hfmds.algorithm.types import (
     Checkpoint,
     Evaluation,
@@ -32,8 +32,8 @@ class Fleet(Protocol):
     result, and never has a device's contribution counted twice.
     """
 
-    def available(self, round_number: int) -> Sequence[str]:
-        """Ids of the devices that could take work in this round, in any order."""
+    def available(self, round_number: int) -> Sequence[Candidate]:
+        """The devices that could take work in this round, in any order."""
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
         """Have all available devices synthesise with w^t, and seal the results into a new pool.
@@ -46,8 +46,9 @@ class Fleet(Protocol):
     ) -> Iterable[Update]:
         """Have the cohort train from w^t, and give the updates that count, in device-id order.
 
-        They may be fewer than the cohort; on a replay the cohort the round was first opened with
-        stays. Weights should load when an update is reached: the loop keeps one at a time.
+        They may be fewer than the cohort, and of others where a device was replaced; on a replay
+        the cohort the round was first opened with stays. Weights should load when an update is
+        reached: the loop keeps one at a time.
         Raises Unavailable when too few devices delivered.
         """
 
@@ -58,7 +59,7 @@ class Fleet(Protocol):
 def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundResult]:
     """Run the rounds after `start`, yielding each; save its checkpoint to be able to resume."""
     method = method_of(recipe)
-    weights, pool = start.weights, start.pool
+    weights, pool, server_state = start.weights, start.pool, start.server_state
     for t in range(start.round_number + 1, recipe.rounds + 1):
         traffic = Traffic()
 
@@ -69,16 +70,19 @@ def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundR
             traffic += pool.traffic
 
         # ClientUpdate by the cohort K_t.
-        cohort = sample_cohort(fleet.available(t), recipe.cohort_size, recipe.seed, t)
+        cohort = sample_cohort(
+            fleet.available(t), recipe.cohort_size, recipe.sampling, recipe.seed, t
+        )
         if not cohort:
             raise Unavailable(f"round {t}: no device is available; start or reconnect devices")
         updates = fleet.train(t, weights, pool, cohort)
 
-        # w^{t+1}: the mean over K_t, and whatever else the method's server does.
-        aggregate = method.aggregate(t, weights, updates)
-        weights = aggregate.weights
+        # w^{t+1}: the mean over K_t, or what the recipe wants instead, and whatever else the
+        # method's server does.
+        aggregate = method.aggregate(t, weights, updates, server_state)
+        weights, server_state = aggregate.weights, aggregate.server_state
         yield RoundResult(
-            checkpoint=Checkpoint(t, weights, pool),
+            checkpoint=Checkpoint(t, weights, pool, server_state),
             cohort=aggregate.devices,
             refreshed=refresh,
             training_loss=aggregate.loss,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from hfmds.errors import InvalidInput
 
@@ -28,3 +29,8 @@ def require_above_zero(**settings: float) -> None:
     """Refuse any of these settings that is not above 0; `__` in a name stands for its dot."""
     for name, value in settings.items():
         require_range(name.replace("__", "."), value, value > 0, "above 0")
+
+
+def require_one_of(name: str, value: str, known: Collection[str]) -> None:
+    """Refuse a choice that does not exist."""
+    require(value in known, f"{name} is {value!r}; it must be one of {', '.join(known)}")

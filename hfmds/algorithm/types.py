@@ -5,9 +5,10 @@ Imported by every package, so it must not import torch, gRPC or protobuf.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,26 @@ from hfmds.errors import InvalidInput
 
 Weights: TypeAlias = Mapping[str, NDArray[np.float32]]
 """A model's parameters and buffers by name."""
+
+
+class LazyTensors(Mapping[str, NDArray[Any]]):
+    """Tensors that stay where they are stored, of which a run of values can be read alone."""
+
+    @abstractmethod
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a tensor; Mapping's own way would read it."""
+
+    @abstractmethod
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, without its values."""
+
+    @abstractmethod
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The type of a tensor's values."""
+
+    @abstractmethod
+    def read(self, name: str, start: int, out: NDArray[Any]) -> None:
+        """Fill `out`, which has the tensor's type, with its values from `start` on, in C order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +189,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All that the loop needs to go on after `round_number`: w^{t+1} and the pool."""
+    """All that the loop needs to go on after `round_number`."""
 
     round_number: int
-    weights: Weights
+    weights: Weights  # w^{t+1}
     pool: Pool | None = None
+    server_state: Weights = field(default_factory=dict)  # what the server's optimiser remembers
 
 
 @dataclass(frozen=True, slots=True)

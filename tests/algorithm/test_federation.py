@@ -11,6 +11,7 @@ import pytest
 
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.types import (
     Checkpoint,
     Evaluation,
@@ -34,8 +35,8 @@ class WrittenFleet:
         self.devices, self.absent = devices, absent
         self.calls: list[tuple[object, ...]] = []
 
-    def available(self, round_number: int) -> Sequence[str]:
-        return self.devices
+    def available(self, round_number: int) -> Sequence[Candidate]:
+        return [Candidate(device, samples=1) for device in self.devices]
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
         self.calls.append(("synthesise", round_number, weights["w"].item()))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfmds.algorithm.aggregation import mean_of
+from hfmds.algorithm.aggregation import combine
 from hfmds.algorithm.architectures import register_architecture
 from hfmds.algorithm.engine import LocalWork, SynthesisHealth, TrainedModel
 from hfmds.algorithm.evaluation import evaluate
@@ -150,13 +150,12 @@ def test_batch_norms_statistics_are_averaged_over_devices():
         Update("a", trained("batch-norm-net", epochs=1, seed=1).weights, 24, 0.0),
         Update("b", trained("batch-norm-net", epochs=2, seed=2).weights, 24, 0.0),
     ]
-    like = updates[0].weights
-    mean = mean_of(updates, like, like.keys()).weights
+    like, run = updates[0].weights, recipe("batch-norm-net")
+    mean = combine(run.aggregation, like, updates, like.keys()).weights
     name = "features.1.running_var"
     expected = (updates[0].weights[name] + updates[1].weights[name]) / 2
     np.testing.assert_allclose(mean[name], expected, rtol=1e-6)
 
-    run = recipe("batch-norm-net")
     again = method_of(run).train(LocalWork(run, 2, mean, images(), seed=3)).weights
     # (6 + 12) / 2 batches, and those of the next round.
     assert again["features.1.num_batches_tracked"] == 9 + BATCHES

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar, cast
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
-from hfmds.algorithm.aggregation import Aggregate, mean_of
+from hfmds.algorithm.aggregation import Aggregate, combine
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.methods.settings import Method
 from hfmds.algorithm.models import initial_weights, seeded, weights_of
@@ -75,8 +75,22 @@ class FedAvgMethod(Generic[Settings]):
         raise InvalidInput(f"method {self.settings.name} shares no images: nothing to synthesise")
 
     def aggregate(
-        self, round_number: int, weights: Weights, updates: Iterable[Update]
+        self,
+        round_number: int,
+        weights: Weights,
+        updates: Iterable[Update],
+        server_state: Weights | None = None,
     ) -> Aggregate:
-        """w^{t+1} from w^t and the updates, which come in device-id order."""
+        """w^{t+1} from w^t and the updates, which come in device-id order.
+
+        `server_state` is what the last aggregate had of it; none in the first round.
+        """
         trained = [name for name in weights if self.settings.trains(name, round_number)]
-        return mean_of(updates, like=weights, names=trained)
+        return combine(
+            self.recipe.aggregation,
+            weights,
+            updates,
+            names=trained,
+            measured=self.settings.measures,
+            server_state=server_state,
+        )

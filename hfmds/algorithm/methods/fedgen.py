@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -111,31 +113,43 @@ class FedGenMethod(FedAvgMethod[FedGen]):
     # --- on the server --------------------------------------------------------------------------
 
     def aggregate(
-        self, round_number: int, weights: Weights, updates: Iterable[Update]
+        self,
+        round_number: int,
+        weights: Weights,
+        updates: Iterable[Update],
+        server_state: Weights | None = None,
     ) -> Aggregate:
-        heads: list[dict[str, Tensor]] = []
-        counts: list[Tensor] = []
+        heads: dict[str, dict[str, Tensor]] = {}
+        counts: dict[str, NDArray[np.float32]] = {}
 
         def kept() -> Iterator[Update]:
             """The updates, with their classifiers and class counts put aside on the way."""
             for update in updates:
                 yield update  # refused there unless it has all that is taken here
                 self.settings.check_update(update.weights, f"device {update.device_id!r}")
-                heads.append(_classifier_layers(update.weights))
-                counts.append(torch.tensor(update.weights[LABEL_COUNTS]))
+                heads[update.device_id] = _classifier_layers(update.weights)
+                counts[update.device_id] = np.array(update.weights[LABEL_COUNTS])
 
-        mean = super().aggregate(round_number, weights, kept())
+        combined = super().aggregate(round_number, weights, kept(), server_state)
+        # Whom the rule leaves out does not teach the generator either.
+        devices = combined.devices
+        held = np.stack([counts[device_id] for device_id in devices])
         network = self._generator_with(weights)
         seed = derive_seed(self.recipe.seed, _GENERATOR, round_number)
         try:
-            self._teach(network, heads, torch.stack(counts), seed)
+            self._teach(network, [heads[d] for d in devices], torch.from_numpy(held), seed)
         except Diverged as error:
             # The same updates would diverge again: without a generator better than the last, the
             # run still goes on.
             log.warning("round %d: the generator stays as it was: %s", round_number, error)
             network = self._generator_with(weights)
-        learned = {**mean.weights, **as_part(_GENERATOR, weights_of(network))}
-        return Aggregate(learned, mean.devices, mean.loss, mean.traffic)
+        learned = {
+            **combined.weights,
+            **as_part(_GENERATOR, weights_of(network)),
+            # Always the plain mean: of classes that few devices have, the median would be 0.
+            LABEL_COUNTS: held.mean(axis=0, dtype=np.float64).astype(np.float32),
+        }
+        return replace(combined, weights=learned)
 
     def _teach(
         self,

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from hfmds.algorithm.limits import require, require_above_zero, require_at_least, require_range
 
+_BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -32,6 +34,13 @@ class Method:
     def trains(self, weight: str, round_number: int) -> bool:
         """Whether devices change this weight in this round, and so send it back."""
         return True
+
+    def measures(self, weight: str) -> bool:
+        """Whether this weight is measured and not learned, as BatchNorm's statistics are.
+
+        Such values are sent as they are, and the server neither clips them nor steps with them.
+        """
+        return weight.rpartition(".")[2] in _BATCH_STATISTICS
 
     def check_update(self, weights: Mapping[str, NDArray[np.float32]], whose: str) -> None:
         """Refuse an update that has the right tensors but values the method cannot use."""
@@ -118,6 +127,10 @@ class FedGen(Method):
 
     def trains(self, weight: str, round_number: int) -> bool:
         return not weight.startswith("generator/")  # the server's work
+
+    def measures(self, weight: str) -> bool:
+        # Not super(): slots make the class anew, and its zero-argument form would not find it.
+        return weight == LABEL_COUNTS or Method.measures(self, weight)
 
     def check_update(self, weights: Mapping[str, NDArray[np.float32]], whose: str) -> None:
         counts = weights[LABEL_COUNTS]

@@ -15,6 +15,7 @@ from hfmds.algorithm.methods.fedgen import diversity_loss
 from hfmds.algorithm.methods.registry import first_checkpoint, method_of
 from hfmds.algorithm.methods.settings import FedGen
 from hfmds.algorithm.models import model_with
+from hfmds.algorithm.recipes import AggregationRecipe
 from hfmds.algorithm.seeds import derive_seed, generator
 from hfmds.algorithm.training import LocalTraining
 from hfmds.algorithm.types import LabelledImages, Update, Weights
@@ -167,6 +168,36 @@ def test_the_server_averages_what_devices_train_and_changes_the_generator_alone_
     for name in START:
         if name.startswith("generator/"):
             assert not np.array_equal(after[name], START[name]), name
+
+
+@pytest.mark.parametrize(
+    "aggregation",
+    [
+        AggregationRecipe(rule="median"),
+        AggregationRecipe(weighting="samples"),
+        AggregationRecipe(clip_norm=1e-3, optimiser="fedavgm", server_learning_rate=0.1),
+    ],
+    ids=["median", "by samples", "clipped, with momentum"],
+)
+def test_class_counts_stay_the_plain_mean_however_updates_are_combined(
+    aggregation: AggregationRecipe,
+):
+    method = method_of(replace(FEDGEN, aggregation=aggregation))
+    three = [*UPDATES, update("c", 3, [0, 9, 1])]
+    after = method.aggregate(1, START, three).weights
+    assert after["fedgen/label_counts"].tolist() == [2, 3, 1]
+    plain = METHOD.aggregate(1, START, three).weights
+    assert not np.array_equal(after["classifier.weight"], plain["classifier.weight"])
+
+
+def test_whom_multi_krum_leaves_out_does_not_teach_the_generator():
+    krum = AggregationRecipe(rule="multi_krum", hostile_devices=0, kept_devices=2)
+    method = method_of(replace(FEDGEN, aggregation=krum))
+    far = {n: w + 50 if "/" not in n else w for n, w in UPDATES[0].weights.items()}
+    three = [*UPDATES, replace(UPDATES[0], device_id="c", weights=far)]
+    kept = method.aggregate(1, START, three)
+    assert kept.devices == ("a", "b")
+    assert_same(kept.weights, METHOD.aggregate(1, START, UPDATES).weights)
 
 
 def test_the_generator_follows_its_loss_as_written_out():

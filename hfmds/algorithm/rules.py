@@ -1,0 +1,184 @@
+"""Rules by which many updates become one: the mean, and rules that bear hostile updates.
+
+Updates come in device-id order. A rule goes over them block by block, so that it needs the memory
+of one model and of a block of each update, and gives the same bits on every run and every fleet.
+Formulas, and what each rule bears, are in docs/aggregation.md. Only numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.blocks import BLOCK_VALUES, Block, Draft, blocks_of, read_block
+from hfmds.algorithm.recipes import AggregationRecipe
+from hfmds.algorithm.types import Update, Weights
+from hfmds.errors import Diverged, InvalidInput
+
+_STACK_VALUES = 1 << 20  # 4 MiB: a block of every update
+
+
+# --- the mean -----------------------------------------------------------------------------------
+
+
+def mean(
+    updates: Sequence[Update], like: Weights, names: Collection[str], weighting: str = "uniform"
+) -> Weights:
+    """The mean of updates that can be reached at any time, summed in float64."""
+    shares = [_share(update, weighting) for update in updates]
+    draft = Draft(like, names)
+    sums, buffer = np.empty(BLOCK_VALUES), np.empty(BLOCK_VALUES, np.float32)
+    for block in blocks_of(like, names):
+        total, values = sums[: len(block)], buffer[: len(block)]
+        total.fill(0)
+        with np.errstate(invalid="ignore"):  # of infinities; they are found below
+            for update, share in zip(updates, shares, strict=True):
+                read_block(update.weights, block, values)
+                _add(total, values, share)
+        # One look at the sum instead of one at each update: it is finite if and only if all are,
+        # because float32 values cannot overflow it.
+        if not np.isfinite(total).all():
+            _refuse_not_finite(updates, block)
+        total /= sum(shares)
+        draft.write(block, total)
+    return draft.finish()
+
+
+def streamed_mean(
+    updates: Iterable[Update], like: Weights, names: Collection[str], weighting: str = "uniform"
+) -> Weights:
+    """The same to the bit, with one update in memory at a time, and two models' size of sums."""
+    blocks = list(blocks_of(like, names))
+    sums = [np.zeros(len(block)) for block in blocks]
+    buffer, shares = np.empty(BLOCK_VALUES, np.float32), 0
+    for update in updates:
+        share = _share(update, weighting)
+        for total, block in zip(sums, blocks, strict=True):
+            values = buffer[: len(block)]
+            read_block(update.weights, block, values)
+            if not np.isfinite(values).all():
+                _refuse_not_finite([update], block)
+            _add(total, values, share)
+        shares += share
+        del update  # the next one is made while the loop's variable still holds this one
+    draft = Draft(like, names)
+    for total, block in zip(sums, blocks, strict=True):
+        total /= max(shares, 1)  # without any the caller refuses
+        draft.write(block, total)
+    return draft.finish()
+
+
+def _share(update: Update, weighting: str) -> int:
+    if weighting == "uniform":
+        return 1
+    if update.samples < 1:
+        raise InvalidInput(
+            f"device {update.device_id!r} says it has {update.samples} samples; where "
+            "aggregation.weighting is samples, it must have at least 1"
+        )
+    return update.samples
+
+
+def _add(total: NDArray[np.float64], values: NDArray[np.float32], share: int) -> None:
+    total += values if share == 1 else np.multiply(values, share, dtype=np.float64)
+
+
+def _refuse_not_finite(updates: Iterable[Update], block: Block) -> None:
+    values = np.empty(len(block), np.float32)
+    for update in updates:
+        read_block(update.weights, block, values)
+        if not np.isfinite(values).all():
+            raise Diverged(
+                f"the update of device {update.device_id!r} has a value in {block.name!r} "
+                "that is not a finite number"
+            )
+
+
+# --- value by value -----------------------------------------------------------------------------
+
+
+def median(updates: Sequence[Update], like: Weights, names: Collection[str]) -> Weights:
+    """Of every value the median over devices; of an even number, the mean of the two middle ones.
+
+    (Yin et al., "Byzantine-Robust Distributed Learning", 2018.)
+    """
+    ends = (len(updates) - 1) // 2
+    return _middle(updates, like, names, ends)
+
+
+def trimmed_mean(
+    updates: Sequence[Update], like: Weights, names: Collection[str], fraction: float
+) -> Weights:
+    """Of every value the mean over devices without the lowest and highest floor(fraction * n).
+
+    (Yin et al., 2018.)
+    """
+    # As it is written: in floats, 0.29 * 100 is below 29.
+    return _middle(updates, like, names, int(round(fraction * len(updates), 9)))
+
+
+def _middle(updates: Sequence[Update], like: Weights, names: Collection[str], ends: int) -> Weights:
+    """Of every value the mean over devices without so many at each end."""
+    draft = Draft(like, names)
+    kept = len(updates) - 2 * ends
+    for block, stack in _stacks(updates, like, names):
+        # One row per value: sorting runs of memory is several times as fast as sorting columns.
+        ordered = np.sort(stack.T.copy(), axis=1)
+        middle = ordered[:, ends : ends + kept].sum(axis=1, dtype=np.float64)
+        draft.write(block, middle / kept)
+    return draft.finish()
+
+
+def _stacks(
+    updates: Sequence[Update], like: Weights, names: Collection[str]
+) -> Iterator[tuple[Block, NDArray[np.float32]]]:
+    """Block by block, the values of all updates: one row per update, good until the next."""
+    most = max(1, min(BLOCK_VALUES, _STACK_VALUES // len(updates)))
+    buffer = np.empty((len(updates), most), np.float32)
+    for block in blocks_of(like, names, most):
+        stack = buffer[:, : len(block)]
+        for row, update in zip(stack, updates, strict=True):
+            read_block(update.weights, block, row)
+        if not np.isfinite(stack).all():
+            _refuse_not_finite(updates, block)
+        yield block, stack
+
+
+# --- device by device ---------------------------------------------------------------------------
+
+
+def multi_krum(
+    updates: Sequence[Update], like: Weights, learned: Collection[str], settings: AggregationRecipe
+) -> list[Update]:
+    """The updates that are nearest to their neighbours, m of them, in device-id order.
+
+    Blanchard et al., "Machine Learning with Adversaries", 2017: an update's score is the sum of its
+    squared distances to the n - f - 2 nearest others; those with the lowest scores are kept. Their
+    experiments keep m = n - f, which is the default here.
+    """
+    count, hostile = len(updates), settings.hostile_devices
+    distances = squared_distances(updates, like, learned)
+    np.fill_diagonal(distances, np.inf)  # nobody is a neighbour of itself
+    nearest = np.sort(distances, axis=1)[:, : count - hostile - 2]
+    kept = settings.kept_devices or count - hostile
+    # A stable order: of equal scores the first device's counts as lower.
+    chosen = np.argsort(nearest.sum(axis=1), kind="stable")[:kept]
+    return [updates[index] for index in sorted(chosen)]
+
+
+def squared_distances(
+    updates: Sequence[Update], like: Weights, names: Collection[str]
+) -> NDArray[np.float64]:
+    """|w_i - w_j|^2 for every two updates."""
+    products = np.zeros((len(updates), len(updates)))
+    for block, stack in _stacks(updates, like, names):
+        # |a - b|^2 = a.a + b.b - 2 a.b, of changes and not of weights: in these, which are nearly
+        # the same on all devices, the difference would be lost.
+        before = np.empty(len(block), np.float32)
+        read_block(like, block, before)
+        changes = stack.astype(np.float64) - before
+        products += changes @ changes.T
+    own = products.diagonal()
+    return np.maximum(own[:, None] + own[None, :] - 2 * products, 0)
