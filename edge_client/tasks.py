@@ -20,6 +20,7 @@ from edge_client.engine import Engine
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from edge_client.state import DeviceState, Report
+from hfmds.algorithm.compression import pack, split_memory
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
@@ -28,7 +29,7 @@ from hfmds.algorithm.types import LabelledImages, Traffic
 from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest
 from hfmds.errors import CorruptData, InvalidInput, WrongState
-from hfmds.wire.tensors import StoredWeights, encode_batch, encode_weights, read_batch
+from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_batch
 from hfmds.wire.types import (
     Assignment,
     Snapshot,
@@ -119,13 +120,15 @@ class TaskRunner:
                 "training on %d own and %d synthetic images", len(shard), len(pool) if pool else 0
             )
             local = self._local_work(task, "train", shard, pool)
+            memory, residual = split_memory(local.memory)
             started = time.monotonic()
-            trained = self._engine.train(local, progress)
+            trained = self._engine.train(dataclasses.replace(local, memory=memory), progress)
             seconds = time.monotonic() - started
-            update = self._cache.put(encode_weights(trained.weights))
+            packed, memory = pack(task.recipe, local.weights, trained, residual)
+            update = self._cache.put(encode_update(packed))
             traffic = Traffic(received_bytes=received)
             report = UpdateReport(update, trained.samples, trained.loss, traffic, seconds)
-            self._keep(task, "train", trained.memory, report)
+            self._keep(task, "train", memory, report)
             return report
 
         report = await compute("training", work)

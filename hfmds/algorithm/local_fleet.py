@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmds.algorithm.compression import Packed, pack, split_memory, unpacked
 from hfmds.algorithm.engine import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.seeds import Phase, task_seed
 from hfmds.algorithm.types import (
     Evaluation,
@@ -34,7 +37,7 @@ from hfmds.errors import InvalidInput, NotFound
 
 Result = TypeVar("Result")
 
-_KEPT_ROUNDS = 2  # of each device's memory: a replayed round starts from the round before it
+_KEPT_ROUNDS = 2  # of what each device keeps: a replayed round starts from the round before it
 
 
 class Workers(Protocol):
@@ -80,12 +83,16 @@ class LocalFleet:
         self._workers = workers or InProcess()
         self._pools: dict[str, SyntheticBatch] = {}
         self._memories: defaultdict[tuple[str, str], dict[int, Memory]] = defaultdict(dict)
+        self._losses: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._health: dict[int, dict[str, SynthesisHealth]] = {}
 
     # --- Fleet ----------------------------------------------------------------------------------
 
-    def available(self, round_number: int) -> Sequence[str]:
-        return tuple(self._shards)
+    def available(self, round_number: int) -> Sequence[Candidate]:
+        return tuple(
+            Candidate(device_id, len(shard), self._last_loss(device_id, round_number))
+            for device_id, shard in self._shards.items()
+        )
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
         devices = tuple(self._shards)
@@ -109,9 +116,12 @@ class LocalFleet:
         devices = sorted(cohort)
         images = self.pool_batch(pool).images if pool else None
         works = self._works("train", round_number, weights, images, devices)
-        for device_id, trained in _by_device(devices, self._workers.train(works), round_number):
+        sent = self._pack_each(round_number, weights, devices, self._workers.train(works))
+        for device_id, (trained, packed) in _by_device(devices, sent, round_number):
             self._remember("train", device_id, round_number, trained.memory)
-            yield Update(device_id, trained.weights, trained.samples, trained.loss)
+            _keep(self._losses[device_id], round_number, trained.loss)
+            received = unpacked(self._recipe, packed, weights)
+            yield Update(device_id, received, trained.samples, trained.loss)
 
     def evaluate(self, weights: Weights) -> Evaluation | None:
         if self._held_out is None:
@@ -144,6 +154,9 @@ class LocalFleet:
             for round_number, memory in by_round.items():
                 for name, array in memory.items():
                     arrays[f"memory/{phase}/{device_id}/{round_number}/{name}"] = array
+        for device_id, losses in self._losses.items():
+            for round_number, loss in losses.items():
+                arrays[f"loss/train/{device_id}/{round_number}"] = np.array(loss, np.float64)
         if pool:
             batch = self.pool_batch(pool)
             values: dict[str, NDArray[Any] | None] = {
@@ -163,13 +176,17 @@ class LocalFleet:
         memories: defaultdict[tuple[str, str], dict[int, dict[str, NDArray[np.float32]]]]
         memories = defaultdict(lambda: defaultdict(dict))
         pools: defaultdict[str, dict[str, NDArray[np.generic]]] = defaultdict(dict)
+        losses: defaultdict[str, dict[int, float]] = defaultdict(dict)
         for name, array in arrays.items():
             match name.split("/", 4):
                 case ["memory", phase, device_id, round_number, weight]:
                     memories[phase, device_id][int(round_number)][weight] = array.astype(np.float32)
+                case ["loss", "train", device_id, round_number]:
+                    losses[device_id][int(round_number)] = float(array.astype(np.float64))
                 case ["pool", snapshot_id, field]:
                     pools[snapshot_id][field] = array
         self._memories.clear()
+        self._losses = losses
         for key, by_round in memories.items():
             self._memories[key] = dict(by_round)
         for snapshot_id, fields in pools.items():
@@ -195,7 +212,7 @@ class LocalFleet:
         devices: Sequence[str],
     ) -> Iterator[LocalWork]:
         for device_id in devices:
-            earlier = [t for t in self._memories[phase, device_id] if t < round_number]
+            memory, _ = split_memory(self._memory(phase, device_id, round_number))
             yield LocalWork(
                 recipe=self._recipe,
                 round_number=round_number,
@@ -203,15 +220,43 @@ class LocalFleet:
                 shard=self._shards[device_id],
                 seed=task_seed(self._recipe.seed, phase, round_number, device_id),
                 pool=pool,
-                memory=self._memories[phase, device_id][max(earlier)] if earlier else {},
+                memory=memory,
             )
+
+    def _pack_each(
+        self,
+        round_number: int,
+        weights: Weights,
+        devices: Sequence[str],
+        results: Iterator[TrainedModel],
+    ) -> Iterator[tuple[TrainedModel, Packed]]:
+        """What each device keeps and sends."""
+        for device_id, trained in zip(devices, results, strict=True):
+            _, residual = split_memory(self._memory("train", device_id, round_number))
+            packed, memory = pack(self._recipe, weights, trained, residual)
+            yield replace(trained, memory=memory), packed
+
+    def _memory(self, phase: Phase, device_id: str, round_number: int) -> Memory:
+        """Of its last task of this kind before this round, which may be a replayed one."""
+        memories = self._memories[phase, device_id]
+        earlier = [t for t in memories if t < round_number]
+        return memories[max(earlier)] if earlier else {}
 
     def _remember(self, phase: Phase, device_id: str, round_number: int, memory: Memory) -> None:
         if memory:
-            by_round = self._memories[phase, device_id]
-            by_round[round_number] = memory
-            for old in sorted(by_round)[:-_KEPT_ROUNDS]:
-                del by_round[old]
+            _keep(self._memories[phase, device_id], round_number, memory)
+
+    def _last_loss(self, device_id: str, round_number: int) -> float | None:
+        """Of its last training before this round, which may be a replayed one."""
+        losses = self._losses[device_id]
+        earlier = [t for t in losses if t < round_number]
+        return losses[max(earlier)] if earlier else None
+
+
+def _keep(by_round: dict[int, Result], round_number: int, value: Result) -> None:
+    by_round[round_number] = value
+    for old in sorted(by_round)[:-_KEPT_ROUNDS]:
+        del by_round[old]
 
 
 def _by_device(

@@ -7,7 +7,11 @@ hence equal digests.
 
 from __future__ import annotations
 
+import json
+import os
+import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,18 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+from hfmds.algorithm.blocks import blocks_of, read_block
+from hfmds.algorithm.compression import Packed, TensorForm
+from hfmds.algorithm.types import LabelledImages, LazyTensors, SyntheticBatch, Weights
 from hfmds.errors import InvalidInput
 
 _BATCH_TYPES = {"images": "U8", "labels": "I64", "psnr_paired": "F32", "psnr_nearest": "F32"}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I8": np.dtype("i1"),
+}
+_LENGTH_BYTES = 8  # of the header's length, at the beginning of a safetensors file
 _MAX_NAMES, _MAX_NAME_CHARACTERS = 5, 100  # of tensors, in an error
 _MIXTURE_TYPES = {**_BATCH_TYPES, "shares": "F32"}
 
@@ -29,6 +41,11 @@ def encode_weights(weights: Weights) -> bytes:
     return save(
         {name: np.asarray(weights[name], np.float32, order="C") for name in sorted(weights)}
     )
+
+
+def encode_update(packed: Packed) -> bytes:
+    """An update as it was packed, one tensor per name."""
+    return save({name: np.asarray(packed[name], order="C") for name in sorted(packed)})
 
 
 def encode_batch(batch: SyntheticBatch) -> bytes:
@@ -43,51 +60,115 @@ def encode_batch(batch: SyntheticBatch) -> bytes:
     return save({n: np.ascontiguousarray(t) for n, t in tensors.items() if t is not None})
 
 
-class StoredWeights(Mapping[str, NDArray[np.float32]]):
-    """Weights in a file, memory-mapped: a tensor is read when it is asked for, then forgotten."""
+class StoredTensors(LazyTensors):
+    """Tensors in a file: read when they are asked for, whole or in part, then forgotten.
+
+    By reading and not by mapping, as mapped pages count as the process's memory, and a coordinator
+    has the updates of a whole cohort open. The file may be deleted meanwhile.
+    """
 
     def __init__(self, path: Path, what: str) -> None:
-        self._tensors = _open(path, what)
-        self._names: tuple[str, ...] = tuple(sorted(self._tensors.keys()))
-        for name in self._names:
-            dtype = self._tensors.get_slice(name).get_dtype()
-            if dtype != "F32":
-                raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be F32")
+        _open(path, what)  # refuses what is malformed: below, the header can be relied on
+        self._what = what
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+        header_bytes = int.from_bytes(os.read(self._file, _LENGTH_BYTES), "little")
+        header = json.loads(os.pread(self._file, header_bytes, _LENGTH_BYTES))
+        header.pop("__metadata__", None)
+        first = _LENGTH_BYTES + header_bytes
+        self._places = {
+            name: _Place(
+                header[name]["dtype"],
+                tuple(header[name]["shape"]),
+                first + header[name]["data_offsets"][0],
+            )
+            for name in sorted(header)
+        }
 
-    def __getitem__(self, name: str) -> NDArray[np.float32]:
-        if name not in self._names:
-            raise KeyError(name)
-        tensor: NDArray[np.float32] = self._tensors.get_tensor(name)
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        tensor = np.empty(self.shape(name), self.dtype(name))
+        self.read(name, 0, tensor.reshape(-1))
         return tensor
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._places)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._places[name].shape
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        kind = self._places[name].kind
+        if kind not in _DTYPES:
+            raise InvalidInput(f"{self._what}: tensor {name!r} is {kind}; no weights are")
+        return _DTYPES[kind]
+
+    def read(self, name: str, start: int, out: NDArray[Any]) -> None:
+        offset = self._places[name].offset + start * out.itemsize
+        wanted = out.view(np.uint8).data
+        while wanted:
+            count = os.preadv(self._file, [wanted], offset)
+            if not count:
+                raise InvalidInput(f"{self._what}: the file ends within tensor {name!r}")
+            wanted, offset = wanted[count:], offset + count
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape by name, from the header alone."""
-        return {name: tuple(self._tensors.get_slice(name).get_shape()) for name in self._names}
+        """Shape by name."""
+        return {name: place.shape for name, place in self._places.items()}
 
-    def require_like(self, shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
-        """Refuse weights that are not those wanted: other names, shapes, or not finite."""
-        ours = self.shapes()
-        if ours.keys() != shapes.keys():
-            problems = {
-                "missing": sorted(shapes.keys() - ours.keys()),
-                "not wanted": sorted(ours.keys() - shapes.keys()),
-            }
+    def require_form(self, forms: Mapping[str, TensorForm], what: str) -> None:
+        """Refuse tensors that are not those wanted: other names, types or shapes."""
+        missing, unwanted = sorted(forms.keys() - self.keys()), sorted(self.keys() - forms.keys())
+        if missing or unwanted:
+            problems = {"missing": missing, "not wanted": unwanted}
             told = "; ".join(f"tensors {kind}: {_some(n)}" for kind, n in problems.items() if n)
-            raise InvalidInput(f"{what}: {told}; send those that the method trains in this round")
-        for name, shape in ours.items():
-            if shape != shapes[name]:
+            raise InvalidInput(
+                f"{what}: {told}; send those that the method trains in this round, in the "
+                "recipe's compression"
+            )
+        for name, form in forms.items():
+            kind = self._places[name].kind
+            if _DTYPES.get(kind) != form.dtype:
+                wanted = next(one for one in _DTYPES if _DTYPES[one] == form.dtype)
+                raise InvalidInput(f"{what}: tensor {name!r} is {kind}, it must be {wanted}")
+            if self.shape(name) != form.shape:
                 raise InvalidInput(
-                    f"{what}: tensor {name!r} has shape {list(shape)}, "
-                    f"the model's has {list(shapes[name])}"
+                    f"{what}: tensor {name!r} has shape {list(self.shape(name))}, "
+                    f"the model's has {list(form.shape)}"
                 )
-            if not np.isfinite(self[name]).all():
-                raise InvalidInput(f"{what}: tensor {name!r} has values that are not finite")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor is in its file."""
+
+    kind: str  # safetensors' name of its type
+    shape: tuple[int, ...]
+    offset: int
+
+
+class StoredWeights(StoredTensors):
+    """Weights in a file: float32 tensors."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(path, what)
+        for name, place in self._places.items():
+            if place.kind != "F32":
+                raise InvalidInput(f"{what}: tensor {name!r} is {place.kind}, it must be F32")
+
+
+def require_finite_weights(weights: Weights, what: str) -> None:
+    """Refuse weights in which a value is not finite."""
+    for block in blocks_of(weights, list(weights)):
+        values = np.empty(len(block), np.float32)
+        read_block(weights, block, values)
+        if not np.isfinite(values).all():
+            raise InvalidInput(f"{what}: tensor {block.name!r} has values that are not finite")
 
 
 def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticBatch:

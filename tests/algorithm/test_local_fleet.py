@@ -128,6 +128,9 @@ def test_two_rounds_of_memory_are_kept_however_long_a_run_is():
         ("memory", "train", "a", "2"),
         ("memory", "train", "a", "3"),
         ("memory", "train", "b", "3"),
+        ("loss", "train", "a", "2"),
+        ("loss", "train", "a", "3"),
+        ("loss", "train", "b", "3"),
     }
 
 
@@ -187,11 +190,28 @@ def test_a_state_that_is_taken_over_replaces_what_was_remembered():
 def test_a_device_without_images_is_never_available():
     recipe = replace(HFMDS, cohort_size=2)
     local = LocalFleet(recipe, {**SHARDS, "0-empty": NOTHING, "z-empty": NOTHING})
-    assert local.available(1) == ("a", "b", "c")
+    assert [candidate.device_id for candidate in local.available(1)] == ["a", "b", "c"]
     for result in federate(local, recipe, START):
         assert set(result.cohort) <= {"a", "b", "c"}
         assert result.checkpoint.pool
         assert result.checkpoint.pool.samples == 15
+
+
+def test_candidates_have_their_samples_and_the_loss_of_their_last_training_also_when_restored():
+    recipe = replace(HFMDS, cohort_size=2, rounds=2)
+    local = LocalFleet(recipe, SHARDS)
+    assert {c.device_id: c.samples for c in local.available(1)} == {
+        device: len(shard) for device, shard in SHARDS.items()
+    }
+    assert {c.last_loss for c in local.available(1)} == {None}
+    first = next(iter(federate(local, recipe, START)))
+    known = {c.device_id: c.last_loss for c in local.available(2) if c.last_loss is not None}
+    assert set(known) == set(first.cohort)
+    assert np.mean(list(known.values())) == pytest.approx(first.training_loss)
+    assert {c.last_loss for c in local.available(1)} == {None}  # when round 1 is replayed
+    restored = LocalFleet(recipe, SHARDS)
+    restored.restore(local.state(None))
+    assert restored.available(2) == local.available(2)
 
 
 def test_without_a_held_out_set_there_is_no_evaluation():

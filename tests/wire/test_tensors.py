@@ -1,6 +1,7 @@
 """Safetensors in and out, and bytes from somebody who means harm."""
 
 import json
+import os
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,26 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from hfmds.algorithm.compression import TensorForm
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput
-from hfmds.wire.tensors import StoredWeights, encode_batch, encode_weights, read_batch
+from hfmds.wire.tensors import (
+    StoredTensors,
+    StoredWeights,
+    encode_batch,
+    encode_update,
+    encode_weights,
+    read_batch,
+    require_finite_weights,
+)
 
 WEIGHTS = {
     "fc.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
     "fc.bias": np.array([0.5, -0.5], np.float32),
     "steps": np.array(3.0, np.float32),
 }
+FORMS = {name: TensorForm(tensor.dtype, tensor.shape) for name, tensor in WEIGHTS.items()}
 BATCH = SyntheticBatch(
     LabelledImages(
         np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4), np.array([1, 0], dtype=np.int64)
@@ -225,20 +236,68 @@ def test_an_unknown_tensor_is_a_key_error_as_in_any_mapping(tmp_path: Path) -> N
             {"fc.bias": None, **{f"x{i}": np.zeros(1, np.float32) for i in range(7)}},
             r"missing: 'fc.bias'; tensors not wanted: 'x0', .*, 'x4' and 2 more",
         ),
-        ({"fc.bias": np.array([0, np.nan], np.float32)}, "'fc.bias' has values that are not"),
-        ({"fc.bias": np.array([0, np.inf], np.float32)}, "'fc.bias' has values that are not"),
+        ({"fc.bias": np.zeros(2, np.float16)}, "tensor 'fc.bias' is F16, it must be F32"),
+        ({"fc.bias": np.zeros(2, np.int8)}, "tensor 'fc.bias' is I8, it must be F32"),
+        ({"fc.bias": np.zeros(2, np.float64)}, "tensor 'fc.bias' is F64, it must be F32"),
     ],
 )
 def test_an_update_that_is_not_what_was_wanted_is_refused(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    wanted = {name: tensor.shape for name, tensor in WEIGHTS.items()}
     changed = {n: w for n, w in {**WEIGHTS, **change}.items() if w is not None}
-    update = StoredWeights(stored(tmp_path, encode_weights(changed)), "update u")
+    update = StoredTensors(stored(tmp_path, encode_update(changed)), "update u")
     with pytest.raises(InvalidInput, match=f"update u: .*{message}"):
-        update.require_like(wanted, "update u")
+        update.require_form(FORMS, "update u")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    changed = {**WEIGHTS, "fc.bias": np.array([0, value], np.float32)}
+    update = StoredWeights(stored(tmp_path, encode_weights(changed)), "update u")
+    update.require_form(FORMS, "update u")
+    with pytest.raises(InvalidInput, match=r"update u: tensor 'fc\.bias' has values that are not"):
+        require_finite_weights(update, "update u")
 
 
 def test_an_update_that_is_what_was_wanted_is_accepted(tmp_path: Path) -> None:
     weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
-    weights.require_like(weights.shapes(), "update u")
+    weights.require_form(FORMS, "update u")
+    require_finite_weights(weights, "update u")
+
+
+def test_an_update_in_fewer_bytes_comes_back_as_it_was(tmp_path: Path) -> None:
+    packed = {
+        "half": np.array([[0.5, -2], [1e-7, 65504]], np.float16),
+        "quarter": np.array([-127, 0, 127], np.int8),
+        "scale/quarter": np.array(0.25, np.float32),
+    }
+    update = StoredTensors(stored(tmp_path, encode_update(packed)), "update u")
+    assert list(update) == sorted(packed)
+    for name, array in packed.items():
+        assert update.dtype(name) == array.dtype
+        assert update[name].shape == array.shape
+        np.testing.assert_array_equal(update[name], array)
+    update.require_form({n: TensorForm(a.dtype, a.shape) for n, a in packed.items()}, "update u")
+
+
+def test_a_run_of_values_is_read_alone_also_when_the_file_is_gone(tmp_path: Path) -> None:
+    weights = {
+        "a": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "b": np.empty((0, 2), np.float32),
+    }
+    path = stored(tmp_path, encode_weights(weights))
+    opened = StoredWeights(path, "weights")
+    path.unlink()
+    out = np.empty(5, np.float32)
+    opened.read("a", 3, out)
+    assert out.tolist() == [3, 4, 5, 6, 7]
+    assert opened["b"].shape == (0, 2)
+    assert opened.shape("a") == (3, 4)
+
+
+def test_a_file_that_was_cut_after_it_was_opened_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path, encode_weights(WEIGHTS))
+    opened = StoredWeights(path, "update u")
+    os.truncate(path, path.stat().st_size - 4)
+    with pytest.raises(InvalidInput, match="update u: the file ends within tensor"):
+        {name: opened[name] for name in opened}
