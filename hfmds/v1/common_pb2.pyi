@@ -1,10 +1,31 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WEIGHTING_UNSPECIFIED: _ClassVar[Weighting]
+    WEIGHTING_UNIFORM: _ClassVar[Weighting]
+    WEIGHTING_SAMPLES: _ClassVar[Weighting]
+
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPRESSION_UNSPECIFIED: _ClassVar[Compression]
+    COMPRESSION_NONE: _ClassVar[Compression]
+    COMPRESSION_FP16: _ClassVar[Compression]
+    COMPRESSION_INT8: _ClassVar[Compression]
+WEIGHTING_UNSPECIFIED: Weighting
+WEIGHTING_UNIFORM: Weighting
+WEIGHTING_SAMPLES: Weighting
+COMPRESSION_UNSPECIFIED: Compression
+COMPRESSION_NONE: Compression
+COMPRESSION_FP16: Compression
+COMPRESSION_INT8: Compression
 
 class Digest(_message.Message):
     __slots__ = ("sha256", "size_bytes")
@@ -73,7 +94,7 @@ class SynthesisRecipe(_message.Message):
     def __init__(self, every_rounds: _Optional[int] = ..., first_round: _Optional[int] = ..., samples_per_device: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., mu: _Optional[float] = ..., prototype_momentum: _Optional[float] = ..., matching_weight: _Optional[float] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds", "fedprox", "moon", "fedgen", "fedmix", "fedgan")
+    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds", "fedprox", "moon", "fedgen", "fedmix", "fedgan", "aggregation", "compression", "sampling")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NORMALISATION_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +109,9 @@ class Recipe(_message.Message):
     FEDGEN_FIELD_NUMBER: _ClassVar[int]
     FEDMIX_FIELD_NUMBER: _ClassVar[int]
     FEDGAN_FIELD_NUMBER: _ClassVar[int]
+    AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     normalisation: Normalisation
     rounds: int
@@ -102,7 +126,84 @@ class Recipe(_message.Message):
     fedgen: FedGen
     fedmix: FedMix
     fedgan: FedGan
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., fedprox: _Optional[_Union[FedProx, _Mapping]] = ..., moon: _Optional[_Union[Moon, _Mapping]] = ..., fedgen: _Optional[_Union[FedGen, _Mapping]] = ..., fedmix: _Optional[_Union[FedMix, _Mapping]] = ..., fedgan: _Optional[_Union[FedGan, _Mapping]] = ...) -> None: ...
+    aggregation: Aggregation
+    compression: Compression
+    sampling: Sampling
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., fedprox: _Optional[_Union[FedProx, _Mapping]] = ..., moon: _Optional[_Union[Moon, _Mapping]] = ..., fedgen: _Optional[_Union[FedGen, _Mapping]] = ..., fedmix: _Optional[_Union[FedMix, _Mapping]] = ..., fedgan: _Optional[_Union[FedGan, _Mapping]] = ..., aggregation: _Optional[_Union[Aggregation, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+
+class Aggregation(_message.Message):
+    __slots__ = ("mean", "median", "trimmed_mean", "multi_krum", "clip_norm", "fedavgm", "fedadam")
+    class Mean(_message.Message):
+        __slots__ = ("weighting",)
+        WEIGHTING_FIELD_NUMBER: _ClassVar[int]
+        weighting: Weighting
+        def __init__(self, weighting: _Optional[_Union[Weighting, str]] = ...) -> None: ...
+    class Median(_message.Message):
+        __slots__ = ()
+        def __init__(self) -> None: ...
+    class TrimmedMean(_message.Message):
+        __slots__ = ("trimmed_fraction",)
+        TRIMMED_FRACTION_FIELD_NUMBER: _ClassVar[int]
+        trimmed_fraction: float
+        def __init__(self, trimmed_fraction: _Optional[float] = ...) -> None: ...
+    class MultiKrum(_message.Message):
+        __slots__ = ("hostile_devices", "kept_devices")
+        HOSTILE_DEVICES_FIELD_NUMBER: _ClassVar[int]
+        KEPT_DEVICES_FIELD_NUMBER: _ClassVar[int]
+        hostile_devices: int
+        kept_devices: int
+        def __init__(self, hostile_devices: _Optional[int] = ..., kept_devices: _Optional[int] = ...) -> None: ...
+    class FedAvgM(_message.Message):
+        __slots__ = ("server_learning_rate", "momentum")
+        SERVER_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+        MOMENTUM_FIELD_NUMBER: _ClassVar[int]
+        server_learning_rate: float
+        momentum: float
+        def __init__(self, server_learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ...) -> None: ...
+    class FedAdam(_message.Message):
+        __slots__ = ("server_learning_rate", "beta1", "beta2", "tau")
+        SERVER_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+        BETA1_FIELD_NUMBER: _ClassVar[int]
+        BETA2_FIELD_NUMBER: _ClassVar[int]
+        TAU_FIELD_NUMBER: _ClassVar[int]
+        server_learning_rate: float
+        beta1: float
+        beta2: float
+        tau: float
+        def __init__(self, server_learning_rate: _Optional[float] = ..., beta1: _Optional[float] = ..., beta2: _Optional[float] = ..., tau: _Optional[float] = ...) -> None: ...
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_MEAN_FIELD_NUMBER: _ClassVar[int]
+    MULTI_KRUM_FIELD_NUMBER: _ClassVar[int]
+    CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    FEDAVGM_FIELD_NUMBER: _ClassVar[int]
+    FEDADAM_FIELD_NUMBER: _ClassVar[int]
+    mean: Aggregation.Mean
+    median: Aggregation.Median
+    trimmed_mean: Aggregation.TrimmedMean
+    multi_krum: Aggregation.MultiKrum
+    clip_norm: float
+    fedavgm: Aggregation.FedAvgM
+    fedadam: Aggregation.FedAdam
+    def __init__(self, mean: _Optional[_Union[Aggregation.Mean, _Mapping]] = ..., median: _Optional[_Union[Aggregation.Median, _Mapping]] = ..., trimmed_mean: _Optional[_Union[Aggregation.TrimmedMean, _Mapping]] = ..., multi_krum: _Optional[_Union[Aggregation.MultiKrum, _Mapping]] = ..., clip_norm: _Optional[float] = ..., fedavgm: _Optional[_Union[Aggregation.FedAvgM, _Mapping]] = ..., fedadam: _Optional[_Union[Aggregation.FedAdam, _Mapping]] = ...) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("by_samples", "power_of_choice")
+    BY_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    POWER_OF_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    by_samples: SampleCountSampling
+    power_of_choice: PowerOfChoice
+    def __init__(self, by_samples: _Optional[_Union[SampleCountSampling, _Mapping]] = ..., power_of_choice: _Optional[_Union[PowerOfChoice, _Mapping]] = ...) -> None: ...
+
+class SampleCountSampling(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PowerOfChoice(_message.Message):
+    __slots__ = ("candidates",)
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    candidates: int
+    def __init__(self, candidates: _Optional[int] = ...) -> None: ...
 
 class FedAvg(_message.Message):
     __slots__ = ()

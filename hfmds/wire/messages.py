@@ -10,10 +10,20 @@ import dataclasses
 import math
 from typing import Any, TypeVar
 
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 
 from hfmds.algorithm.methods.settings import METHODS, Method
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import (
+    RULES,
+    SERVER_OPTIMISERS,
+    AggregationRecipe,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    Sampling,
+    TrainingRecipe,
+)
 from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput
@@ -89,6 +99,9 @@ def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
         training=common_pb2.TrainingRecipe(**flat_fields(recipe.training)),
         cohort_size=recipe.cohort_size,
         class_names=recipe.class_names,
+        sampling=_sampling_message(recipe.sampling),
+        aggregation=_aggregation_message(recipe.aggregation),
+        compression=f"COMPRESSION_{recipe.compression.upper()}",
     )
     # The choices of the oneof have the methods' names, their messages the settings' fields.
     method = getattr(message, recipe.method.name)
@@ -110,6 +123,9 @@ def recipe_from(message: common_pb2.Recipe) -> Recipe:
         method=_method_from(message),
         cohort_size=message.cohort_size,
         class_names=tuple(message.class_names),
+        sampling=_sampling_from(message.sampling),
+        aggregation=_aggregation_from(message.aggregation),
+        compression=_choice_from(common_pb2.Compression, message.compression, "none"),
     )
 
 
@@ -118,6 +134,64 @@ def _method_from(message: common_pb2.Recipe) -> Method:
     if name is None:
         raise InvalidInput("Recipe.method is missing, or of a kind this version does not know")
     return flat_value(METHODS[name], getattr(message, name))
+
+
+def _sampling_message(sampling: Sampling) -> common_pb2.Sampling:
+    message = common_pb2.Sampling()
+    match sampling.strategy:
+        case "by_samples":
+            message.by_samples.SetInParent()
+        case "power_of_choice":
+            message.power_of_choice.candidates = sampling.candidates
+    return message
+
+
+def _sampling_from(message: common_pb2.Sampling) -> Sampling:
+    strategy = message.WhichOneof("strategy") or "uniform"
+    return Sampling(strategy, message.power_of_choice.candidates)
+
+
+def _aggregation_message(aggregation: AggregationRecipe) -> common_pb2.Aggregation:
+    message = common_pb2.Aggregation(clip_norm=aggregation.clip_norm)
+    # The choices of the oneofs have the names of rules and optimisers, their messages the fields.
+    for choice, settings in (
+        (aggregation.rule, RULES[aggregation.rule]),
+        (aggregation.optimiser, SERVER_OPTIMISERS[aggregation.optimiser]),
+    ):
+        if choice != "none":
+            part = getattr(message, choice)
+            part.SetInParent()
+            for name in settings:
+                value = getattr(aggregation, name)
+                if name == "weighting":
+                    value = common_pb2.Weighting.Value(f"WEIGHTING_{value.upper()}")
+                setattr(part, name, value)
+    return message
+
+
+def _aggregation_from(message: common_pb2.Aggregation) -> AggregationRecipe:
+    rule = message.WhichOneof("rule") or "mean"
+    optimiser = message.WhichOneof("optimiser") or "none"
+    values: dict[str, Any] = {}
+    for choice, settings in ((rule, RULES[rule]), (optimiser, SERVER_OPTIMISERS[optimiser])):
+        if choice != "none":
+            part = getattr(message, choice)
+            require_finite(part, *settings)
+            values |= {name: getattr(part, name) for name in settings}
+    if "weighting" in values:
+        values["weighting"] = _choice_from(common_pb2.Weighting, values["weighting"], "uniform")
+    return AggregationRecipe(rule=rule, clip_norm=message.clip_norm, optimiser=optimiser, **values)
+
+
+def _choice_from(kind: EnumTypeWrapper, number: int, unspecified: str) -> str:
+    """COMPRESSION_INT8 is "int8"; a number that a newer peer may send is refused."""
+    if not number:
+        return unspecified
+    by_number = {value: name for name, value in kind.items()}
+    if number not in by_number:
+        raise InvalidInput(f"{kind.DESCRIPTOR.name} {number} is not known to this version")
+    prefix = f"{kind.DESCRIPTOR.name}_".upper()
+    return by_number[number].removeprefix(prefix).lower()
 
 
 def leakage_message(leakage: LeakageSummary) -> common_pb2.LeakageSummary:

@@ -13,15 +13,24 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import (
+    AggregationRecipe,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    Sampling,
+    TrainingRecipe,
+)
 from hfmds.algorithm.types import Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import digest_of
 from hfmds.wire.types import (
     Assignment,
+    Asynchronous,
     Contribution,
     Device,
     DeviceProfile,
     DeviceState,
+    Eligibility,
     Finished,
     Phase,
     PoolSpec,
@@ -34,6 +43,7 @@ from hfmds.wire.types import (
     RunState,
     Shard,
     Snapshot,
+    Staleness,
     SynthesiseWork,
     SynthesisReport,
     TrainWork,
@@ -96,13 +106,32 @@ RECIPE = Recipe(
     method=METHODS["hfmds"],
     cohort_size=9,
     class_names=("cat", "dog", "owl"),
+    sampling=Sampling("power_of_choice", candidates=12),
+    aggregation=AggregationRecipe(
+        weighting="samples",
+        clip_norm=1.5,
+        optimiser="fedadam",
+        server_learning_rate=0.125,
+        beta1=0.75,
+        beta2=0.875,
+        tau=0.25,
+    ),
+    compression="int8",
 )
 RECIPES = {name: replace(RECIPE, method=method) for name, method in METHODS.items()}
 LEAKAGE = LeakageSummary(9.5, 11.5, 12.5, 13.5, 14.5, 15.5)
 TRAFFIC = Traffic(received_bytes=2**40, sent_bytes=7)
 EVALUATION = Evaluation(accuracy=0.75, loss=0.625, samples=1000)
 
-PROFILE = DeviceProfile(samples=60, software_version="0.1.0", engine="torch")
+PROFILE = DeviceProfile(
+    samples=60,
+    software_version="0.1.0",
+    engine="torch",
+    labels=("model=b", "site=a"),
+    free_memory_bytes=2**33,
+    charging=True,
+    unmetered=False,
+)
 TRAIN = Assignment(
     task_id="task-1",
     run_id="run-1",
@@ -141,7 +170,24 @@ SYNTHESIS_REPORT = SynthesisReport(
 
 UNMEASURED_REPORT = replace(SYNTHESIS_REPORT, synthetic_accuracy=None)
 
-RUN_SPEC = RunSpec(RECIPE, RoundPolicy(minimum_devices=2, deadline_seconds=31, lease_seconds=32))
+POLICY = RoundPolicy(
+    minimum_devices=2,
+    deadline_seconds=31,
+    lease_seconds=32,
+    over_selection=1.5,
+    task_deadline_seconds=33,
+    eligibility=Eligibility(
+        labels=("model=b", "site=a"),
+        minimum_free_memory_bytes=2**32,
+        minimum_samples=7,
+        require_charging=True,
+        require_unmetered=True,
+    ),
+    asynchronous=Asynchronous(
+        buffer_size=3, staleness_exponent=0.25, max_staleness=4, concurrency=6
+    ),
+)
+RUN_SPEC = RunSpec(RECIPE, replace(POLICY, asynchronous=None))  # it has a cohort
 ROUND = Round(
     number=4,
     device_ids=("device-1", "device-2"),
@@ -152,6 +198,8 @@ ROUND = Round(
     pool=Pool("snapshot-1", 40, LEAKAGE),
     traffic=TRAFFIC,
     duration_seconds=12.25,
+    staleness=Staleness(mean=1.5, maximum=3),
+    server_state=digest_of(b"server state"),
 )
 RUN = Run(
     run_id="run-1",

@@ -12,11 +12,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from hfmds.algorithm.methods.settings import METHODS
+from hfmds.algorithm.recipes import Sampling
 from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, synthesis_store_pb2
 from hfmds.wire import assignments, messages, runs, snapshots
-from hfmds.wire.types import RunState, TrainWork, require_id
+from hfmds.wire.types import RoundPolicy, RunState, TrainWork, require_id
 from tests.wire import examples
 
 Pair = tuple[Any, Callable[[Any], Message], Callable[[Any], Any]]
@@ -69,6 +70,12 @@ PAIRS: dict[str, Pair] = {
         partial(assignments.synthesis_report_message, "device-1", "task-1"),
         assignments.synthesis_report_from,
     ),
+    "recipe sampling by samples": (
+        replace(examples.RECIPE, sampling=Sampling("by_samples")),
+        messages.recipe_message,
+        messages.recipe_from,
+    ),
+    "policy": (examples.POLICY, runs.policy_message, runs.policy_from),
     "run spec": (examples.RUN_SPEC, runs.spec_message, runs.spec_from),
     "round": (examples.ROUND, runs.round_message, runs.round_from),
     "run": (examples.RUN, runs.run_message, runs.run_from),
@@ -86,6 +93,7 @@ PAIRS: dict[str, Pair] = {
 # What devices and operators send: a server must never compute with a NaN from outside.
 SENT_TO_SERVERS = (
     *(f"{name} recipe" for name in examples.RECIPES),
+    "policy",
     "run spec",
     "update report",
     "synthesis report",
@@ -96,6 +104,8 @@ SENT_TO_SERVERS = (
 EITHER = {
     "synthesis report": ["SubmitSynthesisRequest.accuracy_not_measured"],
     "unmeasured synthesis report": ["SubmitSynthesisRequest.synthetic_accuracy"],
+    "run spec": ["RoundPolicy.asynchronous"],  # which excludes its recipe's cohort
+    "run": ["RoundPolicy.asynchronous"],
 }
 
 
@@ -121,9 +131,13 @@ def unset_fields(message: Message) -> Iterator[str]:
         value = getattr(message, field.name)
         if field not in [present for present, _ in message.ListFields()]:
             yield f"{message.DESCRIPTOR.name}.{field.name}"
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and not is_map(field):
             for part in value if field.is_repeated else [value]:
                 yield from unset_fields(part)
+
+
+def is_map(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -171,7 +185,7 @@ def test_a_missing_or_unknown_method_is_refused() -> None:
         recipe.ClearField("method")
         with pytest.raises(InvalidInput, match=r"Recipe\.method is missing"):
             messages.recipe_from(recipe)
-        later = bytes([15 << 3 | 2, 0])  # an empty message in field 15, of a later version
+        later = bytes([0x9A, 0x06, 0])  # an empty message in field 99, of a later version
         of_later_version = common_pb2.Recipe.FromString(recipe.SerializeToString() + later)
         with pytest.raises(InvalidInput, match="a kind this version does not know"):
             messages.recipe_from(of_later_version)
@@ -213,7 +227,10 @@ def test_a_methods_setting_out_of_range_is_refused_by_name(
         ("profile", "samples", 0),
         ("update report", "samples", 0),
         ("synthesis report", "samples", -1),
+        ("profile", "free_memory_bytes", -1),
         ("profile", "engine", "x" * 129),
+        ("policy", "over_selection", 0.5),
+        ("policy", "task_deadline_seconds", -1.0),
         ("profile", "software_version", "x" * 129),
         ("traffic", "sent_bytes", -1),
         ("pool spec", "round", 0),
@@ -240,6 +257,8 @@ def numbers(message: Message) -> Iterator[Callable[[float], str]]:
     """A setter for every floating-point number at any depth; it returns the number's name."""
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
+        if is_map(field):
+            continue
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             if message.HasField(field.name):
                 yield from numbers(value)
@@ -268,6 +287,32 @@ def test_what_is_not_a_number_is_refused_wherever_it_stands(name: str, bad: floa
             continue
         accepted.append(field)
     assert accepted == []
+
+
+def test_an_unset_policy_governs_rounds_by_the_defaults() -> None:
+    least = admin_pb2.RoundPolicy(minimum_devices=1, deadline_seconds=600, lease_seconds=60)
+    assert runs.policy_from(least) == RoundPolicy()
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ({"site": "a b"}, "value of label 'site': 'a b' is not an id"),
+        ({"": "a"}, "label name '' is not an id"),
+        ({"a=b": "c"}, "value of label 'a': 'b=c' is not an id"),
+        ({f"l{i}": "v" for i in range(33)}, "33 labels; 32 are the most"),
+    ],
+)
+def test_labels_out_of_their_limits_are_refused(labels: dict[str, str], complaint: str) -> None:
+    profile = coordinator_pb2.DeviceProfile(samples=1, labels=labels)
+    with pytest.raises(InvalidInput, match=f"DeviceProfile.labels.*{complaint}"):
+        assignments.profile_from(profile)
+    policy = sent("policy")
+    assert isinstance(policy, admin_pb2.RoundPolicy)
+    policy.eligibility.labels.clear()
+    policy.eligibility.labels.update(labels)
+    with pytest.raises(InvalidInput, match=f"Eligibility.labels.*{complaint}"):
+        runs.policy_from(policy)
 
 
 def test_the_number_that_is_refused_is_named() -> None:
@@ -301,10 +346,12 @@ def test_optional_parts_stay_absent() -> None:
     without_pool = replace(examples.TRAIN, work=TrainWork(None))
     message = assignments.assignment_message(without_pool)
     assert assignments.assignment_from(message) == without_pool
-    first = replace(examples.ROUND, evaluation=None, pool=None)
+    first = replace(examples.ROUND, evaluation=None, pool=None, staleness=None)
     assert runs.round_from(runs.round_message(first)) == first
     new = replace(examples.RUN, progress=None, last_round=None)
     assert runs.run_from(runs.run_message(new)) == new
+    quiet = replace(examples.PROFILE, charging=None, unmetered=None, labels=())
+    assert assignments.profile_from(assignments.profile_message(quiet)) == quiet
     idle = replace(examples.DEVICE, task_id=None)
     assert runs.device_from(runs.device_message(idle)) == idle
     listed = replace(examples.SNAPSHOT, shards=())
@@ -324,7 +371,7 @@ def test_all_messages_of_the_contract_fit_under_these_tests() -> None:
     def visit(message: Message) -> None:
         tested.add(message.DESCRIPTOR.name)
         for field, value in message.ListFields():
-            if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if field.type == FieldDescriptor.TYPE_MESSAGE and not is_map(field):
                 for part in value if field.is_repeated else [value]:
                     visit(part)
 
