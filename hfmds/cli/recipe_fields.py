@@ -1,7 +1,8 @@
 """What can be said about a run: every key of a recipe file, with the option that stands for it.
 
-Options are offered for what all runs share and for HFMDS-FL; the settings of the other methods have
-no option of their own, so that `--help` stays readable, and are said in a file or with `--set`.
+Options are offered for what all runs share and for HFMDS-FL; the settings of the other methods, of
+aggregation, and of who is asked how, have no option of their own, so that `--help` stays readable,
+and are said in a file or with `--set`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from hfmds.algorithm.methods.settings import METHODS, Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import (
+    COMPRESSIONS,
+    AggregationRecipe,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    Sampling,
+    TrainingRecipe,
+)
 from hfmds.cli.options import Option
 from hfmds.errors import ConfigurationError
-from hfmds.wire.types import RoundPolicy
+from hfmds.wire.types import Asynchronous, Eligibility, RoundPolicy
 
 DEFAULT_METHOD = Hfmds.name
 DEFAULT_ROUNDS = 100  # the paper names no T
@@ -27,7 +36,11 @@ _TABLES: Mapping[str, type] = {
     "model": ModelSpec,
     "normalisation": Normalisation,
     "training": TrainingRecipe,
+    "aggregation": AggregationRecipe,
+    "sampling": Sampling,
     "policy": RoundPolicy,
+    "eligibility": Eligibility,
+    "asynchronous": Asynchronous,
     **METHODS,
 }
 _PANELS = {
@@ -59,7 +72,7 @@ class RecipeField:
 
     @property
     def kind(self) -> Any:
-        """int, float, str, tuple[float, ...] or tuple[str, ...]."""
+        """int, float, str, bool, tuple[float, ...] or tuple[str, ...]."""
         return str if self.key == "method" else get_type_hints(_TABLES[self.table])[self.name]
 
     def option(self) -> Option:
@@ -85,6 +98,8 @@ class RecipeField:
                 return value
             case kind, str() if kind is str:
                 return value
+            case kind, bool() if kind is bool:
+                return value
             case kind, list() if kind == tuple[str, ...]:
                 if all(isinstance(item, str) for item in value):
                     return tuple(value)
@@ -99,7 +114,11 @@ class RecipeField:
         """The value as it is written on a command line; lists have commas."""
         if self.kind == tuple[str, ...]:
             return tuple(item.strip() for item in text.split(","))
+        if self.kind is bool and text in _TRUTH:
+            return _TRUTH[text]
         try:
+            if self.kind is bool:
+                raise ValueError
             if self.kind == tuple[float, ...]:
                 return tuple(float(item) for item in text.split(","))
             return self.kind(text)
@@ -111,7 +130,13 @@ class RecipeField:
         return ConfigurationError(f"{self.key} is {value!r}; it must be {rule}")
 
 
-_RULES: Mapping[Any, str] = {int: "a whole number", float: "a number", str: "a string"}
+_RULES: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+}
+_TRUTH = {"true": True, "false": False}
 
 _F = RecipeField
 _FIELDS_WITH_OPTION = (
@@ -125,6 +150,7 @@ _FIELDS_WITH_OPTION = (
     _F("seed", "seed", "Seed of everything random in the run."),
     _F("cohort_size", "cohort_size", "Devices per round; 0: all that are available."),
     _F("class_names", "class_names", "Names of the classes, with commas; none: their numbers."),
+    _F("compression", "compression", f"Of what devices send: {', '.join(COMPRESSIONS)}."),
     _F("model.architecture", "architecture", "Name of the network."),
     _F("model.channels", "channels", "Channels of the images."),
     _F("model.height", "height", "Height of the images in pixels."),
@@ -169,15 +195,25 @@ _FIELDS_WITH_OPTION = (
     _F("policy.minimum_devices", "minimum_devices", "Devices a round needs to open and to count."),
     _F("policy.deadline_seconds", "deadline_seconds", "When a phase closes with what it has."),
     _F("policy.lease_seconds", "lease_seconds", "How long a silent device may keep a task."),
+    _F(
+        "policy.over_selection",
+        "over_selection",
+        "Devices that are asked, as a factor of --cohort-size; 1: no spares.",
+    ),
+    _F(
+        "policy.task_deadline_seconds",
+        "task_deadline_seconds",
+        "How long a device may work on one task; 0: till the round closes.",
+    ),
 )
 
 FIELDS = (
     *_FIELDS_WITH_OPTION,
     *(
-        RecipeField(f"{method}.{field.name}")
-        for method in METHODS
-        if method not in _PANELS
-        for field in dataclasses.fields(METHODS[method])
+        RecipeField(f"{table}.{field.name}")
+        for table in ("aggregation", "sampling", "eligibility", "asynchronous", *METHODS)
+        if table not in _PANELS
+        for field in dataclasses.fields(_TABLES[table])
     ),
 )
 RECIPE_OPTIONS = [field.option() for field in _FIELDS_WITH_OPTION]

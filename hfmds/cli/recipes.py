@@ -15,11 +15,21 @@ method in a table that has its name; what is not said is the paper's:
     [training]
     learning_rate = 0.005
 
+    [aggregation]               # what becomes of the updates: docs/aggregation.md
+    rule = "trimmed_mean"
+
     [hfmds]
     every_rounds = 20
 
+    [sampling]                  # who is asked, and when a round closes: docs/rounds.md
+    strategy = "by_samples"
+
     [policy]
     minimum_devices = 10
+
+    [eligibility]
+    labels = ["site=north"]
+    require_charging = true
 """
 
 from __future__ import annotations
@@ -30,7 +40,14 @@ from pathlib import Path
 from typing import Any
 
 from hfmds.algorithm.methods.settings import METHODS, Method
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import (
+    AggregationRecipe,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    Sampling,
+    TrainingRecipe,
+)
 from hfmds.cli.recipe_fields import (
     DEFAULT_METHOD,
     DEFAULT_ROUNDS,
@@ -41,7 +58,7 @@ from hfmds.cli.recipe_fields import (
     require_table,
 )
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.wire.types import RoundPolicy, RunSpec
+from hfmds.wire.types import Asynchronous, Eligibility, RoundPolicy, RunSpec
 
 _MOST = 2**31 - 1  # what the contract has room for
 
@@ -79,10 +96,28 @@ def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
         model=model,
         normalisation=Normalisation(**{"mean": middle, "std": middle, **table("normalisation")}),
         training=TrainingRecipe(**table("training")),
+        aggregation=AggregationRecipe(**table("aggregation")),
+        sampling=Sampling(**table("sampling")),
         method=method(**chosen),
         **{"rounds": DEFAULT_ROUNDS, **table("")},
     )
-    return RunSpec(recipe, RoundPolicy(**table("policy")))
+    policy = RoundPolicy(
+        **table("policy"),
+        eligibility=Eligibility(**table("eligibility")),
+        asynchronous=_asynchronous(table("asynchronous")),
+    )
+    return RunSpec(recipe, policy)
+
+
+def _asynchronous(said: Mapping[str, Any]) -> Asynchronous | None:
+    if not said:
+        return None
+    if "buffer_size" not in said:
+        raise ConfigurationError(
+            f"asynchronous.{next(iter(said))} is given, but not asynchronous.buffer_size, the "
+            "number of results that make a round; add it"
+        )
+    return Asynchronous(**said)
 
 
 def _method_named(name: str) -> type[Method]:

@@ -33,8 +33,7 @@ from hfmds.experiments.trials import Trial
 CONFIG, RESULT, MADE, COST = "config.json", "result.json", "made.json", "cost.json"
 CHECKPOINT, FINAL = "checkpoint.safetensors", "final.safetensors"
 
-_WEIGHTS = "weights/"
-_FLEET = "fleet/"
+_WEIGHTS, _SERVER, _FLEET = "weights/", "server/", "fleet/"
 
 Arrays = dict[str, NDArray[np.generic]]
 Record = dict[str, Any]
@@ -91,9 +90,11 @@ class TrialFolder:
     def finish(self, result: Record, made: Record, last: Saved) -> None:
         """Write the result; what was needed to go on is reduced to what is worth keeping."""
         if result["status"] == "done":
-            # Not what devices remember: it may be many models, and nobody goes on from here.
+            # Not what devices and server remember: it may be many models, and nobody goes on from
+            # here.
             pool = {key: value for key, value in last.fleet.items() if key.startswith("pool/")}
-            self._write_arrays(FINAL, replace(last, fleet=pool, rounds=[], seconds=0.0))
+            point = replace(last.checkpoint, server_state={})
+            self._write_arrays(FINAL, Saved(point, pool, rounds=[], seconds=0.0))
         else:  # the last good state, to look at, or to go on from by hand
             self.save(last)
         write_json(self.path / MADE, made)
@@ -120,6 +121,7 @@ class TrialFolder:
     def _write_arrays(self, name: str, saved: Saved) -> None:
         point = saved.checkpoint
         arrays: Arrays = {_WEIGHTS + key: value for key, value in point.weights.items()}
+        arrays |= {_SERVER + key: value for key, value in point.server_state.items()}
         arrays |= {_FLEET + key: value for key, value in saved.fleet.items()}
         state = {
             "round_number": point.round_number,
@@ -143,17 +145,13 @@ class TrialFolder:
                 arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except (FileNotFoundError, SafetensorError):  # broken: as if it were not there
             return None
-        weights: Weights = {
-            key.removeprefix(_WEIGHTS): value.astype(np.float32, copy=False)
-            for key, value in arrays.items()
-            if key.startswith(_WEIGHTS)
-        }
-        fleet = {
-            key.removeprefix(_FLEET): value
-            for key, value in arrays.items()
-            if key.startswith(_FLEET)
-        }
-        checkpoint = Checkpoint(state["round_number"], weights, _pool(state["pool"]))
+        checkpoint = Checkpoint(
+            state["round_number"],
+            _weights(_under(_WEIGHTS, arrays)),
+            _pool(state["pool"]),
+            _weights(_under(_SERVER, arrays)),
+        )
+        fleet = _under(_FLEET, arrays)
         return Saved(checkpoint, fleet, state["rounds"], state["seconds"])
 
     def _read_json(self, name: str) -> Record | None:
@@ -193,6 +191,16 @@ def write_json(path: Path, value: Record) -> None:
     draft = _draft(path)
     draft.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     _move(draft, path)
+
+
+def _under(prefix: str, arrays: Arrays) -> Arrays:
+    return {
+        key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)
+    }
+
+
+def _weights(arrays: Arrays) -> Weights:
+    return {key: value.astype(np.float32, copy=False) for key, value in arrays.items()}
 
 
 def _draft(path: Path) -> Path:

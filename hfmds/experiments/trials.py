@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfmds.algorithm.methods.settings import METHODS
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import (
+    AggregationRecipe,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    Sampling,
+    TrainingRecipe,
+)
 from hfmds.data.splits import SplitSpec
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.experiments.loaded_data import LoadedData
@@ -23,6 +30,11 @@ FORMAT = 1
 """Raise it when the same trial comes to learn something else: stored results are then not used."""
 
 _ID_DIGITS = 16
+_CAME_LATER = {
+    "sampling": Sampling(),
+    "aggregation": AggregationRecipe(),
+    "compression": "none",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,10 @@ class Trial:
         """The trial as JSON knows it."""
         recipe = dataclasses.asdict(self.recipe)
         recipe["method"] = {"name": self.recipe.method.name, **recipe["method"]}
+        # What came later is left out where it is as it always was: so are the ids.
+        for name, default in _CAME_LATER.items():
+            if getattr(self.recipe, name) == default:
+                del recipe[name]
         return {
             "data": {
                 "name": self.data_label,
@@ -90,6 +106,8 @@ def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> 
             training=TrainingRecipe(**section(settings, "training")),
             method=method,
             cohort_size=cohort if cohort < spec.devices else 0,  # 0: all; one id for both
+            aggregation=AggregationRecipe(**section(settings, "aggregation")),
+            compression=str(settings.get("compression", "none")),
         )
     except (InvalidInput, ConfigurationError) as error:
         raise ConfigurationError(f"{where}: {error}") from error

@@ -17,7 +17,7 @@ from types import UnionType
 from typing import Any, get_args, get_type_hints
 
 from hfmds.algorithm.methods.settings import METHODS
-from hfmds.algorithm.recipes import TrainingRecipe
+from hfmds.algorithm.recipes import AggregationRecipe, TrainingRecipe
 from hfmds.data.splits import SplitSpec
 from hfmds.errors import ConfigurationError
 
@@ -45,11 +45,13 @@ KEYS: dict[str, tuple[type, ...]] = {
     "method": (str,),
     "rounds": (int,),
     "cohort_size": (int,),
+    "compression": (str,),
     "model.architecture": (str,),
     "normalisation.mean": (float,),  # of every channel; those of the training images if not set
     "normalisation.std": (float,),
     **_section("split", SplitSpec),
     **_section("training", TrainingRecipe),
+    **_section("aggregation", AggregationRecipe),
     **{key: types for name in METHODS for key, types in _section(name, METHODS[name]).items()},
 }
 """The types of each key's value."""

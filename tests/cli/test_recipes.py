@@ -14,18 +14,25 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, TrainingRecipe
+from hfmds.algorithm.recipes import (
+    AggregationRecipe,
+    ModelSpec,
+    Normalisation,
+    Sampling,
+    TrainingRecipe,
+)
 from hfmds.cli.recipe_fields import FIELDS, RECIPE_OPTIONS
 from hfmds.cli.recipes import spec_from
 from hfmds.errors import ConfigurationError
-from hfmds.wire.types import RoundPolicy
+from hfmds.wire.types import Asynchronous, Eligibility, RoundPolicy
 
 WHOLE = """
 method = "hfmds"
 rounds = 7
 seed = 3
-cohort_size = 4
+cohort_size = 6
 class_names = ["cat", "dog"]
+compression = "fp16"
 
 [model]
 architecture = "paper-cnn"
@@ -46,6 +53,15 @@ momentum = 0.5
 weight_decay = 0.0
 alpha = 0.3
 
+[aggregation]
+rule = "multi_krum"
+hostile_devices = 1
+kept_devices = 2
+clip_norm = 1
+optimiser = "fedavgm"
+server_learning_rate = 0.5
+momentum = 0.25
+
 [hfmds]
 every_rounds = 3
 first_round = 2
@@ -56,10 +72,23 @@ mu = 0.25
 prototype_momentum = 0.75
 matching_weight = 2.0
 
+[sampling]
+strategy = "power_of_choice"
+candidates = 9
+
 [policy]
-minimum_devices = 2
+minimum_devices = 5
 deadline_seconds = 30
 lease_seconds = 10.5
+over_selection = 2
+task_deadline_seconds = 20
+
+[eligibility]
+labels = ["site=north", "model=b"]
+minimum_free_memory_bytes = 1000000
+minimum_samples = 3
+require_charging = true
+require_unmetered = false
 """
 
 
@@ -81,13 +110,26 @@ def test_nothing_said_is_the_papers_hfmds() -> None:
 def test_every_field_can_be_said_in_a_file(tmp_path: Path) -> None:
     spec = spec_from(recipe_file(tmp_path, WHOLE), {})
     recipe = spec.recipe
-    assert (recipe.rounds, recipe.seed, recipe.cohort_size) == (7, 3, 4)
+    assert (recipe.rounds, recipe.seed, recipe.cohort_size) == (7, 3, 6)
     assert recipe.class_names == ("cat", "dog")
     assert recipe.model == ModelSpec("paper-cnn", 1, 20, 24, 2)
     assert recipe.normalisation == Normalisation((0.1,), (1.0,))
     assert recipe.training == TrainingRecipe(5, 2, 1.0, 0.5, 0.0, 0.3)
     assert recipe.method == Hfmds(3, 2, 11, 12, 0.1, 0.25, 0.75, 2.0)
-    assert spec.policy == RoundPolicy(2, 30.0, 10.5)
+    assert recipe.compression == "fp16"
+    assert recipe.aggregation == AggregationRecipe(
+        rule="multi_krum",
+        hostile_devices=1,
+        kept_devices=2,
+        clip_norm=1.0,
+        optimiser="fedavgm",
+        server_learning_rate=0.5,
+        momentum=0.25,
+    )
+    assert recipe.sampling == Sampling("power_of_choice", 9)
+    labels = ("model=b", "site=north")
+    wanted = Eligibility(labels, 1_000_000, 3, require_charging=True)
+    assert spec.policy == RoundPolicy(5, 30.0, 10.5, 2.0, 20.0, wanted)
     assert isinstance(recipe.training.learning_rate, float)
 
 
@@ -100,7 +142,8 @@ def test_every_field_can_be_said_in_an_option_and_wins(tmp_path: Path) -> None:
         "alpha": 0.9,
         "synthetic_images": 5,
         "synthesis_learning_rate": 0.5,
-        "minimum_devices": 3,
+        "minimum_devices": 6,
+        "compression": "int8",
     }
     spec = spec_from(recipe_file(tmp_path, WHOLE), given)
     assert spec.recipe.rounds == 9
@@ -111,7 +154,27 @@ def test_every_field_can_be_said_in_an_option_and_wins(tmp_path: Path) -> None:
     assert spec.recipe.method.samples_per_device == 5
     assert spec.recipe.method.learning_rate == 0.5
     assert spec.recipe.training.learning_rate == 1.0
-    assert spec.policy.minimum_devices == 3
+    assert spec.policy.minimum_devices == 6
+    assert spec.recipe.compression == "int8"
+
+
+def test_asynchronous_rounds_are_said_in_a_table_of_their_own(tmp_path: Path) -> None:
+    text = "[asynchronous]\nbuffer_size = 4\nmax_staleness = 3"
+    spec = spec_from(recipe_file(tmp_path, text), {}, ["asynchronous.staleness_exponent=1"])
+    assert spec.policy.asynchronous == Asynchronous(4, staleness_exponent=1.0, max_staleness=3)
+    with pytest.raises(ConfigurationError, match=r"not asynchronous\.buffer_size"):
+        spec_from(None, {}, ["asynchronous.concurrency=2"])
+
+
+def test_what_is_true_or_false_can_be_set_and_nothing_else_is(tmp_path: Path) -> None:
+    for text, expected in (("true", True), ("false", False)):
+        spec = spec_from(None, {}, [f"eligibility.require_charging={text}"])
+        assert spec.policy.eligibility.require_charging is expected
+    complaint = r"eligibility\.require_charging is .*; it must be true or false"
+    with pytest.raises(ConfigurationError, match=complaint):
+        spec_from(None, {}, ["eligibility.require_charging=1"])
+    with pytest.raises(ConfigurationError, match=complaint):
+        spec_from(recipe_file(tmp_path, "[eligibility]\nrequire_charging = 1"), {})
 
 
 def test_fields_cover_the_types() -> None:
@@ -119,10 +182,15 @@ def test_fields_cover_the_types() -> None:
         "model": ModelSpec,
         "normalisation": Normalisation,
         "training": TrainingRecipe,
+        "aggregation": AggregationRecipe,
+        "sampling": Sampling,
         "policy": RoundPolicy,
+        "eligibility": Eligibility,
+        "asynchronous": Asynchronous,
         **METHODS,
     }
     keys = {f"{table}.{f.name}" for table, kind in tables.items() for f in fields(kind)}
+    keys -= {f"policy.{table}" for table in tables}  # they have tables of their own
     assert keys == {field.key for field in FIELDS if field.table}
     assert len({field.key for field in FIELDS}) == len(FIELDS)
     assert len({option.name for option in RECIPE_OPTIONS}) == len(RECIPE_OPTIONS)
@@ -222,7 +290,7 @@ def test_the_first_refresh_follows_the_interval() -> None:
         ("[fedprox]\nwarmth = 1", r"unknown key fedprox\.warmth; known are fedprox\.mu$"),
         ("training = 1", r"training; it is a table, and its keys are training\.batch_size, "),
         ("[trainnig]", r"recipe.toml: unknown table \[trainnig\]; did you mean \[training\]\?"),
-        ("[xyz]", r"unknown table \[xyz\]; known are model, normalisation, training, policy, "),
+        ("[xyz]", r"unknown table \[xyz\]; known are model, normalisation, training, aggregation, "),
         ("[moon]", r"table \[moon\] is given, but the method is hfmds; .* choose method moon"),
         ("colour = 'red'", "unknown key colour; known are method, rounds"),
         ("rounds = 1.5", "rounds is 1.5; it must be a whole number"),
@@ -258,3 +326,25 @@ def test_wrong_options_are_told() -> None:
         spec_from(None, {"alpha": float("nan")})
     with pytest.raises(ConfigurationError, match="could never close"):
         spec_from(None, {"cohort_size": 2, "minimum_devices": 3})
+
+
+def test_how_updates_are_combined_can_be_set() -> None:
+    said = ["aggregation.rule=trimmed_mean", "aggregation.trimmed_fraction=0.25"]
+    spec = spec_from(None, {"minimum_devices": 4}, said)
+    assert spec.recipe.aggregation == AggregationRecipe(rule="trimmed_mean", trimmed_fraction=0.25)
+    assert spec_from(None, {}).recipe.aggregation == AggregationRecipe()
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("aggregation.rule=mode", "aggregation.rule is 'mode'; it must be one of mean, median"),
+        ("aggregation.momentum=0.5", "aggregation.optimiser is none; leave it out, or choose fed"),
+        ("aggregation.rules=median", r"unknown key aggregation.rules; did you mean .*\.rule\?"),
+        ("aggregation.rule=multi_krum", "policy.minimum_devices is 1, but .* at least 5 devices"),
+        ("compression=zip", "compression is 'zip'; it must be one of none, fp16, int8"),
+    ],
+)
+def test_how_updates_are_combined_is_refused_by_name(setting: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        spec_from(None, {}, [setting])

@@ -76,6 +76,8 @@ def test_an_id_is_of_what_determines_the_result_alone() -> None:
         a_trial(data, method="hfmds"),
         a_trial(data, method="hfmds", hfmds__mu=2),
         a_trial(data, rounds=5),
+        a_trial(data, aggregation__rule="median"),
+        a_trial(data, compression="int8"),
     ]
     assert len({trial.trial_id, *(other.trial_id for other in others)}) == len(others) + 1
 

@@ -13,7 +13,17 @@ from hfmds.experiments.trials import Trial
 from hfmds.experiments.worker import raise_stopped_once
 from tests.experiments.tiny import a_trial, some_data
 
-METHODS = ("fedavg", "moon", "fedgen", "hfmds", "fedgan", "fedmix")
+TRIALS: dict[str, dict[str, object]] = {
+    **{
+        name: {"method": name} for name in ("fedavg", "moon", "fedgen", "hfmds", "fedgan", "fedmix")
+    },
+    # What the server, and each device besides MOON's last model, remember.
+    "with adam and int8": {
+        "method": "moon",
+        "aggregation__optimiser": "fedadam",
+        "compression": "int8",
+    },
+}
 
 
 def run(trial: Trial, results: Path, stop_after: int | None = None, save: float = 0.0) -> bytes:
@@ -50,9 +60,9 @@ def test_a_trial_records_every_round_and_refresh(tmp_path: Path) -> None:
     assert final.fleet["pool/round-4/pixels"].shape == (9, 1, 16, 16)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_stopped_after_any_round_it_ends_the_same(tmp_path: Path, method: str) -> None:
-    trial = a_trial(method=method)
+@pytest.mark.parametrize("name", TRIALS)
+def test_stopped_after_any_round_it_ends_the_same(tmp_path: Path, name: str) -> None:
+    trial = a_trial(**TRIALS[name])
     undisturbed = run(trial, tmp_path / "undisturbed")
     for stop in range(1, trial.recipe.rounds):
         results = tmp_path / str(stop)
