@@ -34,7 +34,7 @@ from hfmds.algorithm.methods.settings import (
     Moon,
 )
 from hfmds.algorithm.parts import classifier_of
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
+from hfmds.algorithm.recipes import AggregationRecipe, ModelSpec, Recipe, TrainingRecipe
 from hfmds.algorithm.types import LabelledImages, RoundResult
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew
@@ -79,9 +79,10 @@ class Experiment:
     def file(self, name: str) -> Path:
         return self.folder / f"{name}.npz"
 
-    def by(self, method: Method, rounds: int) -> Experiment:
+    def by(self, method: Method, rounds: int, **changes: object) -> Experiment:
         """The same by another method."""
-        return replace(self, recipe=replace(self.recipe, method=method, rounds=rounds))
+        recipe = replace(self.recipe, method=method, rounds=rounds)
+        return replace(self, recipe=replace(recipe, **changes))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -161,6 +162,11 @@ def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
 ) -> None:
     assert SMALL.keys() == METHODS.keys()
     experiments = {name: experiment.by(*small) for name, small in SMALL.items()}
+    # What a device keeps of an update beside MOON's memory, and what the server keeps.
+    experiments["int8"] = experiment.by(Moon(), 3, compression="int8")
+    experiments["fp16"] = experiment.by(
+        FedAvg(), 3, compression="fp16", aggregation=AggregationRecipe(optimiser="fedadam")
+    )
     store = programs.store().address("grpc")
     coordinator_program = programs.coordinator(store, experiment.file("held-out"))
     coordinator = coordinator_program.address("grpc")
@@ -188,12 +194,12 @@ def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
     for name, results in expected.items():
         for result, recorded in zip(results, rounds[name], strict=True):
             _same_round(result, recorded)
-    # The methods were all at work: none has learned what another has.
+    # The methods and all else were at work: none has learned what another has.
     learned = {
         encode_weights(classifier_of(results[-1].checkpoint.weights))
         for results in expected.values()
     }
-    assert len(learned) == len(SMALL)
+    assert len(learned) == len(experiments)
     _metrics_tell_of_the_run(coordinator_program)
     assert devices["device-a"].stop() == 0
 
@@ -244,8 +250,13 @@ def test_killing_every_program_in_turn_changes_nothing(
     coordinator_program = programs.coordinator(store, experiment.file("held-out"))
     coordinator = coordinator_program.address("grpc")
     devices = start_devices(programs, experiment, coordinator, store)
-    # Prototypes and MOON's last local model are what a killed device must still know.
-    experiments = {"run": experiment, "moon": experiment.by(Moon(), 4)}
+    # Prototypes, MOON's last local model and what int8 left are what a killed device must still
+    # know, and the server's momentum what a killed coordinator must.
+    momentum = AggregationRecipe(optimiser="fedavgm", momentum=0.5)
+    experiments = {
+        "run": experiment,
+        "moon": experiment.by(Moon(), 4, compression="int8", aggregation=momentum),
+    }
     expected = {name: simulated(one)[-1] for name, one in experiments.items()}
 
     def after(
