@@ -17,7 +17,7 @@ from hfmds.algorithm.recipes import AggregationRecipe
 from hfmds.algorithm.types import Update, Weights
 from hfmds.errors import Diverged, InvalidInput
 
-_STACK_VALUES = 1 << 20  # 4 MiB: a block of every update
+_STACK_VALUES = 1 << 19  # 2 MiB: a block of every update
 
 
 # --- the mean -----------------------------------------------------------------------------------
@@ -125,7 +125,8 @@ def _middle(updates: Sequence[Update], like: Weights, names: Collection[str], en
     kept = len(updates) - 2 * ends
     for block, stack in _stacks(updates, like, names):
         # One row per value: sorting runs of memory is several times as fast as sorting columns.
-        ordered = np.sort(stack.T.copy(), axis=1)
+        ordered = stack.T.copy()
+        ordered.sort(axis=1)
         middle = ordered[:, ends : ends + kept].sum(axis=1, dtype=np.float64)
         draft.write(block, middle / kept)
     return draft.finish()
@@ -178,7 +179,7 @@ def squared_distances(
         # the same on all devices, the difference would be lost.
         before = np.empty(len(block), np.float32)
         read_block(like, block, before)
-        changes = stack.astype(np.float64) - before
+        changes = np.subtract(stack, before, dtype=np.float64)
         products += changes @ changes.T
     own = products.diagonal()
     return np.maximum(own[:, None] + own[None, :] - 2 * products, 0)

@@ -7,16 +7,21 @@ weights, in float32, part of the checkpoint: a resumed run goes on to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmds.algorithm.blocks import blocks_of, read_block
 from hfmds.algorithm.recipes import AggregationRecipe
 from hfmds.algorithm.types import Weights
 from hfmds.errors import Diverged
 
-_VELOCITY, _FIRST_MOMENT, _SECOND_MOMENT = "velocity/", "first_moment/", "second_moment/"
+Memories: TypeAlias = Mapping[str, NDArray[np.float32]]
+"""What is remembered of a block of a weight, to be changed in place."""
+
+_VELOCITY, _FIRST_MOMENT, _SECOND_MOMENT = "velocity", "first_moment", "second_moment"
 
 
 def server_step(
@@ -26,63 +31,65 @@ def server_step(
     learned: Collection[str],
     state: Weights,
 ) -> tuple[Weights, Weights]:
-    """w^{t+1} and the optimiser's new state; what is not learned is taken as it was combined."""
+    """w^{t+1} and the optimiser's new state; what is not learned is taken as it was combined.
+
+    The arrays of what is learned in `combined` become those of w^{t+1}; `state` stays as it is, for
+    a round may be replayed.
+    """
     if settings.optimiser == "none":
         return combined, {}
-    step = _fedavgm if settings.optimiser == "fedavgm" else _fedadam
-    weights = dict(combined)
+    if settings.optimiser == "fedavgm":
+        step, first = _fedavgm, {_VELOCITY: 0.0}
+    else:
+        # v begins at tau^2, the least that Reddi et al. allow.
+        step, first = _fedadam, {_FIRST_MOMENT: 0.0, _SECOND_MOMENT: settings.tau**2}
     remembered = {name: state[name] for name in state}  # also of weights not trained in this round
     for name in learned:
-        start = np.asarray(before[name], np.float64)
-        moved = start + step(settings, name, combined[name] - start, remembered)
-        with np.errstate(over="ignore"):  # it is looked for here
-            weights[name] = moved.astype(np.float32)
-        if not np.isfinite(weights[name]).all():
+        for what, value in first.items():
+            key = f"{what}/{name}"
+            earlier = remembered.get(key, np.full(combined[name].shape, value, np.float32))
+            remembered[key] = np.array(earlier)
+    for block in blocks_of(combined, learned):
+        here = slice(block.start, block.stop)
+        values = combined[block.name].reshape(-1)[here]
+        memories = {w: remembered[f"{w}/{block.name}"].reshape(-1)[here] for w in first}
+        old = np.empty(len(block), np.float32)
+        read_block(before, block, old)
+        change = np.subtract(values, old, dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # looked for below
+            values[...] = old + step(settings, change, memories)
+        if not np.isfinite(values).all():
             raise Diverged(
-                f"the server's step of {settings.optimiser} left the finite numbers in {name!r}; "
-                "lower aggregation.server_learning_rate"
+                f"the server's step of {settings.optimiser} left the finite numbers in "
+                f"{block.name!r}; lower aggregation.server_learning_rate"
             )
-    return weights, remembered
+    return combined, remembered
 
 
 def _fedavgm(
-    settings: AggregationRecipe,
-    name: str,
-    change: NDArray[np.float64],
-    state: dict[str, NDArray[np.float32]],
+    settings: AggregationRecipe, change: NDArray[np.float64], memories: Memories
 ) -> NDArray[np.float64]:
     """FedAvgM (Hsu, Qi, Brown, 2019): v <- beta v + change; the step is eta v."""
-    velocity = settings.momentum * _remembered(state, _VELOCITY + name, change, 0.0) + change
-    return settings.learning_rate * _remember(state, _VELOCITY + name, velocity)
+    velocity = _remember(memories[_VELOCITY], settings.momentum, 1.0, change)
+    return settings.learning_rate * velocity
 
 
 def _fedadam(
-    settings: AggregationRecipe,
-    name: str,
-    change: NDArray[np.float64],
-    state: dict[str, NDArray[np.float32]],
+    settings: AggregationRecipe, change: NDArray[np.float64], memories: Memories
 ) -> NDArray[np.float64]:
-    """FedAdam (Reddi et al., 2021): the step is eta m / (sqrt(v) + tau)."""
-    # As in their Algorithm 2: no correction of the bias that Adam itself has, and v begins at
-    # tau^2, the least they allow.
-    m = _remembered(state, _FIRST_MOMENT + name, change, 0.0)
-    v = _remembered(state, _SECOND_MOMENT + name, change, settings.tau**2)
-    m = _remember(state, _FIRST_MOMENT + name, settings.beta1 * m + (1 - settings.beta1) * change)
-    v = _remember(
-        state, _SECOND_MOMENT + name, settings.beta2 * v + (1 - settings.beta2) * change**2
-    )
+    """FedAdam (Reddi et al., 2021): the step is eta m / (sqrt(v) + tau).
+
+    As in their Algorithm 2 without the correction of the bias that Adam itself has.
+    """
+    beta1, beta2 = settings.beta1, settings.beta2
+    m = _remember(memories[_FIRST_MOMENT], beta1, 1 - beta1, change)
+    v = _remember(memories[_SECOND_MOMENT], beta2, 1 - beta2, change**2)
     return settings.learning_rate * m / (np.sqrt(v) + settings.tau)
 
 
-def _remembered(
-    state: dict[str, NDArray[np.float32]], name: str, like: NDArray[np.float64], first: float
-) -> NDArray[np.float64]:
-    return state[name].astype(np.float64) if name in state else np.full(like.shape, first)
-
-
 def _remember(
-    state: dict[str, NDArray[np.float32]], name: str, value: NDArray[np.float64]
+    memory: NDArray[np.float32], keep: float, take: float, new: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Keep a value, and go on with what was kept: a resumed run knows no more than that."""
-    state[name] = np.asarray(value, np.float32)
-    return state[name].astype(np.float64)
+    """memory <- keep * memory + take * new; then what is kept: a resumed run knows no more."""
+    memory[...] = keep * memory.astype(np.float64) + take * new
+    return memory.astype(np.float64)

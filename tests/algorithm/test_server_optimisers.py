@@ -95,8 +95,12 @@ def test_the_state_that_is_kept_is_all_that_counts() -> None:
     sent = [Update("d1", {"a": np.float32(1.1) * like["a"]}, 1, 0.0)]
     first = combine(settings, like, sent, ["a"])
     carried = {n: array.copy() for n, array in first.server_state.items()}
+    kept = {n: array.copy() for n, array in first.weights.items()}
     assert all(array.dtype == np.float32 for array in carried.values())
     on = combine(settings, first.weights, sent, ["a"], server_state=first.server_state)
     again = combine(settings, first.weights, sent, ["a"], server_state=carried)
     assert_same(on.weights, again.weights)
     assert_same(on.server_state, again.server_state)
+    # A step changes neither the state nor the weights it began at: a round may be replayed.
+    assert_same(first.server_state, carried)
+    assert_same(first.weights, kept)

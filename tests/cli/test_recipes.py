@@ -290,7 +290,7 @@ def test_the_first_refresh_follows_the_interval() -> None:
         ("[fedprox]\nwarmth = 1", r"unknown key fedprox\.warmth; known are fedprox\.mu$"),
         ("training = 1", r"training; it is a table, and its keys are training\.batch_size, "),
         ("[trainnig]", r"recipe.toml: unknown table \[trainnig\]; did you mean \[training\]\?"),
-        ("[xyz]", r"unknown table \[xyz\]; known are model, normalisation, training, aggregation, "),
+        ("[xyz]", r"unknown table \[xyz\]; known are model, normalisation, training, aggreg"),
         ("[moon]", r"table \[moon\] is given, but the method is hfmds; .* choose method moon"),
         ("colour = 'red'", "unknown key colour; known are method, rounds"),
         ("rounds = 1.5", "rounds is 1.5; it must be a whole number"),
