@@ -6,8 +6,6 @@ result does to its round is in `counting`.
 
 from __future__ import annotations
 
-import threading
-
 from sqlalchemy import Engine, case, func, select, update
 from sqlalchemy.orm import Session
 
@@ -38,9 +36,6 @@ class TaskRecords:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # Results that come at once would read and change the same count, and on a database with
-        # many writers all but one would have to be tried again.
-        self._accepting = threading.Lock()
 
     def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
         """The device's next task, leased: the one it holds already, else the oldest assigned.
@@ -111,7 +106,7 @@ class TaskRecords:
         self, device_id: str, task_id: str, result: Digest, report: bytes, now: float
     ) -> bool:
         """Count a result, once; true if the same one had been accepted before."""
-        with self._accepting, transaction(self._engine) as session:
+        with transaction(self._engine) as session:
             row = _own_task(session, device_id, task_id)
             if row.state == TaskState.ACCEPTED.name:
                 if row.result_sha256 != result.sha256:
