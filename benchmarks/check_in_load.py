@@ -169,7 +169,8 @@ def print_table(peak: Peak, found: list[Found], by_second: list[float], server: 
         else "never",
         "server memory, now / most": f"{seen.rss_bytes / MEGABYTE:.0f} / "
         f"{seen.peak_rss_bytes / MEGABYTE:.0f} MB",
-        "server CPU": f"{sum(by_second):.0f} s in all, {max(by_second):.2f} in the busiest second",
+        "server CPU": f"{sum(by_second):.0f} s in all, {max(by_second):.2f} in the busiest second, "
+        f"{1e3 * sum(by_second) / len(latencies):.1f} ms per check-in",
         "clients' share of a processor": ", ".join(f"{share:.2f}" for share in clients),
     }
     show("| | |\n|---|---|")

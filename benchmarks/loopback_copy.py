@@ -30,7 +30,8 @@ _SERVICE = "benchmark.Copy"
 class LoopbackCopy:
     """The server, as its clients use it."""
 
-    def __init__(self, address: str, size_bytes: int) -> None:
+    def __init__(self, pid: int, address: str, size_bytes: int) -> None:
+        self.pid = pid
         self._address = address
         self._size_bytes = size_bytes
 
@@ -72,7 +73,8 @@ def loopback_copy(size_bytes: int) -> Iterator[LoopbackCopy]:
         )
         process.start()
         try:
-            yield LoopbackCopy(line.recv(), size_bytes)
+            assert process.pid is not None
+            yield LoopbackCopy(process.pid, line.recv(), size_bytes)
         finally:
             process.terminate()
             process.join()

@@ -8,8 +8,10 @@ same moment of the next round. Beside it, in the same run and in turns with it: 
 as many devices at once, through plain gRPC to memory (the limit, loopback_copy.py), and the same
 with each upload hashed and synced to disk (what durability alone costs).
 
-The first table has medians. The second shows, for one number of devices, where a round's time goes
-as the devices see it; the third the coordinator's own steps (timed_coordinator.py), per round.
+The first table has medians, and the processor time of either server in a round, which says more
+than the clock when others use the machine. The second shows, for one number of devices, where a
+round's time goes as the devices see it; the third the coordinator's own steps
+(timed_coordinator.py), per round.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Seconds:
     durable: list[float] = field(default_factory=list)
     steps: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     server_cpu: list[float] = field(default_factory=list)
+    copying_cpu: list[float] = field(default_factory=list)
 
     def add(self, tasks: Sequence[TaskTimes]) -> None:
         """Take the times of a run."""
@@ -82,8 +85,11 @@ async def measure(
             cpu = usage(coordinator.pid).cpu_seconds - before
             seconds.server_cpu.append(cpu / spec.recipe.rounds)
             seconds.add(tasks)
+            before = usage(limit.pid).cpu_seconds
             for _ in range(rounds):
                 seconds.copying.append(await limit.round(count, durable=False))
+            seconds.copying_cpu.append((usage(limit.pid).cpu_seconds - before) / rounds)
+            for _ in range(rounds):
                 seconds.durable.append(await limit.round(count, durable=True))
             tell(
                 f"pass {number + 1}/{passes}, {count} devices: round {median(seconds.ours):.3f} s, "
@@ -109,14 +115,15 @@ def print_tables(
     """The three tables, as Markdown."""
     show(
         "| devices | round, s | plain gRPC copying, s | ratio | copying + sync, s | ratio "
-        "| coordinator CPU, s |"
+        "| CPU of the coordinator, s | CPU of the copying server, s |"
     )
-    show("|---|---|---|---|---|---|---|")
+    show("|---|---|---|---|---|---|---|---|")
     for count, s in found.items():
         ours, copying, durable = median(s.ours), median(s.copying), median(s.durable)
         show(
             f"| {count} | {ours:.3f} | {copying:.3f} | {ours / copying:.1f}x "
-            f"| {durable:.3f} | {ours / durable:.1f}x | {median(s.server_cpu):.3f} |"
+            f"| {durable:.3f} | {ours / durable:.1f}x | {median(s.server_cpu):.2f} "
+            f"| {median(s.copying_cpu):.2f} |"
         )
     shown = found.get(timed_devices) or found[max(found)]
     show(f"\n| with {timed_devices} devices, as they see it | median, ms |\n|---|---|")
