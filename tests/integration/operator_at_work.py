@@ -1,0 +1,98 @@
+"""An operator who bears with a coordinator that is killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from hfmds.digest import Digest, digest_of
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.types import Device, Run, RunSpec, RunState
+from tests.integration.scripted_devices import patience, peer
+
+_LOOK_SECONDS = 0.03
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: all that must not depend on who was killed when."""
+
+    cohorts: tuple[tuple[str, ...], ...]  # by round
+    pools: tuple[int, ...]  # images in the pool, by round
+    models: tuple[Digest, ...]  # by round
+
+
+class Operator:
+    """Every call is repeated until it is answered."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+        self._persist = patience("coordinator").call
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, coordinator: str) -> AsyncIterator[Operator]:
+        """One at work with the coordinator at this address."""
+        admin = AdminClient(peer("coordinator", coordinator))
+        try:
+            yield cls(admin)
+        finally:
+            await admin.close()
+
+    async def create(self, spec: RunSpec, run_id: str = "run") -> None:
+        await self._persist(self._admin.create_run, spec, run_id)
+
+    async def cancel(self, run_id: str) -> None:
+        await self._persist(self._admin.cancel_run, run_id)
+
+    async def resume(self) -> None:
+        await self._persist(self._admin.resume_run, "run")
+
+    async def run(self, run_id: str = "run") -> Run:
+        return await self._persist(self._admin.get_run, run_id)
+
+    async def until_paused(self) -> str:
+        """The reason why the run is paused, when it is."""
+        while (run := await self.run()).state is RunState.RUNNING:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        assert run.state is RunState.PAUSED, run
+        return run.state_reason
+
+    async def until(self, so: Callable[[], bool]) -> None:
+        """Wait for something else than the run, which must go on meanwhile."""
+        while not so():
+            await self._require_going_on()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def until_seen(self, device_id: str, so: Callable[[Device], bool]) -> None:
+        """Wait until the coordinator says so of a device."""
+        while not any(d.device_id == device_id and so(d) for d in await self.devices()):
+            await self._require_going_on()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def devices(self) -> tuple[Device, ...]:
+        return await self._persist(self._admin.list_devices)
+
+    async def outcome(self) -> Outcome:
+        """What the run came to, once it is completed."""
+        while await self._require_going_on() is not RunState.COMPLETED:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        return await self._persist(self._look)
+
+    async def _require_going_on(self) -> RunState:
+        run = await self.run()
+        assert run.state in (RunState.RUNNING, RunState.COMPLETED), f"{run.state_reason} ({run})"
+        return run.state
+
+    async def _look(self) -> Outcome:
+        rounds, models = await self._admin.list_rounds("run"), []
+        for completed in rounds:
+            chunks = self._admin.download_model("run", completed.number)
+            models.append(digest_of(b"".join([chunk async for chunk in chunks])))
+        return Outcome(
+            cohorts=tuple(completed.device_ids for completed in rounds),
+            pools=tuple(completed.pool.samples if completed.pool else 0 for completed in rounds),
+            models=tuple(models),
+        )

@@ -1,0 +1,194 @@
+"""Programs that are started again whenever they are killed, for tests that kill them.
+
+`Launcher` is this end of `tests.integration.crashing`, which makes the processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from tests.integration.crash_points import REPOSITORY, CrashPoint, Journal
+
+_LOOK_SECONDS = 0.01
+
+
+class Launcher:
+    """Makes processes; they end with it."""
+
+    def __init__(self) -> None:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.crashing"],
+            cwd=REPOSITORY,
+            env={**inherited, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """End all processes."""
+        self._process.communicate(timeout=30)
+
+    def start(
+        self,
+        program: str,
+        settings: dict[str, str],
+        log: Path,
+        journal: Path,
+        point: CrashPoint | None,
+    ) -> int:
+        """Start a program with these HFMDS_ settings; the process's id."""
+        order = {
+            "program": program,
+            "environment": {f"HFMDS_{key.upper()}": value for key, value in settings.items()},
+            "log": str(log),
+            "journal": str(journal),
+            "point": dataclasses.asdict(point) if point else None,
+        }
+        return self._order("start", order)
+
+    def kill(self, process: int) -> None:
+        """Kill a process; returns when it is gone."""
+        self._order("kill", process)
+
+    def is_alive(self, process: int) -> bool:
+        return bool(self._order("alive", process))
+
+    def _order(self, what: str, argument: Any) -> int:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({what: argument}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+class Supervised:
+    """One program on a folder, killed at a point, if one is given, and then started again."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        program: str,
+        folder: Path,
+        point: CrashPoint | None = None,
+        **settings: str,
+    ) -> None:
+        self.address = ""  # known once it is ready
+        self._launcher = launcher
+        self._program = program
+        self._folder = folder
+        self._point = point
+        self._again = False
+        self._address_file = folder / f"{program}.json"
+        self._settings = {
+            "address_file": str(self._address_file),
+            "log_format": "json",
+            "metrics_listen": "127.0.0.1:0",
+            **settings,
+        }
+
+    @property
+    def log(self) -> Path:
+        return self._folder / f"{self._program}.log"
+
+    @property
+    def journal(self) -> Journal:
+        """What it did until it was killed, or until now."""
+        return Journal.read(self._journal_file("first"))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Inside, it is up, but for the moments between its death and its next start."""
+        self._process = self._launch()
+        try:
+            await self._until_ready()
+            if "listen" in self._settings:
+                self._settings["listen"] = self.address  # its successor is found at the same place
+            async with _beside(self._keep_up()):
+                yield
+        finally:
+            self._launcher.kill(self._process)
+
+    def _launch(self) -> int:
+        return self._launcher.start(
+            self._program,
+            self._settings,
+            self.log,
+            self._journal_file("second" if self._again else "first"),
+            None if self._again else self._point,
+        )
+
+    async def _until_ready(self) -> None:
+        while not self._address_file.exists():
+            self._look_after()
+            await asyncio.sleep(_LOOK_SECONDS)
+        self.address = json.loads(self._address_file.read_text()).get("grpc", "")
+
+    async def _keep_up(self) -> NoReturn:
+        while True:
+            self._look_after()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _look_after(self) -> None:
+        """Start it again if it was killed at its point; any other end is an error."""
+        if self._launcher.is_alive(self._process):
+            return
+        killed = self.journal.killed and not self._again
+        assert killed, f"{self._program} ended by itself:\n{self.log.read_text()}"
+        self._again = True
+        self._address_file.unlink(missing_ok=True)
+        self._process = self._launch()
+
+    def _journal_file(self, which: str) -> Path:
+        return self._folder / f"{self._program}-{which}.journal"
+
+
+@asynccontextmanager
+async def servers(
+    launcher: Launcher,
+    folder: Path,
+    points: Mapping[str, CrashPoint] = MappingProxyType({}),
+    **settings: str,
+) -> AsyncIterator[tuple[Supervised, Supervised]]:
+    """The coordinator and the store, on a folder; `points` says where each is killed, if at all."""
+
+    def program(name: str, **its_own: str) -> Supervised:
+        where = {"data_dir": str(folder / f"{name}-data"), "listen": "127.0.0.1:0"}
+        return Supervised(launcher, name, folder, points.get(name), **where, **settings, **its_own)
+
+    store = program("synthesis_store")
+    async with store.running():
+        coordinator = program("coordinator", store=store.address)
+        async with coordinator.running():
+            yield coordinator, store
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, NoReturn]) -> AsyncIterator[None]:
+    """Do endless work while inside; its failure ends what is inside, and is what is raised."""
+    inside, working = asyncio.current_task(), asyncio.create_task(work)
+
+    def end_inside(ended: asyncio.Task[NoReturn]) -> None:
+        if inside and not ended.cancelled():
+            inside.cancel()
+
+    working.add_done_callback(end_inside)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if working.done():
+            working.result()
+        raise
+    finally:
+        working.cancel()
