@@ -1,0 +1,54 @@
+"""A database server that is stopped or killed under the programs' hands costs nothing but time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from hfmds.storage.database import open_database
+from hfmds.storage.migrations import Schema
+from tests.integration.operator_at_work import Outcome
+from tests.integration.scripted_devices import Call
+from tests.integration.stage import TASKS, stage, undisturbed
+from tests.integration.supervision import Launcher
+from tests.servers.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_the_database_server_is_restarted_during_every_task(
+    launcher: Launcher,
+    tmp_path: Path,
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    signum: signal.Signals,
+) -> None:
+    (tmp_path / "undisturbed").mkdir()
+    expected = undisturbed(launcher, tmp_path / "undisturbed")  # on SQLite
+    engine = open_database(postgres_url)
+    for program in ("coordinator", "synthesis_store"):
+        Schema(program).upgrade(engine)
+    engine.dispose()
+    restarted: set[str] = set()
+
+    async def restart_meanwhile(call: Call) -> object:
+        """Hand each task in while the server goes down and comes up again."""
+        if not call.method.startswith("submit") or call.args[0] in restarted:
+            return await call()
+        restarted.add(call.args[0])
+        restarting = asyncio.create_task(asyncio.to_thread(postgres_server.restart, signum))
+        try:
+            return await call()
+        finally:
+            await restarting
+
+    async def play() -> Outcome:
+        async with stage(launcher, tmp_path, database_url=postgres_url) as on:
+            return await on.outcome(on.device("a", restart_meanwhile), on.device("b"))
+
+    assert asyncio.run(play()) == expected
+    assert len(restarted) == TASKS
