@@ -55,15 +55,25 @@ DEVICE_STATE_WORKING: DeviceState
 DEVICE_STATE_AWAY: DeviceState
 
 class RunSpec(_message.Message):
-    __slots__ = ("recipe", "policy")
+    __slots__ = ("recipe", "policy", "start_from")
     RECIPE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    START_FROM_FIELD_NUMBER: _ClassVar[int]
     recipe: _common_pb2.Recipe
     policy: RoundPolicy
-    def __init__(self, recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., policy: _Optional[_Union[RoundPolicy, _Mapping]] = ...) -> None: ...
+    start_from: ModelVersion
+    def __init__(self, recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., policy: _Optional[_Union[RoundPolicy, _Mapping]] = ..., start_from: _Optional[_Union[ModelVersion, _Mapping]] = ...) -> None: ...
+
+class ModelVersion(_message.Message):
+    __slots__ = ("run_id", "round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    round: int
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
 
 class RoundPolicy(_message.Message):
-    __slots__ = ("minimum_devices", "deadline_seconds", "lease_seconds", "over_selection", "task_deadline_seconds", "eligibility", "asynchronous")
+    __slots__ = ("minimum_devices", "deadline_seconds", "lease_seconds", "over_selection", "task_deadline_seconds", "eligibility", "asynchronous", "evaluation", "early_stop", "retention")
     MINIMUM_DEVICES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +81,9 @@ class RoundPolicy(_message.Message):
     TASK_DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_FIELD_NUMBER: _ClassVar[int]
     ASYNCHRONOUS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOP_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
     minimum_devices: int
     deadline_seconds: float
     lease_seconds: float
@@ -78,7 +91,34 @@ class RoundPolicy(_message.Message):
     task_deadline_seconds: float
     eligibility: Eligibility
     asynchronous: Asynchronous
-    def __init__(self, minimum_devices: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., over_selection: _Optional[float] = ..., task_deadline_seconds: _Optional[float] = ..., eligibility: _Optional[_Union[Eligibility, _Mapping]] = ..., asynchronous: _Optional[_Union[Asynchronous, _Mapping]] = ...) -> None: ...
+    evaluation: EvaluationByDevices
+    early_stop: EarlyStop
+    retention: Retention
+    def __init__(self, minimum_devices: _Optional[int] = ..., deadline_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., over_selection: _Optional[float] = ..., task_deadline_seconds: _Optional[float] = ..., eligibility: _Optional[_Union[Eligibility, _Mapping]] = ..., asynchronous: _Optional[_Union[Asynchronous, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationByDevices, _Mapping]] = ..., early_stop: _Optional[_Union[EarlyStop, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ...) -> None: ...
+
+class EvaluationByDevices(_message.Message):
+    __slots__ = ("devices", "every_rounds")
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    EVERY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    devices: int
+    every_rounds: int
+    def __init__(self, devices: _Optional[int] = ..., every_rounds: _Optional[int] = ...) -> None: ...
+
+class EarlyStop(_message.Message):
+    __slots__ = ("patience_rounds", "min_improvement")
+    PATIENCE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    MIN_IMPROVEMENT_FIELD_NUMBER: _ClassVar[int]
+    patience_rounds: int
+    min_improvement: float
+    def __init__(self, patience_rounds: _Optional[int] = ..., min_improvement: _Optional[float] = ...) -> None: ...
+
+class Retention(_message.Message):
+    __slots__ = ("keep_last", "keep_every")
+    KEEP_LAST_FIELD_NUMBER: _ClassVar[int]
+    KEEP_EVERY_FIELD_NUMBER: _ClassVar[int]
+    keep_last: int
+    keep_every: int
+    def __init__(self, keep_last: _Optional[int] = ..., keep_every: _Optional[int] = ...) -> None: ...
 
 class Eligibility(_message.Message):
     __slots__ = ("labels", "minimum_free_memory_bytes", "minimum_samples", "require_charging", "require_unmetered")
@@ -126,7 +166,7 @@ class Progress(_message.Message):
     def __init__(self, round: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., done: _Optional[int] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("run_id", "spec", "state", "state_reason", "created_at", "progress", "completed_rounds", "last_round")
+    __slots__ = ("run_id", "spec", "state", "state_reason", "created_at", "progress", "completed_rounds", "last_round", "best_round")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +175,7 @@ class Run(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     spec: RunSpec
     state: RunState
@@ -143,10 +184,11 @@ class Run(_message.Message):
     progress: Progress
     completed_rounds: int
     last_round: Round
-    def __init__(self, run_id: _Optional[str] = ..., spec: _Optional[_Union[RunSpec, _Mapping]] = ..., state: _Optional[_Union[RunState, str]] = ..., state_reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., completed_rounds: _Optional[int] = ..., last_round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
+    best_round: int
+    def __init__(self, run_id: _Optional[str] = ..., spec: _Optional[_Union[RunSpec, _Mapping]] = ..., state: _Optional[_Union[RunState, str]] = ..., state_reason: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., completed_rounds: _Optional[int] = ..., last_round: _Optional[_Union[Round, _Mapping]] = ..., best_round: _Optional[int] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "device_ids", "weights", "training_loss", "evaluation", "refreshed", "pool", "traffic", "duration_seconds", "staleness", "server_state")
+    __slots__ = ("round", "device_ids", "weights", "training_loss", "evaluation", "refreshed", "pool", "traffic", "duration_seconds", "staleness", "server_state", "device_evaluation", "model_dropped")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DEVICE_IDS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +200,8 @@ class Round(_message.Message):
     DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     SERVER_STATE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DROPPED_FIELD_NUMBER: _ClassVar[int]
     round: int
     device_ids: _containers.RepeatedScalarFieldContainer[str]
     weights: _common_pb2.Digest
@@ -169,7 +213,21 @@ class Round(_message.Message):
     duration_seconds: float
     staleness: Staleness
     server_state: _common_pb2.Digest
-    def __init__(self, round: _Optional[int] = ..., device_ids: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., training_loss: _Optional[float] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., refreshed: _Optional[bool] = ..., pool: _Optional[_Union[PoolSummary, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., duration_seconds: _Optional[float] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., server_state: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ...) -> None: ...
+    device_evaluation: DeviceEvaluation
+    model_dropped: bool
+    def __init__(self, round: _Optional[int] = ..., device_ids: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., training_loss: _Optional[float] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., refreshed: _Optional[bool] = ..., pool: _Optional[_Union[PoolSummary, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., duration_seconds: _Optional[float] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., server_state: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., device_evaluation: _Optional[_Union[DeviceEvaluation, _Mapping]] = ..., model_dropped: _Optional[bool] = ...) -> None: ...
+
+class DeviceEvaluation(_message.Message):
+    __slots__ = ("accuracy", "loss", "samples", "devices")
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    accuracy: float
+    loss: float
+    samples: int
+    devices: int
+    def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., devices: _Optional[int] = ...) -> None: ...
 
 class Staleness(_message.Message):
     __slots__ = ("mean", "maximum")

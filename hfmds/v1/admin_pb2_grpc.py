@@ -103,8 +103,9 @@ class AdminServiceServicer:
         """Creates a run; it starts by itself as soon as enough devices are available.
 
         Idempotency key: run_id. The same id with the same specification is answered with the existing run.
-        Status: INVALID_ARGUMENT a recipe out of its limits, with the field named; ALREADY_EXISTS the id is
-        taken by a run with another specification.
+        Status: INVALID_ARGUMENT a recipe out of its limits, with the field named, or a model to start from that does not fit
+        it; ALREADY_EXISTS the id is taken by a run with another specification; NOT_FOUND there is no such model to start
+        from, or not any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,7 +179,8 @@ class AdminServiceServicer:
     def DownloadModel(self, request, context):
         """Streams the model after a round as safetensors, from an offset to the end, in chunks of about 1 MiB; its
         digest is `Round.weights`. Effect: none.
-        Status: NOT_FOUND unknown run, or a round that is not completed; INVALID_ARGUMENT an offset outside.
+        Status: NOT_FOUND unknown run, a round that is not completed, or one whose model is not kept any more (the message
+        says which are); INVALID_ARGUMENT an offset outside.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

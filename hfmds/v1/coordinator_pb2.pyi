@@ -55,7 +55,7 @@ class CheckInResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry_later: _Optional[_Union[RetryLater, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task_id", "run_id", "round", "lease_seconds", "recipe", "seed", "weights", "train", "synthesise", "run_uid")
+    __slots__ = ("task_id", "run_id", "round", "lease_seconds", "recipe", "seed", "weights", "train", "synthesise", "evaluate", "run_uid")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class Assignment(_message.Message):
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     TRAIN_FIELD_NUMBER: _ClassVar[int]
     SYNTHESISE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
     RUN_UID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     run_id: str
@@ -75,8 +76,9 @@ class Assignment(_message.Message):
     weights: _common_pb2.Digest
     train: TrainWork
     synthesise: SynthesiseWork
+    evaluate: EvaluateWork
     run_uid: str
-    def __init__(self, task_id: _Optional[str] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., seed: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., train: _Optional[_Union[TrainWork, _Mapping]] = ..., synthesise: _Optional[_Union[SynthesiseWork, _Mapping]] = ..., run_uid: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., seed: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., train: _Optional[_Union[TrainWork, _Mapping]] = ..., synthesise: _Optional[_Union[SynthesiseWork, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateWork, _Mapping]] = ..., run_uid: _Optional[str] = ...) -> None: ...
 
 class TrainWork(_message.Message):
     __slots__ = ("snapshot_id",)
@@ -89,6 +91,10 @@ class SynthesiseWork(_message.Message):
     POOL_ID_FIELD_NUMBER: _ClassVar[int]
     pool_id: str
     def __init__(self, pool_id: _Optional[str] = ...) -> None: ...
+
+class EvaluateWork(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class RetryLater(_message.Message):
     __slots__ = ("after_seconds", "reason")
@@ -225,6 +231,26 @@ class SubmitSynthesisRequest(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., batch: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ..., synthetic_accuracy: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., synthesis_seconds: _Optional[float] = ..., accuracy_not_measured: _Optional[bool] = ...) -> None: ...
 
 class SubmitSynthesisResponse(_message.Message):
+    __slots__ = ("already_accepted",)
+    ALREADY_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    already_accepted: bool
+    def __init__(self, already_accepted: _Optional[bool] = ...) -> None: ...
+
+class SubmitEvaluationRequest(_message.Message):
+    __slots__ = ("device_id", "task_id", "evaluation", "traffic", "evaluation_seconds")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    task_id: str
+    evaluation: _common_pb2.Evaluation
+    traffic: _common_pb2.Traffic
+    evaluation_seconds: float
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., evaluation_seconds: _Optional[float] = ...) -> None: ...
+
+class SubmitEvaluationResponse(_message.Message):
     __slots__ = ("already_accepted",)
     ALREADY_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     already_accepted: bool

@@ -36,6 +36,7 @@ class CoordinatorServiceStub:
     RenewLease, every third of the lease, while it trains or synthesises
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
+    evaluate:   SubmitEvaluation
     CheckIn -> ...
     Leave, when it stops
 
@@ -97,6 +98,11 @@ class CoordinatorServiceStub:
                 request_serializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitSynthesisRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitSynthesisResponse.FromString,
                 _registered_method=True)
+        self.SubmitEvaluation = channel.unary_unary(
+                '/hfmds.v1.CoordinatorService/SubmitEvaluation',
+                request_serializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitEvaluationRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitEvaluationResponse.FromString,
+                _registered_method=True)
         self.ReportFailure = channel.unary_unary(
                 '/hfmds.v1.CoordinatorService/ReportFailure',
                 request_serializer=hfmds_dot_v1_dot_coordinator__pb2.ReportFailureRequest.SerializeToString,
@@ -120,6 +126,7 @@ class CoordinatorServiceServicer:
     RenewLease, every third of the lease, while it trains or synthesises
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
+    evaluate:   SubmitEvaluation
     CheckIn -> ...
     Leave, when it stops
 
@@ -222,6 +229,16 @@ class CoordinatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitEvaluation(self, request, context):
+        """Reports how the task's model does on the device's own data.
+
+        Idempotency key: task_id. The same numbers again are answered OK with `already_accepted`.
+        Status: as SubmitUpdate; INVALID_ARGUMENT numbers out of their range.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportFailure(self, request, context):
         """Gives a task up, with the reason. The round does not wait for this device any longer.
 
@@ -281,6 +298,11 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitSynthesisRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitSynthesisResponse.SerializeToString,
             ),
+            'SubmitEvaluation': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitEvaluation,
+                    request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitEvaluationRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitEvaluationResponse.SerializeToString,
+            ),
             'ReportFailure': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportFailure,
                     request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.ReportFailureRequest.FromString,
@@ -310,6 +332,7 @@ class CoordinatorService:
     RenewLease, every third of the lease, while it trains or synthesises
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
+    evaluate:   SubmitEvaluation
     CheckIn -> ...
     Leave, when it stops
 
@@ -509,6 +532,33 @@ class CoordinatorService:
             '/hfmds.v1.CoordinatorService/SubmitSynthesis',
             hfmds_dot_v1_dot_coordinator__pb2.SubmitSynthesisRequest.SerializeToString,
             hfmds_dot_v1_dot_coordinator__pb2.SubmitSynthesisResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.CoordinatorService/SubmitEvaluation',
+            hfmds_dot_v1_dot_coordinator__pb2.SubmitEvaluationRequest.SerializeToString,
+            hfmds_dot_v1_dot_coordinator__pb2.SubmitEvaluationResponse.FromString,
             options,
             channel_credentials,
             insecure,
