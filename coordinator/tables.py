@@ -62,6 +62,9 @@ class PhaseRow(Base):
     goal: Mapped[int]  # it closes with so many results; 0: when no more are to be expected
     asynchronous: Mapped[bool]  # its tasks outlive it, and count in the round that is open then
     closed: Mapped[bool] = mapped_column(default=False)
+    # Of those there when it was opened: all devices, and those that suited the run.
+    devices_here: Mapped[int] = mapped_column(default=0)
+    devices_eligible: Mapped[int] = mapped_column(default=0)
 
 
 class TaskRow(Base):
@@ -85,7 +88,10 @@ class TaskRow(Base):
     result_sha256: Mapped[str] = mapped_column(_SHA256, default="")
     report: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
     failure: Mapped[str] = mapped_column(default="")
+    failure_cause: Mapped[str] = mapped_column(String(16), default="")  # FailureCause by name
     failures: Mapped[int] = mapped_column(default=0)
+    refusal: Mapped[str] = mapped_column(String(16), default="")  # of its result, the first one
+    stage: Mapped[int] = mapped_column(default=0)  # TaskStage: how far its device ever was
 
     __table_args__ = (
         Index("tasks_by_phase", "run_id", "round_number", "kind"),
@@ -109,6 +115,34 @@ class DeviceRow(Base):
     charging: Mapped[bool | None]
     unmetered: Mapped[bool | None]
     last_seen_at: Mapped[float]
+
+
+class EventRow(Base):
+    """An event of a run's log. Only ever added: the log outlives its run."""
+
+    __tablename__ = "events"
+
+    run_uid: Mapped[str] = mapped_column(_ID, primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True)  # from 1, without gaps
+    run_id: Mapped[str] = mapped_column(_ID)
+    at_microseconds: Mapped[int] = mapped_column(BigInteger)  # whole, since it is hashed
+    kind: Mapped[str] = mapped_column(String(32))
+    details: Mapped[str]  # a JSON object in canonical form
+    previous_hash: Mapped[str] = mapped_column(_SHA256)
+    hash: Mapped[str] = mapped_column(_SHA256)
+
+    __table_args__ = (Index("events_by_run", "run_id", "sequence"),)
+
+
+class DrainRow(Base):
+    """Whether the coordinator is drained. One row, once anybody has drained it."""
+
+    __tablename__ = "drain"
+
+    drain_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    on: Mapped[bool]
+    changed_at: Mapped[float]
+    changed_by: Mapped[str]
 
 
 def create_tables(engine: Engine) -> None:

@@ -18,6 +18,7 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_STATE_PAUSED: _ClassVar[RunState]
     RUN_STATE_COMPLETED: _ClassVar[RunState]
     RUN_STATE_CANCELLED: _ClassVar[RunState]
+    RUN_STATE_DELETING: _ClassVar[RunState]
 
 class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,6 +30,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_WAITING_FOR_STORE: _ClassVar[Phase]
     PHASE_SEALING: _ClassVar[Phase]
     PHASE_EVALUATING: _ClassVar[Phase]
+    PHASE_DRAINED: _ClassVar[Phase]
 
 class DeviceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -41,6 +43,7 @@ RUN_STATE_RUNNING: RunState
 RUN_STATE_PAUSED: RunState
 RUN_STATE_COMPLETED: RunState
 RUN_STATE_CANCELLED: RunState
+RUN_STATE_DELETING: RunState
 PHASE_UNSPECIFIED: Phase
 PHASE_WAITING_FOR_DEVICES: Phase
 PHASE_SYNTHESISING: Phase
@@ -49,6 +52,7 @@ PHASE_AGGREGATING: Phase
 PHASE_WAITING_FOR_STORE: Phase
 PHASE_SEALING: Phase
 PHASE_EVALUATING: Phase
+PHASE_DRAINED: Phase
 DEVICE_STATE_UNSPECIFIED: DeviceState
 DEVICE_STATE_AVAILABLE: DeviceState
 DEVICE_STATE_WORKING: DeviceState
@@ -248,7 +252,7 @@ class PoolSummary(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("device_id", "state", "samples", "engine", "software_version", "last_seen_at", "accepted_tasks", "failed_tasks", "task_id", "last_failure", "labels", "free_memory_bytes", "charging", "unmetered")
+    __slots__ = ("device_id", "state", "samples", "engine", "software_version", "last_seen_at", "accepted_tasks", "failed_tasks", "task_id", "last_failure", "labels", "free_memory_bytes", "charging", "unmetered", "stage")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +274,7 @@ class Device(_message.Message):
     FREE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHARGING_FIELD_NUMBER: _ClassVar[int]
     UNMETERED_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     state: DeviceState
     samples: int
@@ -284,7 +289,87 @@ class Device(_message.Message):
     free_memory_bytes: int
     charging: bool
     unmetered: bool
-    def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ..., last_failure: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ...) -> None: ...
+    stage: _common_pb2.TaskStage
+    def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ..., last_failure: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ..., stage: _Optional[_Union[_common_pb2.TaskStage, str]] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("sequence", "at_microseconds", "kind", "details", "previous_hash", "hash")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    at_microseconds: int
+    kind: str
+    details: str
+    previous_hash: str
+    hash: str
+    def __init__(self, sequence: _Optional[int] = ..., at_microseconds: _Optional[int] = ..., kind: _Optional[str] = ..., details: _Optional[str] = ..., previous_hash: _Optional[str] = ..., hash: _Optional[str] = ...) -> None: ...
+
+class Funnel(_message.Message):
+    __slots__ = ("kind", "here", "eligible", "assigned", "taken", "downloaded", "computed", "uploaded", "accepted", "pending", "unneeded", "late", "failed", "refused")
+    class LateEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class FailedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    DOWNLOADED_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    UPLOADED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    UNNEEDED_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    here: int
+    eligible: int
+    assigned: int
+    taken: int
+    downloaded: int
+    computed: int
+    uploaded: int
+    accepted: int
+    pending: int
+    unneeded: int
+    late: _containers.ScalarMap[str, int]
+    failed: _containers.ScalarMap[str, int]
+    refused: _containers.ScalarMap[str, int]
+    def __init__(self, kind: _Optional[str] = ..., here: _Optional[int] = ..., eligible: _Optional[int] = ..., assigned: _Optional[int] = ..., taken: _Optional[int] = ..., downloaded: _Optional[int] = ..., computed: _Optional[int] = ..., uploaded: _Optional[int] = ..., accepted: _Optional[int] = ..., pending: _Optional[int] = ..., unneeded: _Optional[int] = ..., late: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, int]] = ..., refused: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ("on", "since", "by")
+    ON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    on: bool
+    since: _timestamp_pb2.Timestamp
+    by: str
+    def __init__(self, on: _Optional[bool] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., by: _Optional[str] = ...) -> None: ...
 
 class CreateRunRequest(_message.Message):
     __slots__ = ("run_id", "spec")
@@ -395,6 +480,97 @@ class CancelRunResponse(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: Run
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+
+class DeleteRunRequest(_message.Message):
+    __slots__ = ("run_id",)
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+
+class DeleteRunResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListEventsRequest(_message.Message):
+    __slots__ = ("run_id", "after_sequence", "page_size")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    after_sequence: int
+    page_size: int
+    def __init__(self, run_id: _Optional[str] = ..., after_sequence: _Optional[int] = ..., page_size: _Optional[int] = ...) -> None: ...
+
+class ListEventsResponse(_message.Message):
+    __slots__ = ("run_uid", "events")
+    RUN_UID_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    run_uid: str
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    def __init__(self, run_uid: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
+
+class GetFunnelRequest(_message.Message):
+    __slots__ = ("run_id", "round")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    round: int
+    def __init__(self, run_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+
+class GetFunnelResponse(_message.Message):
+    __slots__ = ("funnels",)
+    FUNNELS_FIELD_NUMBER: _ClassVar[int]
+    funnels: _containers.RepeatedCompositeFieldContainer[Funnel]
+    def __init__(self, funnels: _Optional[_Iterable[_Union[Funnel, _Mapping]]] = ...) -> None: ...
+
+class SetDrainRequest(_message.Message):
+    __slots__ = ("on",)
+    ON_FIELD_NUMBER: _ClassVar[int]
+    on: bool
+    def __init__(self, on: _Optional[bool] = ...) -> None: ...
+
+class SetDrainResponse(_message.Message):
+    __slots__ = ("drain",)
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    drain: Drain
+    def __init__(self, drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("drain", "runs", "devices", "tasks")
+    class RunsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class DevicesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class TasksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    drain: Drain
+    runs: _containers.ScalarMap[str, int]
+    devices: _containers.ScalarMap[str, int]
+    tasks: _containers.ScalarMap[str, int]
+    def __init__(self, drain: _Optional[_Union[Drain, _Mapping]] = ..., runs: _Optional[_Mapping[str, int]] = ..., devices: _Optional[_Mapping[str, int]] = ..., tasks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ListDevicesRequest(_message.Message):
     __slots__ = ("page_size", "page_token")

@@ -79,6 +79,31 @@ class AdminServiceStub:
                 request_serializer=hfmds_dot_v1_dot_admin__pb2.CancelRunRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_admin__pb2.CancelRunResponse.FromString,
                 _registered_method=True)
+        self.DeleteRun = channel.unary_unary(
+                '/hfmds.v1.AdminService/DeleteRun',
+                request_serializer=hfmds_dot_v1_dot_admin__pb2.DeleteRunRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_admin__pb2.DeleteRunResponse.FromString,
+                _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/hfmds.v1.AdminService/ListEvents',
+                request_serializer=hfmds_dot_v1_dot_admin__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_admin__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
+        self.GetFunnel = channel.unary_unary(
+                '/hfmds.v1.AdminService/GetFunnel',
+                request_serializer=hfmds_dot_v1_dot_admin__pb2.GetFunnelRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_admin__pb2.GetFunnelResponse.FromString,
+                _registered_method=True)
+        self.SetDrain = channel.unary_unary(
+                '/hfmds.v1.AdminService/SetDrain',
+                request_serializer=hfmds_dot_v1_dot_admin__pb2.SetDrainRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_admin__pb2.SetDrainResponse.FromString,
+                _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/hfmds.v1.AdminService/GetStatus',
+                request_serializer=hfmds_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
         self.ListDevices = channel.unary_unary(
                 '/hfmds.v1.AdminService/ListDevices',
                 request_serializer=hfmds_dot_v1_dot_admin__pb2.ListDevicesRequest.SerializeToString,
@@ -169,6 +194,51 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRun(self, request, context):
+        """Deletes a run that has ended: its rounds, models and uploads. Its event log is kept, and its id may be used again. Snapshots
+        of its pools stay at the synthesis store.
+
+        Idempotent: a run that is gone, or going, is answered with OK. Status: NOT_FOUND there never was such a run;
+        FAILED_PRECONDITION the run has not ended (cancel it first); UNAVAILABLE it is being deleted, but something is still at work
+        for it: ask again, or leave it to the coordinator, which goes on by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvents(self, request, context):
+        """Lists the event log of a run, also of one that was deleted, in order. Each event is in the log as soon as what it tells of is
+        true, and is never changed. Effect: none. Status: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetFunnel(self, request, context):
+        """Counts the tasks of a run, of one of its rounds, or of all runs, by how far they came. Effect: none. Status: NOT_FOUND an unknown
+        run, or a round that has not begun; INVALID_ARGUMENT a round without a run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetDrain(self, request, context):
+        """Drains the coordinator, or ends that. Drained, it hands out no new work and opens no new phase; tasks that devices have are
+        renewed and handed in as always, and devices that ask for work are told when to ask again. It stays so over restarts.
+
+        Idempotent: what is set already stays as it is, with the time and the operator of the first call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStatus(self, request, context):
+        """Says how the coordinator is as a whole. Effect: none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDevices(self, request, context):
         """Lists the devices the coordinator has seen, by id. Effect: none.
         """
@@ -228,6 +298,31 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.CancelRun,
                     request_deserializer=hfmds_dot_v1_dot_admin__pb2.CancelRunRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_admin__pb2.CancelRunResponse.SerializeToString,
+            ),
+            'DeleteRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRun,
+                    request_deserializer=hfmds_dot_v1_dot_admin__pb2.DeleteRunRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_admin__pb2.DeleteRunResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=hfmds_dot_v1_dot_admin__pb2.ListEventsRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_admin__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'GetFunnel': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetFunnel,
+                    request_deserializer=hfmds_dot_v1_dot_admin__pb2.GetFunnelRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_admin__pb2.GetFunnelResponse.SerializeToString,
+            ),
+            'SetDrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetDrain,
+                    request_deserializer=hfmds_dot_v1_dot_admin__pb2.SetDrainRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_admin__pb2.SetDrainResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=hfmds_dot_v1_dot_admin__pb2.GetStatusRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_admin__pb2.GetStatusResponse.SerializeToString,
             ),
             'ListDevices': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDevices,
@@ -461,6 +556,141 @@ class AdminService:
             '/hfmds.v1.AdminService/CancelRun',
             hfmds_dot_v1_dot_admin__pb2.CancelRunRequest.SerializeToString,
             hfmds_dot_v1_dot_admin__pb2.CancelRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.AdminService/DeleteRun',
+            hfmds_dot_v1_dot_admin__pb2.DeleteRunRequest.SerializeToString,
+            hfmds_dot_v1_dot_admin__pb2.DeleteRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.AdminService/ListEvents',
+            hfmds_dot_v1_dot_admin__pb2.ListEventsRequest.SerializeToString,
+            hfmds_dot_v1_dot_admin__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetFunnel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.AdminService/GetFunnel',
+            hfmds_dot_v1_dot_admin__pb2.GetFunnelRequest.SerializeToString,
+            hfmds_dot_v1_dot_admin__pb2.GetFunnelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.AdminService/SetDrain',
+            hfmds_dot_v1_dot_admin__pb2.SetDrainRequest.SerializeToString,
+            hfmds_dot_v1_dot_admin__pb2.SetDrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.AdminService/GetStatus',
+            hfmds_dot_v1_dot_admin__pb2.GetStatusRequest.SerializeToString,
+            hfmds_dot_v1_dot_admin__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

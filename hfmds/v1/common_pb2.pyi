@@ -19,6 +19,14 @@ class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMPRESSION_NONE: _ClassVar[Compression]
     COMPRESSION_FP16: _ClassVar[Compression]
     COMPRESSION_INT8: _ClassVar[Compression]
+
+class TaskStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STAGE_UNSPECIFIED: _ClassVar[TaskStage]
+    TASK_STAGE_TAKEN: _ClassVar[TaskStage]
+    TASK_STAGE_DOWNLOADED: _ClassVar[TaskStage]
+    TASK_STAGE_COMPUTED: _ClassVar[TaskStage]
+    TASK_STAGE_UPLOADED: _ClassVar[TaskStage]
 WEIGHTING_UNSPECIFIED: Weighting
 WEIGHTING_UNIFORM: Weighting
 WEIGHTING_SAMPLES: Weighting
@@ -26,6 +34,11 @@ COMPRESSION_UNSPECIFIED: Compression
 COMPRESSION_NONE: Compression
 COMPRESSION_FP16: Compression
 COMPRESSION_INT8: Compression
+TASK_STAGE_UNSPECIFIED: TaskStage
+TASK_STAGE_TAKEN: TaskStage
+TASK_STAGE_DOWNLOADED: TaskStage
+TASK_STAGE_COMPUTED: TaskStage
+TASK_STAGE_UPLOADED: TaskStage
 
 class Digest(_message.Message):
     __slots__ = ("sha256", "size_bytes")

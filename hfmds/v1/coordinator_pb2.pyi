@@ -1,11 +1,29 @@
 from hfmds.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class FailureCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FAILURE_CAUSE_UNSPECIFIED: _ClassVar[FailureCause]
+    FAILURE_CAUSE_UNREADABLE: _ClassVar[FailureCause]
+    FAILURE_CAUSE_UNSUITABLE: _ClassVar[FailureCause]
+    FAILURE_CAUSE_DIVERGED: _ClassVar[FailureCause]
+    FAILURE_CAUSE_TRANSFER: _ClassVar[FailureCause]
+    FAILURE_CAUSE_REFUSED: _ClassVar[FailureCause]
+    FAILURE_CAUSE_UNEXPECTED: _ClassVar[FailureCause]
+FAILURE_CAUSE_UNSPECIFIED: FailureCause
+FAILURE_CAUSE_UNREADABLE: FailureCause
+FAILURE_CAUSE_UNSUITABLE: FailureCause
+FAILURE_CAUSE_DIVERGED: FailureCause
+FAILURE_CAUSE_TRANSFER: FailureCause
+FAILURE_CAUSE_REFUSED: FailureCause
+FAILURE_CAUSE_UNEXPECTED: FailureCause
 
 class DeviceProfile(_message.Message):
     __slots__ = ("samples", "software_version", "engine", "labels", "free_memory_bytes", "charging", "unmetered")
@@ -111,12 +129,14 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
-    __slots__ = ("device_id", "task_id")
+    __slots__ = ("device_id", "task_id", "stage")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ...) -> None: ...
+    stage: _common_pb2.TaskStage
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., stage: _Optional[_Union[_common_pb2.TaskStage, str]] = ...) -> None: ...
 
 class RenewLeaseResponse(_message.Message):
     __slots__ = ("lease_seconds",)
@@ -257,14 +277,16 @@ class SubmitEvaluationResponse(_message.Message):
     def __init__(self, already_accepted: _Optional[bool] = ...) -> None: ...
 
 class ReportFailureRequest(_message.Message):
-    __slots__ = ("device_id", "task_id", "reason")
+    __slots__ = ("device_id", "task_id", "reason", "cause")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
     reason: str
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    cause: FailureCause
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., reason: _Optional[str] = ..., cause: _Optional[_Union[FailureCause, str]] = ...) -> None: ...
 
 class ReportFailureResponse(_message.Message):
     __slots__ = ()

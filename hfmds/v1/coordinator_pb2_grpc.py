@@ -163,9 +163,9 @@ class CoordinatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Extends the lease of a task while the device works on it.
+        """Extends the lease of a task while the device works on it, and says how far it is.
 
-        Idempotency key: task_id. Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task;
+        Idempotency key: task_id. A stage is only ever noted upwards. Status: INVALID_ARGUMENT an unknown stage; NOT_FOUND unknown task; PERMISSION_DENIED another device's task;
         ABORTED the task is over (round closed, run cancelled): drop the work and check in.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -25,6 +25,29 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("device_id"),
     )
     op.create_table(
+        "drain",
+        sa.Column("drain_id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("on", sa.Boolean(), nullable=False),
+        sa.Column("changed_at", sa.Double(), nullable=False),
+        sa.Column("changed_by", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("drain_id"),
+    )
+    op.create_table(
+        "events",
+        sa.Column("run_uid", sa.String(length=128), nullable=False),
+        sa.Column("sequence", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.String(length=128), nullable=False),
+        sa.Column("at_microseconds", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("details", sa.String(), nullable=False),
+        sa.Column("previous_hash", sa.String(length=64), nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("run_uid", "sequence"),
+    )
+    with op.batch_alter_table("events", schema=None) as batch_op:
+        batch_op.create_index("events_by_run", ["run_id", "sequence"], unique=False)
+
+    op.create_table(
         "runs",
         sa.Column("run_id", sa.String(length=128), nullable=False),
         sa.Column("spec", sa.LargeBinary(), nullable=False),
@@ -52,6 +75,8 @@ def upgrade() -> None:
         sa.Column("goal", sa.Integer(), nullable=False),
         sa.Column("asynchronous", sa.Boolean(), nullable=False),
         sa.Column("closed", sa.Boolean(), nullable=False),
+        sa.Column("devices_here", sa.Integer(), nullable=False),
+        sa.Column("devices_eligible", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["runs.run_id"],
@@ -89,7 +114,10 @@ def upgrade() -> None:
         sa.Column("result_sha256", sa.String(length=64), nullable=False),
         sa.Column("report", sa.LargeBinary(), nullable=False),
         sa.Column("failure", sa.String(), nullable=False),
+        sa.Column("failure_cause", sa.String(length=16), nullable=False),
         sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("refusal", sa.String(length=16), nullable=False),
+        sa.Column("stage", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["runs.run_id"],
