@@ -45,6 +45,7 @@ ROOMS: dict[str, set[str]] = {
         "hfmds.v1",
         "hfmds.algorithm.blocks",
         "hfmds.algorithm.compression",
+        "hfmds.algorithm.device_evaluation",
         "hfmds.algorithm.limits",
         "hfmds.algorithm.methods.settings",
         "hfmds.algorithm.recipes",

@@ -14,6 +14,7 @@ from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate, sample_cohort
 from hfmds.algorithm.types import (
     Checkpoint,
+    DeviceEvaluation,
     Evaluation,
     Pool,
     RoundResult,
@@ -55,6 +56,9 @@ class Fleet(Protocol):
     def evaluate(self, weights: Weights) -> Evaluation | None:
         """How w^{t+1} does on the held-out set; None without one."""
 
+    def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
+        """How w^{t+1} does on devices' own data; None where they are not asked, or too few are."""
+
 
 def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundResult]:
     """Run the rounds after `start`, yielding each; save its checkpoint to be able to resume."""
@@ -88,4 +92,5 @@ def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundR
             training_loss=aggregate.loss,
             evaluation=fleet.evaluate(weights),
             traffic=traffic + aggregate.traffic,
+            device_evaluation=fleet.evaluate_on_devices(t, weights),
         )

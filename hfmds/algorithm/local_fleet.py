@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.compression import Packed, pack, split_memory, unpacked
+from hfmds.algorithm.device_evaluation import EvaluationByDevices, combine_evaluations
 from hfmds.algorithm.engine import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
-from hfmds.algorithm.evaluation import evaluate
+from hfmds.algorithm.evaluation import evaluate, evaluate_locally
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.privacy import summarise_leakage
@@ -26,6 +27,7 @@ from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.seeds import Phase, task_seed
 from hfmds.algorithm.types import (
+    DeviceEvaluation,
     Evaluation,
     LabelledImages,
     Pool,
@@ -69,6 +71,7 @@ class LocalFleet:
         shards: Mapping[str, LabelledImages],
         held_out: LabelledImages | None = None,
         workers: Workers | None = None,
+        evaluation: EvaluationByDevices = EvaluationByDevices(),  # noqa: B008 (frozen)
     ) -> None:
         for device_id, shard in shards.items():
             if "/" in device_id:  # it would break up the names of its arrays in `state`
@@ -80,6 +83,7 @@ class LocalFleet:
             raise InvalidInput("a fleet needs at least one device with images")
         self._recipe = recipe
         self._held_out = held_out
+        self._evaluation = evaluation
         self._workers = workers or InProcess()
         self._pools: dict[str, SyntheticBatch] = {}
         self._memories: defaultdict[tuple[str, str], dict[int, Memory]] = defaultdict(dict)
@@ -127,6 +131,13 @@ class LocalFleet:
         if self._held_out is None:
             return None
         return evaluate(self._recipe.model, weights, self._recipe.normalisation, self._held_out)
+
+    def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
+        if not self._evaluation.due(round_number, self._recipe.rounds):
+            return None
+        chosen = self._evaluation.choose(self.available(round_number), self._recipe, round_number)
+        works = self._works("evaluate", round_number, weights, None, chosen)
+        return combine_evaluations(evaluate_locally(work) for work in works)
 
     # --- looking inside -------------------------------------------------------------------------
 

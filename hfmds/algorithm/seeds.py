@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-Phase = Literal["train", "synthesise"]
-"""The two things a device is asked to do."""
+Phase = Literal["train", "synthesise", "evaluate"]
+"""What a device is asked to do."""
 
 
 def derive_seed(seed: int, *names: str | int) -> int:

@@ -180,11 +180,21 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How a model does on a held-out set."""
+    """How a model does on a held-out set, or on a device's own data."""
 
     accuracy: float  # in [0, 1]
     loss: float
     samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvaluation:
+    """How a model does on devices' own data: the mean over all their samples."""
+
+    accuracy: float  # in [0, 1]
+    loss: float
+    samples: int
+    devices: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +217,4 @@ class RoundResult:
     training_loss: float
     evaluation: Evaluation | None
     traffic: Traffic
+    device_evaluation: DeviceEvaluation | None = None

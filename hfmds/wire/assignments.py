@@ -10,6 +10,8 @@ from hfmds.v1 import coordinator_pb2 as pb
 from hfmds.wire.messages import (
     digest_from,
     digest_message,
+    evaluation_from,
+    evaluation_message,
     flat_fields,
     flat_value,
     leakage_from,
@@ -26,6 +28,8 @@ from hfmds.wire.policies import label_map, labels_from
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    EvaluateWork,
+    EvaluationReport,
     Finished,
     RetryLater,
     SynthesiseWork,
@@ -94,6 +98,7 @@ def assignment_message(assignment: Assignment) -> pb.Assignment:
         synthesise=pb.SynthesiseWork(pool_id=work.pool_id)
         if isinstance(work, SynthesiseWork)
         else None,
+        evaluate=pb.EvaluateWork() if isinstance(work, EvaluateWork) else None,
     )
 
 
@@ -101,13 +106,15 @@ def assignment_from(message: pb.Assignment) -> Assignment:
     """From the wire."""
     require_part(message, "recipe", "weights")
     require_finite(message, "lease_seconds")
-    work: TrainWork | SynthesiseWork
+    work: TrainWork | SynthesiseWork | EvaluateWork
     match message.WhichOneof("work"):
         case "train":
             snapshot_id = message.train.snapshot_id
             work = TrainWork(require_id(snapshot_id, "snapshot_id") if snapshot_id else None)
         case "synthesise":
             work = SynthesiseWork(require_id(message.synthesise.pool_id, "pool_id"))
+        case "evaluate":
+            work = EvaluateWork()
         case _:
             raise InvalidInput("Assignment.work is missing or of a kind this version does not know")
     return Assignment(
@@ -216,8 +223,37 @@ def synthesis_report_from(message: pb.SubmitSynthesisRequest) -> SynthesisReport
     )
 
 
+def evaluation_report_message(
+    device_id: str, task_id: str, report: EvaluationReport
+) -> pb.SubmitEvaluationRequest:
+    """To the wire."""
+    return pb.SubmitEvaluationRequest(
+        device_id=device_id,
+        task_id=task_id,
+        evaluation=evaluation_message(report.evaluation),
+        traffic=traffic_message(report.traffic),
+        evaluation_seconds=report.evaluation_seconds,
+    )
+
+
+def evaluation_report_from(message: pb.SubmitEvaluationRequest) -> EvaluationReport:
+    """From the wire; the loss of a model that diverged is NaN, and is not refused."""
+    require_part(message, "evaluation")
+    require_count(message.evaluation, 1, "samples")
+    require_finite(message, "evaluation_seconds")
+    if not 0 <= message.evaluation.accuracy <= 1:  # also of a NaN
+        raise InvalidInput(
+            f"Evaluation.accuracy is {message.evaluation.accuracy}; it must be in [0, 1]"
+        )
+    return EvaluationReport(
+        evaluation=evaluation_from(message.evaluation),
+        traffic=_one_devices_traffic(message),
+        evaluation_seconds=message.evaluation_seconds,
+    )
+
+
 def _one_devices_traffic(
-    message: pb.SubmitUpdateRequest | pb.SubmitSynthesisRequest,
+    message: pb.SubmitUpdateRequest | pb.SubmitSynthesisRequest | pb.SubmitEvaluationRequest,
 ) -> Traffic:
     traffic = traffic_from(message.traffic)
     if max(traffic.received_bytes, traffic.sent_bytes) > _MAX_TRAFFIC_BYTES:

@@ -12,6 +12,7 @@ from hfmds.v1 import coordinator_pb2 as pb
 from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 from hfmds.wire.assignments import (
     MAX_REASON_CHARACTERS,
+    evaluation_report_message,
     outcome_from,
     profile_message,
     synthesis_report_message,
@@ -22,6 +23,7 @@ from hfmds.wire.messages import digest_message
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    EvaluationReport,
     Finished,
     RetryLater,
     SynthesisReport,
@@ -131,6 +133,14 @@ class CoordinatorClient:
         request = synthesis_report_message(self._device_id, task_id, report)
         response = await call(
             self._peer, self._stub.SubmitSynthesis, request, timeout_seconds=_CALL_SECONDS
+        )
+        return bool(response.already_accepted)
+
+    async def submit_evaluation(self, task_id: str, report: EvaluationReport) -> bool:
+        """Report how a model does; true if it had been accepted before."""
+        request = evaluation_report_message(self._device_id, task_id, report)
+        response = await call(
+            self._peer, self._stub.SubmitEvaluation, request, timeout_seconds=_CALL_SECONDS
         )
         return bool(response.already_accepted)
 

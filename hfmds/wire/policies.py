@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from hfmds.algorithm.device_evaluation import EvaluationByDevices as EvaluationByDevices
 from hfmds.algorithm.limits import require, require_at_least, require_range
 from hfmds.errors import InvalidInput
 
@@ -125,6 +126,50 @@ class Asynchronous:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """When a run ends before its last round: its accuracy does not rise any more."""
+
+    patience_rounds: int
+    min_improvement: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_at_least(1, early_stop__patience_rounds=self.patience_rounds)
+        least = self.min_improvement
+        require_range("early_stop.min_improvement", least, 0 <= least <= 1, "in [0, 1]")
+
+    def exhausted(self, accuracies: Iterable[float]) -> bool:
+        """Whether patience ends after evaluated rounds of these accuracies, in order."""
+        reached: float | None = None
+        waited = 0
+        for accuracy in accuracies:
+            if reached is None or accuracy > reached + self.min_improvement:
+                reached, waited = accuracy, 0
+            else:
+                waited += 1
+        return waited >= self.patience_rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which models are kept besides the best and the last one; all, if nothing is said."""
+
+    keep_last: int = 0
+    keep_every: int = 0  # 0: none for its number
+
+    def __post_init__(self) -> None:
+        require_at_least(
+            0, retention__keep_last=self.keep_last, retention__keep_every=self.keep_every
+        )
+
+    def keeps(self, number: int, last: int, best: int) -> bool:
+        """Whether the model of a round is kept when these are the last one and the best."""
+        if not self.keep_last and not self.keep_every:
+            return True
+        by_number = self.keep_every and number % self.keep_every == 0
+        return bool(number in (last, best) or number > last - self.keep_last or by_number)
+
+
+@dataclass(frozen=True, slots=True)
 class RoundPolicy:
     """How rounds are governed."""
 
@@ -135,6 +180,9 @@ class RoundPolicy:
     task_deadline_seconds: float = 0.0  # 0: none
     eligibility: Eligibility = field(default_factory=Eligibility)
     asynchronous: Asynchronous | None = None
+    evaluation: EvaluationByDevices = field(default_factory=EvaluationByDevices)
+    early_stop: EarlyStop | None = None
+    retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
         for name, floor in (("minimum_devices", 1), ("deadline_seconds", 0), ("lease_seconds", 0)):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from hfmds.v1 import admin_pb2, coordinator_pb2, synthesis_store_pb2
 from hfmds.wire.assignments import (
+    evaluation_report_from,
+    evaluation_report_message,
     synthesis_report_from,
     synthesis_report_message,
     update_report_from,
@@ -14,7 +16,14 @@ from hfmds.wire.assignments import (
 )
 from hfmds.wire.runs import round_from, round_message, spec_from, spec_message
 from hfmds.wire.snapshots import pool_spec_from, pool_spec_message
-from hfmds.wire.types import PoolSpec, Round, RunSpec, SynthesisReport, UpdateReport
+from hfmds.wire.types import (
+    EvaluationReport,
+    PoolSpec,
+    Round,
+    RunSpec,
+    SynthesisReport,
+    UpdateReport,
+)
 
 
 def encode_run_spec(spec: RunSpec) -> bytes:
@@ -37,11 +46,15 @@ def decode_round(record: bytes) -> Round:
     return round_from(admin_pb2.Round.FromString(record))
 
 
-def encode_report(report: UpdateReport | SynthesisReport) -> bytes:
+def encode_report(report: UpdateReport | SynthesisReport | EvaluationReport) -> bytes:
     """To the database; whose report it is stands in the row."""
-    if isinstance(report, UpdateReport):
-        return update_report_message("", "", report).SerializeToString()
-    return synthesis_report_message("", "", report).SerializeToString()
+    match report:
+        case UpdateReport():
+            return update_report_message("", "", report).SerializeToString()
+        case SynthesisReport():
+            return synthesis_report_message("", "", report).SerializeToString()
+        case EvaluationReport():
+            return evaluation_report_message("", "", report).SerializeToString()
 
 
 def decode_update_report(record: bytes) -> UpdateReport:
@@ -52,6 +65,11 @@ def decode_update_report(record: bytes) -> UpdateReport:
 def decode_synthesis_report(record: bytes) -> SynthesisReport:
     """From the database."""
     return synthesis_report_from(coordinator_pb2.SubmitSynthesisRequest.FromString(record))
+
+
+def decode_evaluation_report(record: bytes) -> EvaluationReport:
+    """From the database."""
+    return evaluation_report_from(coordinator_pb2.SubmitEvaluationRequest.FromString(record))
 
 
 def encode_pool_spec(spec: PoolSpec) -> bytes:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from hfmds.algorithm.types import Pool
+from hfmds.algorithm.types import DeviceEvaluation, Pool
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2 as pb
 from hfmds.wire.assignments import profile_fields, profile_value
@@ -23,6 +23,7 @@ from hfmds.wire.messages import (
     leakage_message,
     recipe_from,
     recipe_message,
+    require_count,
     require_finite,
     require_part,
     traffic_from,
@@ -33,15 +34,20 @@ from hfmds.wire.types import (
     Asynchronous,
     Device,
     DeviceState,
+    EarlyStop,
     Eligibility,
+    EvaluationByDevices,
+    ModelVersion,
     Phase,
     Progress,
+    Retention,
     Round,
     RoundPolicy,
     Run,
     RunSpec,
     RunState,
     Staleness,
+    require_id,
 )
 
 Named = TypeVar("Named", RunState, Phase, DeviceState)
@@ -82,6 +88,9 @@ def policy_message(policy: RoundPolicy) -> pb.RoundPolicy:
             **{**flat_fields(eligibility), "labels": label_map(eligibility.labels)}
         ),
         asynchronous=pb.Asynchronous(**flat_fields(mode)) if mode else None,
+        evaluation=pb.EvaluationByDevices(**flat_fields(policy.evaluation)),
+        early_stop=pb.EarlyStop(**flat_fields(policy.early_stop)) if policy.early_stop else None,
+        retention=pb.Retention(**flat_fields(policy.retention)),
     )
 
 
@@ -105,18 +114,37 @@ def policy_from(message: pb.RoundPolicy) -> RoundPolicy:
         asynchronous=flat_value(Asynchronous, message.asynchronous)
         if message.HasField("asynchronous")
         else None,
+        evaluation=EvaluationByDevices(
+            message.evaluation.devices, message.evaluation.every_rounds or 1
+        ),
+        early_stop=flat_value(EarlyStop, message.early_stop)
+        if message.HasField("early_stop")
+        else None,
+        retention=flat_value(Retention, message.retention),
     )
 
 
 def spec_message(spec: RunSpec) -> pb.RunSpec:
     """To the wire."""
-    return pb.RunSpec(recipe=recipe_message(spec.recipe), policy=policy_message(spec.policy))
+    start = spec.start_from
+    return pb.RunSpec(
+        recipe=recipe_message(spec.recipe),
+        policy=policy_message(spec.policy),
+        start_from=pb.ModelVersion(run_id=start.run_id, round=start.round_number)
+        if start
+        else None,
+    )
 
 
 def spec_from(message: pb.RunSpec) -> RunSpec:
     """From the wire."""
     require_part(message, "recipe", "policy")
-    return RunSpec(recipe_from(message.recipe), policy_from(message.policy))
+    start_from = None
+    if message.HasField("start_from"):
+        start = message.start_from
+        require_count(start, 1, "round")
+        start_from = ModelVersion(require_id(start.run_id, "ModelVersion.run_id"), start.round)
+    return RunSpec(recipe_from(message.recipe), policy_from(message.policy), start_from)
 
 
 def round_message(completed: Round) -> pb.Round:
@@ -139,6 +167,10 @@ def round_message(completed: Round) -> pb.Round:
         duration_seconds=completed.duration_seconds,
         staleness=pb.Staleness(**flat_fields(completed.staleness)) if completed.staleness else None,
         server_state=digest_message(completed.server_state) if completed.server_state else None,
+        device_evaluation=pb.DeviceEvaluation(**flat_fields(completed.device_evaluation))
+        if completed.device_evaluation
+        else None,
+        model_dropped=completed.model_dropped,
     )
 
 
@@ -164,7 +196,16 @@ def round_from(message: pb.Round) -> Round:
         server_state=digest_from(message.server_state)
         if message.HasField("server_state")
         else None,
+        device_evaluation=_device_evaluation_from(message.device_evaluation)
+        if message.HasField("device_evaluation")
+        else None,
+        model_dropped=message.model_dropped,
     )
+
+
+def _device_evaluation_from(message: pb.DeviceEvaluation) -> DeviceEvaluation:
+    """From the wire; a loss that is NaN must not be refused, as in `evaluation_from`."""
+    return DeviceEvaluation(message.accuracy, message.loss, message.samples, message.devices)
 
 
 def run_message(run: Run) -> pb.Run:
@@ -186,6 +227,7 @@ def run_message(run: Run) -> pb.Run:
         else None,
         completed_rounds=run.completed_rounds,
         last_round=round_message(run.last_round) if run.last_round else None,
+        best_round=run.best_round,
     )
 
 
@@ -208,6 +250,7 @@ def run_from(message: pb.Run) -> Run:
         else None,
         completed_rounds=message.completed_rounds,
         last_round=round_from(message.last_round) if message.HasField("last_round") else None,
+        best_round=message.best_round,
     )
 
 

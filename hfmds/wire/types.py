@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hfmds.algorithm.recipes import ModelSpec, Recipe
-from hfmds.algorithm.types import Evaluation, LeakageSummary, Pool, Traffic
+from hfmds.algorithm.types import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput
 from hfmds.wire.policies import Asynchronous as Asynchronous
 from hfmds.wire.policies import DeviceProfile as DeviceProfile
+from hfmds.wire.policies import EarlyStop as EarlyStop
 from hfmds.wire.policies import Eligibility as Eligibility
+from hfmds.wire.policies import EvaluationByDevices as EvaluationByDevices
+from hfmds.wire.policies import Retention as Retention
 from hfmds.wire.policies import RoundPolicy as RoundPolicy
 from hfmds.wire.policies import require_id as require_id
 
@@ -38,6 +41,11 @@ class SynthesiseWork:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluateWork:
+    """Measure how the model does on own data."""
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """A task, leased to the device that receives it."""
 
@@ -49,7 +57,7 @@ class Assignment:
     recipe: Recipe
     seed: int
     weights: Digest
-    work: TrainWork | SynthesiseWork
+    work: TrainWork | SynthesiseWork | EvaluateWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,27 @@ class LateReason(enum.Enum):
     COMPLETED = "completed"
 
 
+class TaskStage(enum.IntEnum):
+    """How far a device is with a task; each stage has those before it behind it."""
+
+    ASSIGNED = 0  # it has not been told of it
+    TAKEN = 1
+    DOWNLOADED = 2
+    COMPUTED = 3
+    UPLOADED = 4
+
+
+class FailureCause(enum.Enum):
+    """Why a device gives a task up."""
+
+    UNREADABLE = "unreadable"
+    UNSUITABLE = "unsuitable"
+    DIVERGED = "diverged"
+    TRANSFER = "transfer"
+    REFUSED = "refused"
+    UNEXPECTED = "unexpected"
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
     """What a device hands in after training; the bytes were uploaded before."""
@@ -114,6 +143,15 @@ class SynthesisReport:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """What a device hands in after it has evaluated a model."""
+
+    evaluation: Evaluation
+    traffic: Traffic
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class UploadState:
     """How much of an announced piece of content the receiver holds."""
 
@@ -125,11 +163,23 @@ class UploadState:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """A model that a run made."""
+
+    run_id: str
+    round_number: int
+
+    def __str__(self) -> str:
+        return f"the model of run {self.run_id!r} after round {self.round_number}"
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
     """What a run is to do."""
 
     recipe: Recipe
     policy: RoundPolicy
+    start_from: ModelVersion | None = None  # None: fresh weights, by the recipe's seed
 
     def __post_init__(self) -> None:
         size = self.recipe.cohort_size
@@ -230,6 +280,14 @@ class Round:
     duration_seconds: float
     staleness: Staleness | None = None
     server_state: Digest | None = None
+    device_evaluation: DeviceEvaluation | None = None
+    model_dropped: bool = False
+
+    @property
+    def accuracy(self) -> float | None:
+        """By which rounds are compared: on the held-out set, or without one by devices."""
+        measured = self.evaluation or self.device_evaluation
+        return measured.accuracy if measured else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +302,7 @@ class Run:
     progress: Progress | None
     completed_rounds: int
     last_round: Round | None
+    best_round: int = 0  # 0: none was evaluated
 
 
 @dataclass(frozen=True, slots=True)

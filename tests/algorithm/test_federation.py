@@ -14,6 +14,7 @@ from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.types import (
     Checkpoint,
+    DeviceEvaluation,
     Evaluation,
     LeakageSummary,
     Pool,
@@ -50,6 +51,9 @@ class WrittenFleet:
             value = weights["w"] + np.float32(device)
             yield Update(device, {"w": value}, 1, loss=float(device), traffic=Traffic(1, 2))
 
+    def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
+        return DeviceEvaluation(0.25, weights["w"].item(), samples=round_number, devices=2)
+
     def evaluate(self, weights: Weights) -> Evaluation | None:
         return Evaluation(accuracy=0.5, loss=weights["w"].item(), samples=1)
 
@@ -68,6 +72,8 @@ def test_each_round_refreshes_trains_aggregates_and_evaluates():
     assert [r.checkpoint.round_number for r in results] == [1, 2, 3]
     assert [r.checkpoint.weights["w"].item() for r in results] == [2.0, 4.0, 6.0]
     assert [r.evaluation and r.evaluation.loss for r in results] == [2.0, 4.0, 6.0]
+    by_devices = [DeviceEvaluation(0.25, 2.0 * t, t, 2) for t in (1, 2, 3)]
+    assert [r.device_evaluation for r in results] == by_devices
     assert [r.refreshed for r in results] == [True, False, True]
     assert [r.training_loss for r in results] == [2.0, 2.0, 2.0]
     refreshing, plain = Traffic(102, 204), Traffic(2, 4)

@@ -21,7 +21,7 @@ from hfmds.algorithm.recipes import (
     Sampling,
     TrainingRecipe,
 )
-from hfmds.algorithm.types import Evaluation, LeakageSummary, Pool, Traffic
+from hfmds.algorithm.types import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import digest_of
 from hfmds.wire.types import (
     Assignment,
@@ -30,11 +30,17 @@ from hfmds.wire.types import (
     Device,
     DeviceProfile,
     DeviceState,
+    EarlyStop,
     Eligibility,
+    EvaluateWork,
+    EvaluationByDevices,
+    EvaluationReport,
     Finished,
+    ModelVersion,
     Phase,
     PoolSpec,
     Progress,
+    Retention,
     RetryLater,
     Round,
     RoundPolicy,
@@ -154,6 +160,7 @@ SYNTHESISE = Assignment(
     weights=WEIGHTS,
     work=SynthesiseWork(pool_id="pool-1"),
 )
+EVALUATE = replace(SYNTHESISE, task_id="task-3", work=EvaluateWork())
 RETRY_LATER = RetryLater(after_seconds=2.5, reason="no round is open")
 FINISHED = Finished(reason="the run is complete")
 UPDATE_REPORT = UpdateReport(
@@ -168,6 +175,7 @@ SYNTHESIS_REPORT = SynthesisReport(
     synthesis_seconds=4.5,
 )
 
+EVALUATION_REPORT = EvaluationReport(EVALUATION, traffic=TRAFFIC, evaluation_seconds=5.5)
 UNMEASURED_REPORT = replace(SYNTHESIS_REPORT, synthetic_accuracy=None)
 
 POLICY = RoundPolicy(
@@ -186,8 +194,15 @@ POLICY = RoundPolicy(
     asynchronous=Asynchronous(
         buffer_size=3, staleness_exponent=0.25, max_staleness=4, concurrency=6
     ),
+    evaluation=EvaluationByDevices(devices=5, every_rounds=3),
+    early_stop=EarlyStop(patience_rounds=8, min_improvement=0.125),
+    retention=Retention(keep_last=9, keep_every=10),
 )
-RUN_SPEC = RunSpec(RECIPE, replace(POLICY, asynchronous=None))  # it has a cohort
+RUN_SPEC = RunSpec(
+    RECIPE,
+    replace(POLICY, asynchronous=None),  # it has a cohort
+    start_from=ModelVersion("run-0", 7),
+)
 ROUND = Round(
     number=4,
     device_ids=("device-1", "device-2"),
@@ -200,6 +215,8 @@ ROUND = Round(
     duration_seconds=12.25,
     staleness=Staleness(mean=1.5, maximum=3),
     server_state=digest_of(b"server state"),
+    device_evaluation=DeviceEvaluation(accuracy=0.5, loss=0.875, samples=77, devices=6),
+    model_dropped=True,
 )
 RUN = Run(
     run_id="run-1",
@@ -210,6 +227,7 @@ RUN = Run(
     progress=Progress(round_number=5, phase=Phase.TRAINING, done=1, expected=2),
     completed_rounds=4,
     last_round=ROUND,
+    best_round=3,
 )
 DEVICE = Device(
     device_id="device-1",

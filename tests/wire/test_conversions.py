@@ -40,6 +40,7 @@ PAIRS: dict[str, Pair] = {
         assignments.assignment_message,
         assignments.assignment_from,
     ),
+    "evaluate": (examples.EVALUATE, assignments.assignment_message, assignments.assignment_from),
     "outcome assignment": (
         examples.TRAIN,
         assignments.outcome_message,
@@ -64,6 +65,11 @@ PAIRS: dict[str, Pair] = {
         examples.SYNTHESIS_REPORT,
         partial(assignments.synthesis_report_message, "device-1", "task-1"),
         assignments.synthesis_report_from,
+    ),
+    "evaluation report": (
+        examples.EVALUATION_REPORT,
+        partial(assignments.evaluation_report_message, "device-1", "task-1"),
+        assignments.evaluation_report_from,
     ),
     "unmeasured synthesis report": (
         examples.UNMEASURED_REPORT,
