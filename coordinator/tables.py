@@ -145,6 +145,32 @@ class DrainRow(Base):
     changed_by: Mapped[str]
 
 
+class SightingRow(Base):
+    """Where a device was last seen, if several coordinators share the database."""
+
+    __tablename__ = "sightings"
+
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    replica: Mapped[str] = mapped_column(_ID)  # the coordinator that saw it
+    run_id: Mapped[str] = mapped_column(_ID)  # the only run it works for; empty: any
+    free_memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    last_seen_at: Mapped[float]
+    here_until: Mapped[float]  # it counts as there till then, unless more is heard of it
+    # Grows with every time a replica writes: the others read what is new to them.
+    batch: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class LeadershipRow(Base):
+    """Which coordinator drives the runs, if several share the database; there is one row."""
+
+    __tablename__ = "leadership"
+
+    name: Mapped[str] = mapped_column(String(16), primary_key=True)
+    holder: Mapped[str] = mapped_column(_ID)  # a replica
+    epoch: Mapped[int] = mapped_column(BigInteger)  # grows whenever the leader changes
+    expires_at: Mapped[float]  # by the database's clock
+
+
 def create_tables(engine: Engine) -> None:
     """Make what is missing of the schema."""
     Base.metadata.create_all(engine)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ _turns: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
 # Execution options of our own.
 _READ_ONLY = "hfmds_read_only"
 _BUSY_TIMEOUT = "hfmds_busy_timeout_seconds"
+_FENCE = "hfmds_fence"
 
 # The low byte of SQLite's error code; these pass by themselves or when somebody makes room.
 _PASSING_SQLITE_ERRORS = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
@@ -39,10 +40,11 @@ _PASSING_SQLITE_ERRORS = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQ
 # On PostgreSQL, too, transactions that may write take turns: the first statement of each waits for
 # the lock, and those after it see all that was committed before. SERIALIZABLE, with the losers
 # done again, gave 95 transactions a second where this gives 400 (16 threads, the coordinator's
-# tables), and some lost twelve times. A process that stands still in mid-transaction loses it.
+# tables), and some lost twelve times. A process that stands still in mid-transaction loses it:
+# all others wait for it meanwhile.
 _TAKE_TURN = text(
     "SELECT set_config('lock_timeout', :patience, true),"
-    " set_config('idle_in_transaction_session_timeout', '60s', true),"
+    " set_config('idle_in_transaction_session_timeout', '10s', true),"
     " pg_advisory_xact_lock(:key)"
 ).bindparams(key=int.from_bytes(b"hfmds"))
 
@@ -106,6 +108,7 @@ def transaction(engine: Engine) -> Iterator[Session]:
         session.begin(),
     ):
         take_turn(session.connection())
+        _stand_at_fence(engine, session)
         yield session
 
 
@@ -128,7 +131,25 @@ def reading(engine: Engine) -> Iterator[Session]:
         Session(engine.execution_options(**options)) as session,
         session.begin(),
     ):
+        _stand_at_fence(engine, session)
         yield session
+
+
+def fenced(engine: Engine, fence: Callable[[Session], None]) -> Engine:
+    """The same database for somebody whose right to use it may end.
+
+    `fence` is called at the beginning of each of its transactions and reads, inside it, and raises
+    when the right has ended.
+    """
+    behind = engine.execution_options(**{_FENCE: fence})
+    _turns[behind] = _turns[engine]
+    return behind
+
+
+def _stand_at_fence(engine: Engine, session: Session) -> None:
+    fence: Callable[[Session], None] | None = engine.get_execution_options().get(_FENCE)
+    if fence:
+        fence(session)
 
 
 def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:

@@ -48,6 +48,14 @@ def upgrade() -> None:
         batch_op.create_index("events_by_run", ["run_id", "sequence"], unique=False)
 
     op.create_table(
+        "leadership",
+        sa.Column("name", sa.String(length=16), nullable=False),
+        sa.Column("holder", sa.String(length=128), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
         "runs",
         sa.Column("run_id", sa.String(length=128), nullable=False),
         sa.Column("spec", sa.LargeBinary(), nullable=False),
@@ -129,3 +137,17 @@ def upgrade() -> None:
         batch_op.create_index("tasks_by_device", ["device_id", "state"], unique=False)
         batch_op.create_index("tasks_by_phase", ["run_id", "round_number", "kind"], unique=False)
         batch_op.create_index("tasks_by_state", ["run_id", "state"], unique=False)
+
+    op.create_table(
+        "sightings",
+        sa.Column("device_id", sa.String(length=128), nullable=False),
+        sa.Column("replica", sa.String(length=128), nullable=False),
+        sa.Column("run_id", sa.String(length=128), nullable=False),
+        sa.Column("free_memory_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("last_seen_at", sa.Double(), nullable=False),
+        sa.Column("here_until", sa.Double(), nullable=False),
+        sa.Column("batch", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("device_id"),
+    )
+    with op.batch_alter_table("sightings", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_sightings_batch"), ["batch"], unique=False)
