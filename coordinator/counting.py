@@ -9,10 +9,12 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from coordinator.events import append_event
 from coordinator.round_records import enter
 from coordinator.states import RoundState, TaskState
 from coordinator.tables import PhaseRow, TaskRow
 from coordinator.task_rows import end_tasks, key_of, of_phase
+from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason
 
 
@@ -52,7 +54,17 @@ def close(session: Session, phase: PhaseRow, reason: LateReason, now: float) -> 
     """Close an open phase: what is pending is over, except in asynchronous rounds."""
     phase.closed = True
     if not phase.asynchronous:
-        end_tasks(session, reason, *of_phase(key_of(phase)))
+        end_tasks(session, reason, now, *of_phase(key_of(phase)))
+    append_event(
+        session,
+        phase.run_id,
+        EventKind.PHASE_CLOSED,
+        now,
+        round=phase.round_number,
+        phase=phase.kind,
+        reason=reason.value,
+        results=_counted(session, phase),
+    )
     after = RoundState.AGGREGATING if phase.kind == "train" else RoundState.SEALING
     enter(session, phase.run_id, phase.round_number, after, now)
 
@@ -71,12 +83,14 @@ def _has_counted(session: Session, phase: PhaseRow, device_id: str) -> bool:
 
 
 def _close_if_full(session: Session, phase: PhaseRow, now: float) -> None:
-    if not phase.goal:
-        return
+    if phase.goal and _counted(session, phase) >= phase.goal:
+        close(session, phase, LateReason.GOAL_REACHED, now)
+
+
+def _counted(session: Session, phase: PhaseRow) -> int:
     counted = select(func.count()).where(
         TaskRow.run_id == phase.run_id,
         TaskRow.counted_round == phase.round_number,
         TaskRow.kind == phase.kind,
     )
-    if (session.scalar(counted) or 0) >= phase.goal:
-        close(session, phase, LateReason.GOAL_REACHED, now)
+    return session.scalar(counted) or 0

@@ -30,6 +30,7 @@ from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weig
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    FailureCause,
     Finished,
     RetryLater,
     SynthesiseWork,
@@ -234,6 +235,9 @@ class Dispatch:
         largest = size_bytes + _HEADER_SLACK_BYTES
         if update.size_bytes > largest:
             self._metrics.update_refused("too large")
+            await asyncio.to_thread(
+                self._tasks.refuse, device_id, task_id, "too large", self._clock()
+            )
             raise LimitExceeded(
                 f"an update of {update.size_bytes} bytes for task {task_id!r}: what it trains has "
                 f"{size_bytes}, so {largest} is the most"
@@ -269,10 +273,17 @@ class Dispatch:
         task = await self._answerable(device_id, task_id, "synthesise")
         return await self._accept(task, report.batch, report)
 
-    async def report_failure(self, device_id: str, task_id: str, reason: str) -> None:
+    async def report_failure(
+        self,
+        device_id: str,
+        task_id: str,
+        reason: str,
+        cause: FailureCause = FailureCause.UNEXPECTED,
+    ) -> None:
         """Let a device give its task up."""
         task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
-        already = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason)
+        now = self._clock()
+        already = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason, cause, now)
         self._registry.heard(device_id)
         if not already:
             with _task_context(task):
@@ -327,6 +338,7 @@ class Dispatch:
             self._metrics.update_refused(reason)
             with _task_context(task):
                 log.warning("update refused: %s", error)
+            self._tasks.refuse(task.device_id, task.task_id, reason, self._clock())
             raise
 
     async def _accept(

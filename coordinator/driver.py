@@ -87,7 +87,7 @@ class RunDriver:
     def pause(self, reason: str) -> None:
         log.error("the run is paused: %s", reason)
         try:
-            self._parts.runs.pause(self.run_id, reason)
+            self._parts.runs.pause(self.run_id, self._parts.clock(), reason)
         except WrongState:  # it was cancelled meanwhile, which `heed` will notice
             return
         self.news.ring()

@@ -12,9 +12,10 @@ from sqlalchemy import ColumnElement, Engine, func, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.counting import close, count_leftovers
+from coordinator.events import append_event
 from coordinator.round_records import enter
 from coordinator.states import PENDING, RoundState, TaskState
-from coordinator.tables import PhaseRow, TaskRow
+from coordinator.tables import PhaseRow, RoundRow, TaskRow
 from coordinator.task_rows import (
     PENDING_NAMES,
     PhaseKey,
@@ -29,6 +30,7 @@ from coordinator.task_rows import (
 )
 from hfmds.digest import Digest
 from hfmds.storage.database import reading, transaction
+from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_update_report
 from hfmds.wire.types import LateReason, RoundPolicy, Staleness
 
@@ -132,6 +134,7 @@ class PhaseRecords:
                 session.add(phase)
                 session.flush()
                 add_tasks(session, key, devices, now)
+                _tell_of_opening(session, phase, len(devices), now)
                 state = RoundState.TRAINING if key.kind == "train" else RoundState.SYNTHESISING
                 enter(session, key.run_id, key.round_number, state, now)
                 if plan.asynchronous and policy.asynchronous:
@@ -139,7 +142,7 @@ class PhaseRecords:
                         key.round_number - policy.asynchronous.max_staleness
                     )
                     same_kind = (TaskRow.run_id == key.run_id, TaskRow.kind == key.kind)
-                    end_tasks(session, LateReason.STALE, *same_kind, too_old)
+                    end_tasks(session, LateReason.STALE, now, *same_kind, too_old)
                     count_leftovers(session, phase, now)
             return _record(session, phase)
 
@@ -166,9 +169,11 @@ class PhaseRecords:
             phase = session.get_one(PhaseRow, primary_key(key))
             if not phase.closed:
                 phase.deadline_at = now + phase.deadline_seconds
-                add_tasks(session, key, devices, now)
+                more = list(devices)
+                add_tasks(session, key, more, now)
+                _tell(session, phase, EventKind.PHASE_EXTENDED, now, devices=len(more))
 
-    def end_slow(self, key: PhaseKey, leased_before: float) -> int:
+    def end_slow(self, key: PhaseKey, leased_before: float, now: float) -> int:
         """End the tasks that devices have had since this time or longer; their number."""
         slow = (
             TaskRow.run_id == key.run_id,  # of any round: in asynchronous ones they live on
@@ -181,7 +186,7 @@ class PhaseRecords:
                 return 0
         with transaction(self._engine) as session:
             count = session.scalar(select(func.count()).where(*slow)) or 0
-            end_tasks(session, LateReason.TOO_SLOW, *slow, states=(TaskState.LEASED,))
+            end_tasks(session, LateReason.TOO_SLOW, now, *slow, states=(TaskState.LEASED,))
             return count
 
     def close(self, key: PhaseKey, reason: LateReason, now: float) -> None:
@@ -306,6 +311,29 @@ class PhaseRecords:
                 reports.where(TaskRow.run_id == run_id, TaskRow.kind == "train")
             ).all()
         return {device_id: decode_update_report(report).loss for device_id, report in found}
+
+
+def _tell_of_opening(session: Session, phase: PhaseRow, devices: int, now: float) -> None:
+    """Write the event of a phase that is being opened, and of the pool that it stands for."""
+    round_row = session.get_one(RoundRow, (phase.run_id, phase.round_number))
+    if round_row.state == RoundState.SEALING.name:
+        _tell(session, phase, EventKind.POOL_SEALED, now, snapshot=phase.reference)
+    _tell(
+        session,
+        phase,
+        EventKind.PHASE_OPENED,
+        now,
+        devices=devices,
+        goal=phase.goal,
+        model=phase.weights_sha256,
+    )
+
+
+def _tell(
+    session: Session, phase: PhaseRow, kind: EventKind, now: float, **details: object
+) -> None:
+    of_phase = {"round": phase.round_number, "phase": phase.kind}
+    append_event(session, phase.run_id, kind, now, **of_phase, **details)
 
 
 def _record(session: Session, phase: PhaseRow) -> PhaseRecord:

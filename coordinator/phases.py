@@ -67,7 +67,7 @@ class PhaseConductor:
         now = self._clock()
         patient = now < patient_until
         if not patient and self._policy.task_deadline_seconds:
-            slow = self._phases.end_slow(phase.key, now - self._policy.task_deadline_seconds)
+            slow = self._phases.end_slow(phase.key, now - self._policy.task_deadline_seconds, now)
             if slow:
                 log.info("tasks were too slow", extra={"kind": phase.key.kind, "tasks": slow})
                 self._ask(phase, self._replacements(phase, slow))

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
+from coordinator.events import append_event
 from coordinator.states import ROUND_TRANSITIONS, RoundState, require_transition
 from coordinator.tables import RoundRow
 from hfmds.storage.database import reading, transaction
+from hfmds.wire.events import EventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ def enter(session: Session, run_id: str, number: int, wanted: RoundState, now: f
         what = f"round {number} of run {run_id!r}"
         require_transition(ROUND_TRANSITIONS, current, wanted, what)
         row.state, row.entered_at = wanted.name, now
+        _tell(session, run_id, number, wanted, now)
 
 
 class RoundRecords:
@@ -55,6 +58,7 @@ class RoundRecords:
                         entered_at=now,
                     )
                 )
+                _tell(session, run_id, number, RoundState.WAITING, now)
 
     def enter(self, run_id: str, number: int, wanted: RoundState, now: float) -> None:
         """Bring a round into a state that stands for nothing else in the database."""
@@ -72,3 +76,9 @@ class RoundRecords:
                 return None
             state = RoundState[row.state]
             return RoundInProgress(row.number, state, row.began_at, row.entered_at)
+
+
+def _tell(session: Session, run_id: str, number: int, state: RoundState, now: float) -> None:
+    """Write the event of a round that has entered a state."""
+    kind = EventKind.ROUND_ENTERED
+    append_event(session, run_id, kind, now, round=number, state=state.name.lower())

@@ -9,12 +9,15 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
+from coordinator.events import COORDINATOR, append_event
 from coordinator.round_records import enter
 from coordinator.states import RUN_TRANSITIONS, RoundState, require_transition
 from coordinator.tables import RoundRow, RunRow
 from coordinator.task_rows import end_pending, give_second_chance
+from hfmds.digest import digest_of
 from hfmds.errors import Conflict, NotFound, WrongState
 from hfmds.storage.database import reading, transaction
+from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
 from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
 
@@ -52,7 +55,9 @@ class RunRecords:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def create(self, run_id: str, spec: RunSpec, now: float) -> tuple[RunRecord, bool]:
+    def create(
+        self, run_id: str, spec: RunSpec, now: float, by: str = COORDINATOR
+    ) -> tuple[RunRecord, bool]:
         """Add a run, or find the one that was added with the same id; true if it is new."""
         with transaction(self._engine) as session:
             row = session.get(RunRow, run_id)
@@ -71,6 +76,17 @@ class RunRecords:
                 created_at=now,
             )
             session.add(row)
+            session.flush()
+            append_event(
+                session,
+                run_id,
+                EventKind.RUN_CREATED,
+                now,
+                by=by,
+                spec=digest_of(row.spec).sha256,
+                method=spec.recipe.method.name,
+                rounds=spec.recipe.rounds,
+            )
             return _record(session, row), True
 
     def get(self, run_id: str) -> RunRecord:
@@ -114,31 +130,34 @@ class RunRecords:
                 raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
             return decode_round(row.record)
 
-    def pause(self, run_id: str, reason: str = "") -> RunRecord:
+    def pause(self, run_id: str, now: float, reason: str = "", by: str = COORDINATOR) -> RunRecord:
         """Stop handing out its work; a paused run stays as it is."""
         with transaction(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.PAUSED.name:
                 _move(row, RunState.PAUSED, reason)
+                append_event(session, run_id, EventKind.RUN_PAUSED, now, by=by, reason=reason)
             return _record(session, row)
 
-    def resume(self, run_id: str, now: float) -> RunRecord:
+    def resume(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
         """Go on; open deadlines start anew, and devices that gave up get another chance."""
         with transaction(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.RUNNING.name:
                 _move(row, RunState.RUNNING)
+                append_event(session, run_id, EventKind.RUN_RESUMED, now, by=by)
                 give_second_chance(session, run_id, now)
             return _record(session, row)
 
-    def cancel(self, run_id: str) -> RunRecord:
+    def cancel(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
         """End it for good, and its pending tasks with it; a cancelled run stays so."""
         with transaction(self._engine) as session:
             row = _row(session, run_id)
             if row.state != RunState.CANCELLED.name:
                 row = _active_row(session, run_id)
                 _move(row, RunState.CANCELLED)
-                end_pending(session, run_id, LateReason.CANCELLED)
+                append_event(session, run_id, EventKind.RUN_CANCELLED, now, by=by)
+                end_pending(session, run_id, LateReason.CANCELLED, now)
             return _record(session, row)
 
     def complete_round(self, run_id: str, completed: Round, now: float) -> RunRecord:
@@ -148,11 +167,14 @@ class RunRecords:
             round_row = session.get_one(RoundRow, (run_id, completed.number))
             if round_row.state != RoundState.COMPLETED.name:
                 enter(session, run_id, completed.number, RoundState.COMPLETED, now)
+                model = {"round": completed.number, "model": completed.weights.sha256}
+                append_event(session, run_id, EventKind.MODEL_KEPT, now, **model)
                 round_row.record = encode_round(completed)
             last = completed.number == decode_run_spec(row.spec).recipe.rounds
             if last and not RunState[row.state].ended:
                 _move(row, RunState.COMPLETED)
-                end_pending(session, run_id, LateReason.COMPLETED)
+                append_event(session, run_id, EventKind.RUN_COMPLETED, now)
+                end_pending(session, run_id, LateReason.COMPLETED, now)
             session.flush()
             return _record(session, row)
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 
 from coordinator.bell import Bell
 from coordinator.driver import RunDriver
+from coordinator.events import COORDINATOR
 from coordinator.parts import Parts
 from coordinator.run_records import RunRecord
 from hfmds.algorithm.methods.registry import weights_bytes
@@ -66,14 +67,14 @@ class Runs:
         for driver in self._driving():
             driver.join(max(0.0, give_up_at - time.monotonic()))
 
-    def create(self, run_id: str, spec: RunSpec) -> Run:
+    def create(self, run_id: str, spec: RunSpec, by: str = COORDINATOR) -> Run:
         """Add a run and start it, or find the same one."""
         run_id = require_id(run_id, "run_id") if run_id else _new_id(spec)
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
         self._require_size(spec.recipe)
         self._parts.held_out.check(spec.recipe)
-        record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock())
+        record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock(), by)
         if is_new:
             with log_context(run=run_id):
                 log.info("run created", extra={"method": spec.recipe.method.name})
@@ -109,17 +110,17 @@ class Runs:
             await news.wait_async(rings, _WATCH_SECONDS)
         raise Unavailable("the coordinator is stopping; watch again when it is back")
 
-    def pause(self, run_id: str) -> Run:
+    def pause(self, run_id: str, by: str = COORDINATOR) -> Run:
         """Stop handing out a run's work."""
-        return self._changed(self._parts.runs.pause(run_id))
+        return self._changed(self._parts.runs.pause(run_id, self._parts.clock(), by=by))
 
-    def resume(self, run_id: str) -> Run:
+    def resume(self, run_id: str, by: str = COORDINATOR) -> Run:
         """Go on with a paused run."""
-        return self._changed(self._parts.runs.resume(run_id, self._parts.clock()))
+        return self._changed(self._parts.runs.resume(run_id, self._parts.clock(), by))
 
-    def cancel(self, run_id: str) -> Run:
+    def cancel(self, run_id: str, by: str = COORDINATOR) -> Run:
         """End a run for good."""
-        return self._changed(self._parts.runs.cancel(run_id))
+        return self._changed(self._parts.runs.cancel(run_id, self._parts.clock(), by))
 
     def devices(self) -> tuple[Device, ...]:
         """The devices that ever checked in, by id."""

@@ -12,11 +12,19 @@ from sqlalchemy.orm import Session
 from coordinator.counting import count_result
 from coordinator.states import PENDING, TaskState
 from coordinator.tables import RunRow, TaskRow
-from coordinator.task_rows import PENDING_NAMES, Task, move_task, phase_of, task_of
+from coordinator.task_rows import (
+    PENDING_NAMES,
+    Task,
+    move_task,
+    phase_of,
+    task_of,
+    tell_of_task,
+)
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate
 from hfmds.storage.database import reading, transaction
-from hfmds.wire.types import LateReason, RunState
+from hfmds.wire.events import EventKind
+from hfmds.wire.types import FailureCause, LateReason, RunState
 
 _WHY_LATE = {
     LateReason.ACCEPTED: "its result was accepted before",
@@ -120,10 +128,21 @@ class TaskRecords:
             row.accepted_at = now
             row.result_sha256 = result.sha256
             row.report = report
+            tell_of_task(session, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
             count_result(session, row, phase_of(session, row), now)
             return False
 
-    def fail(self, device_id: str, task_id: str, reason: str) -> bool:
+    def refuse(self, device_id: str, task_id: str, what: str, now: float) -> None:
+        """Note that a result was refused; of a task, the first refusal only, so that it ends."""
+        with transaction(self._engine) as session:
+            row = _own_task(session, device_id, task_id)
+            if not row.refusal:
+                row.refusal = what
+                tell_of_task(session, row, EventKind.TASK_REFUSED, now, reason=what)
+
+    def fail(
+        self, device_id: str, task_id: str, reason: str, cause: FailureCause, now: float
+    ) -> bool:
         """Note that the device gave the task up; true if it had said so before."""
         with transaction(self._engine) as session:
             row = _own_task(session, device_id, task_id)
@@ -132,7 +151,12 @@ class TaskRecords:
             _require_pending(row)
             move_task(row, TaskState.FAILED)
             row.failure = reason
+            if row.refusal:  # whatever the device makes of it, we know why
+                cause = FailureCause.REFUSED
+            row.failure_cause = cause.name
             row.failures += 1
+            told = {"cause": cause.value, "reason": reason}
+            tell_of_task(session, row, EventKind.TASK_FAILED, now, **told)
             return False
 
     def last_failures(self) -> dict[str, str]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
+from coordinator.events import append_event
 from coordinator.states import PENDING, TASK_TRANSITIONS, TaskState, require_transition
 from coordinator.tables import PhaseRow, RunRow, TaskRow
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
+from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason
 
 PENDING_NAMES = tuple(state.name for state in PENDING)
@@ -119,20 +121,31 @@ def move_task(row: TaskRow, wanted: TaskState) -> None:
 
 def end_tasks(
     session: Session,
-    reason: LateReason | None,
+    reason: LateReason,
+    now: float,
     *tasks: ColumnElement[bool],
-    states: Iterable[TaskState] = PENDING,
+    states: Collection[TaskState] = PENDING,
 ) -> None:
     """End those of the tasks that are in one of the states; devices are told the reason."""
-    ended = {"state": TaskState.OVER.name}
-    if reason:
-        ended["over_reason"] = reason.name
+    if TaskState.LEASED in states:
+        leased = select(TaskRow).where(*tasks, TaskRow.state == TaskState.LEASED.name)
+        for row in session.scalars(leased.order_by(TaskRow.device_id, TaskRow.round_number)):
+            tell_of_task(session, row, EventKind.TASK_LATE, now, reason=reason.value)
+    ended = {"state": TaskState.OVER.name, "over_reason": reason.name}
     _move_all(session, states, TaskState.OVER, *tasks, **ended)
 
 
-def end_pending(session: Session, run_id: str, reason: LateReason) -> None:
+def end_pending(session: Session, run_id: str, reason: LateReason, now: float) -> None:
     """Within a transaction that ends a run: its pending tasks are over."""
-    end_tasks(session, reason, TaskRow.run_id == run_id)
+    end_tasks(session, reason, now, TaskRow.run_id == run_id)
+
+
+def tell_of_task(
+    session: Session, row: TaskRow, kind: EventKind, now: float, **details: object
+) -> None:
+    """Write an event of a task to its run's log."""
+    of_task = {"round": row.round_number, "phase": row.kind, "device": row.device_id}
+    append_event(session, row.run_id, kind, now, **of_task, **details)
 
 
 def give_second_chance(session: Session, run_id: str, now: float) -> None:
@@ -146,7 +159,8 @@ def give_second_chance(session: Session, run_id: str, now: float) -> None:
         slow = (*mine, TaskRow.over_reason == LateReason.TOO_SLOW.name)
         _move_all(session, (TaskState.OVER,), TaskState.ASSIGNED, *slow, **again)
     # Those of closed phases no longer count against their devices.
-    end_tasks(session, LateReason.FAILED, TaskRow.run_id == run_id, states=(TaskState.FAILED,))
+    of_run = TaskRow.run_id == run_id
+    end_tasks(session, LateReason.FAILED, now, of_run, states=(TaskState.FAILED,))
 
 
 def _move_all(

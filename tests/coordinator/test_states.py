@@ -27,7 +27,7 @@ from hfmds.algorithm.types import Traffic
 from hfmds.digest import digest_of
 from hfmds.errors import TooLate, WrongState
 from hfmds.storage.database import open_database
-from hfmds.wire.types import LateReason, Round
+from hfmds.wire.types import FailureCause, LateReason, Round
 from tests.coordinator.workbench import make_spec
 from tests.servers.databases import database_of
 
@@ -154,8 +154,8 @@ def test_a_task_that_was_not_taken_cannot_be_handed_in(tmp_path: Path) -> None:
     records.phases.open(records.plan(), ["a"], 2.0)
     task = records.tasks.lease("a", "", 3.0)
     assert task is not None
-    records.tasks.fail("a", task.task_id, "broken")
-    records.runs.pause("run")
+    records.tasks.fail("a", task.task_id, "broken", FailureCause.UNEXPECTED, 3.5)
+    records.runs.pause("run", 3.7)
     records.runs.resume("run", 4.0)  # assigned again, not leased
     with pytest.raises(WrongState, match="is assigned: it cannot be accepted next"):
         records.tasks.accept("a", task.task_id, digest_of(b"u"), b"", 5.0)
