@@ -11,8 +11,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
+from coordinator.drain import DrainRecords
+from coordinator.events import EventRecords
+from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
+from coordinator.oversight import Oversight
 from coordinator.pace import Pace
 from coordinator.parts import Parts, PoolStore
 from coordinator.phase_records import PhaseRecords
@@ -54,8 +58,9 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         parts = await asyncio.to_thread(open_parts, settings, metrics, store, loop)
         runs = Runs(parts)
         metrics.count(devices=parts.registry.list, runs=runs.list)
+        metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
         CoordinatorServicer(parts.dispatch).add_to(server)
-        AdminServicer(runs).add_to(server)
+        AdminServicer(runs, Oversight(parts)).add_to(server)
         await asyncio.to_thread(runs.open)  # before anyone can create another
         async with server.serving(settings.shutdown_grace_seconds):
             await server.set_ready(True)
@@ -85,12 +90,17 @@ def open_parts(
     contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
     contents.purge(settings.upload_ttl_seconds, time.time())
     runs, tasks = RunRecords(engine), TaskRecords(engine)
+    drain, stages = DrainRecords(engine, time.time), StageNotes(engine)
     registry = Registry(engine, tasks, time.time, settings.device_away_seconds)
     return Parts(
         runs=runs,
         rounds=RoundRecords(engine),
         phases=PhaseRecords(engine),
         tasks=tasks,
+        events=EventRecords(engine),
+        drain=drain,
+        stages=stages,
+        funnel=FunnelRecords(engine),
         registry=registry,
         contents=contents,
         dispatch=Dispatch(
@@ -99,6 +109,8 @@ def open_parts(
             registry,
             contents,
             metrics,
+            drain,
+            stages,
             time.time,
             Pace(settings.check_ins_per_second, settings.retry_seconds),
             settings.max_waiting_devices,

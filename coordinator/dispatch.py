@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 from coordinator.bell import Bell
 from coordinator.content import RunContents
+from coordinator.drain import DrainRecords
+from coordinator.funnel import StageNotes
 from coordinator.metrics import Metrics
 from coordinator.pace import Pace
 from coordinator.registry import Registry
@@ -35,6 +37,7 @@ from hfmds.wire.types import (
     RetryLater,
     SynthesiseWork,
     SynthesisReport,
+    TaskStage,
     TrainWork,
     UpdateReport,
     UploadState,
@@ -45,6 +48,7 @@ log = logging.getLogger(__name__)
 _MAX_WAIT_SECONDS = 60.0
 _MAX_LOOKING = 200  # check-ins that look for work at once, each in a thread
 _NO_WORK = "no work for this device"
+_DRAINED = "the coordinator is drained: it hands out no new work"
 # safetensors' header may be laid out otherwise than ours, but not by more than this.
 _HEADER_SLACK_BYTES = 1 << 20
 
@@ -59,6 +63,8 @@ class Dispatch:
         registry: Registry,
         contents: RunContents,
         metrics: Metrics,
+        drain: DrainRecords,
+        stages: StageNotes,
         clock: Callable[[], float],
         pace: Pace,
         max_waiting: int = 1000,
@@ -69,6 +75,8 @@ class Dispatch:
         self._registry = registry
         self._contents = contents
         self._metrics = metrics
+        self._drain = drain
+        self._stages = stages
         self._clock = clock
         self._pace = pace
         self._max_waiting = max_waiting
@@ -99,6 +107,7 @@ class Dispatch:
     def close(self) -> None:
         """Send waiting devices away, so that the server can stop at once."""
         self._closing = True
+        self._stages.close()
         self.announce_all()
 
     # --- asking for work ------------------------------------------------------------------------
@@ -118,6 +127,8 @@ class Dispatch:
             while not self._closing:
                 rings = bell.rings
                 outcome = await self._look(device_id, profile, run_id)
+                if isinstance(outcome, str):
+                    return self._retry_later(device_id, outcome)
                 if outcome is not None:
                     return outcome
                 remaining = give_up_at - loop.time()
@@ -135,7 +146,7 @@ class Dispatch:
 
     async def _look(
         self, device_id: str, profile: DeviceProfile, run_id: str
-    ) -> Assignment | Finished | None:
+    ) -> Assignment | Finished | str | None:
         self._looking += 1
         try:
             return await asyncio.to_thread(self._outcome_now, device_id, profile, run_id)
@@ -162,7 +173,8 @@ class Dispatch:
 
     def _outcome_now(
         self, device_id: str, profile: DeviceProfile, run_id: str
-    ) -> Assignment | Finished | None:
+    ) -> Assignment | Finished | str | None:
+        """Work, or its end; a reason to come back later; None: worth waiting for."""
         self._registry.remember(device_id, profile)
         task = self._tasks.lease(device_id, run_id, self._clock())
         if task is not None:
@@ -171,7 +183,7 @@ class Dispatch:
             state = self._runs.state(run_id)
             if state.ended:
                 return Finished(f"run {run_id!r} is {state.value}")
-        return None
+        return _DRAINED if self._drain.is_on() else None
 
     def _assignment(self, task: Task) -> Assignment:
         key, run = task.key, self._runs.get(task.key.run_id)
@@ -190,10 +202,15 @@ class Dispatch:
             else SynthesiseWork(task.reference),
         )
 
-    async def renew_lease(self, device_id: str, task_id: str) -> float:
-        """Keep a task; returns the lease's seconds."""
+    async def renew_lease(
+        self, device_id: str, task_id: str, stage: TaskStage | None = None
+    ) -> float:
+        """Keep a task, and note how far its device is; returns the lease's seconds."""
+        renew = self._tasks.renew if stage is None else self._tasks.renew_if_worth_it
         with self._counting_late():
-            seconds = await asyncio.to_thread(self._tasks.renew, device_id, task_id, self._clock())
+            seconds = await asyncio.to_thread(renew, device_id, task_id, self._clock())
+        if stage is not None:
+            self._stages.note(task_id, stage)
         self._registry.heard(device_id)
         return seconds
 
@@ -209,6 +226,8 @@ class Dispatch:
         content = await self._content(task)
         async for chunk in outgoing(content.blobs, digest, offset):
             yield chunk
+        if task.key.kind != "train" or not task.reference:  # else the pool is still to come
+            self._stages.note(task_id, TaskStage.DOWNLOADED)
 
     async def query_upload(self, device_id: str, task_id: str, update: Digest) -> UploadState:
         """Where the upload of a task's update stands."""
@@ -226,6 +245,7 @@ class Dispatch:
         """Take the bytes of a task's update."""
         task = await self._uploading(device_id, task_id, update)
         await receive(await self._content(task), task_id, update, offset, chunks)
+        self._stages.note(task_id, TaskStage.UPLOADED)
         self._registry.heard(device_id)
 
     async def _uploading(self, device_id: str, task_id: str, update: Digest) -> Task:

@@ -7,14 +7,14 @@ number stays bounded however long the process lives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hfmds.algorithm.types import LeakageSummary, Traffic
-from hfmds.wire.types import Device, DeviceState, Round, Run, RunState
+from hfmds.wire.types import Device, DeviceState, Round, Run, RunState, TaskStage
 
 _ENDED_RUNS_KEPT = 20
 _ROUND_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -92,6 +92,12 @@ class Metrics:
     ) -> None:
         """Count devices and runs anew at every scrape."""
         self._registry.register(_Census(devices, runs))
+
+    def watch(
+        self, drained: Callable[[], bool], stages: Callable[[], Mapping[TaskStage, int]]
+    ) -> None:
+        """Look at these anew at every scrape."""
+        self._registry.register(_Oversight(drained, stages))
 
     def round_completed(self, run_id: str, completed: Round) -> None:
         """Show a run's newest round."""
@@ -173,3 +179,34 @@ class _Census(Collector):
             count = sum(run.state is run_state for run in runs)
             by_run_state.add_metric([run_state.value], count)
         return by_device_state, by_run_state
+
+
+class _Oversight(Collector):
+    """The drain, and the tasks under way by stage, as they are at the time of the scrape."""
+
+    def __init__(
+        self, drained: Callable[[], bool], stages: Callable[[], Mapping[TaskStage, int]]
+    ) -> None:
+        self._drained = drained
+        self._stages = stages
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families(False, {})
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families(self._drained(), self._stages())
+
+    def _families(self, drained: bool, stages: Mapping[TaskStage, int]) -> Iterable[Metric]:
+        by_stage = GaugeMetricFamily(
+            "hfmds_coordinator_tasks_pending",
+            "Tasks whose results are wanted, by how far their devices are.",
+            labels=["stage"],
+        )
+        for stage in TaskStage:
+            by_stage.add_metric([stage.name.lower()], stages.get(stage, 0))
+        yield by_stage
+        yield GaugeMetricFamily(
+            "hfmds_coordinator_drained",
+            "1 while the coordinator hands out no new work by an operator's wish.",
+            value=int(drained),
+        )

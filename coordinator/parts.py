@@ -9,6 +9,9 @@ from typing import Protocol
 
 from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
+from coordinator.drain import DrainRecords
+from coordinator.events import EventRecords
+from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
 from coordinator.phase_records import PhaseRecords
@@ -39,6 +42,10 @@ class Parts:
     rounds: RoundRecords
     phases: PhaseRecords
     tasks: TaskRecords
+    events: EventRecords
+    drain: DrainRecords
+    stages: StageNotes
+    funnel: FunnelRecords
     registry: Registry
     contents: RunContents
     dispatch: Dispatch

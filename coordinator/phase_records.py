@@ -51,6 +51,17 @@ class PhasePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """How many devices there are when a phase is opened, for those who look at it later."""
+
+    here: int
+    eligible: int
+
+
+NOBODY_SEEN = Seen(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseTask:
     """As much of a task as a round needs to know while it goes on."""
 
@@ -110,7 +121,9 @@ class PhaseRecords:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def open(self, plan: PhasePlan, devices: Sequence[str], now: float) -> PhaseRecord:
+    def open(
+        self, plan: PhasePlan, devices: Sequence[str], now: float, seen: Seen = NOBODY_SEEN
+    ) -> PhaseRecord:
         """Open a phase with a task for each device; one that was opened before stays as it is."""
         key, policy = plan.key, plan.policy
         with transaction(self._engine) as session:
@@ -130,6 +143,8 @@ class PhaseRecords:
                     goal=plan.goal,
                     asynchronous=plan.asynchronous,
                     closed=False,
+                    devices_here=seen.here,
+                    devices_eligible=seen.eligible,
                 )
                 session.add(phase)
                 session.flush()

@@ -36,6 +36,7 @@ class PhaseConductor:
         self._phases = parts.phases
         self._registry = parts.registry
         self._dispatch = parts.dispatch
+        self._drain = parts.drain
         self._clock = parts.clock
         self._selection = selection
 
@@ -50,7 +51,9 @@ class PhaseConductor:
             patience = max(self._policy.lease_seconds, self._registry.away_seconds)
             patient_until = self._clock() + patience
         else:
-            phase = self._phases.open(plan, choose_devices(), self._clock())
+            self._wait_while_drained(plan.key.round_number)
+            devices, seen = choose_devices(), self._selection.seen()
+            phase = self._phases.open(plan, devices, self._clock(), seen)
         self._announce(phase)
         while not phase.closed:
             self._control.heed()
@@ -61,6 +64,14 @@ class PhaseConductor:
                 self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
         self._show(phase)
         return self._phases.results(plan.key)
+
+    def _wait_while_drained(self, round_number: int) -> None:
+        """Open nothing new; an operator drained the coordinator, and will end that."""
+        while self._drain.is_on():
+            rings = self._control.bell.rings
+            self._control.heed()
+            self._control.show(Progress(round_number, Phase.DRAINED, 0, 0))
+            self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
 
     def _move_on(self, plan: PhasePlan, phase: PhaseRecord, patient_until: float) -> bool:
         """Take the next step that is due; true if there is something new to look at."""

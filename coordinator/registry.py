@@ -167,7 +167,8 @@ class Registry:
                     ),
                     accepted_tasks=tallies.get(row.device_id, (0, 0))[0],
                     failed_tasks=tallies.get(row.device_id, (0, 0))[1],
-                    task_id=leases.get(row.device_id),
+                    task_id=leases[row.device_id][0] if row.device_id in leases else None,
+                    stage=leases[row.device_id][1] if row.device_id in leases else None,
                     last_failure=failures.get(row.device_id, ""),
                 )
                 for row in session.scalars(select(DeviceRow).order_by(DeviceRow.device_id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from coordinator.phase_records import PhaseRecords
+from coordinator.phase_records import PhaseRecords, Seen
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecord
 from hfmds.algorithm.sampling import Candidate, sample_cohort
@@ -27,6 +27,10 @@ class Selection:
     def here(self) -> list[str]:
         """The devices that are there and suit the run, by id."""
         return list(self._registry.available(self._run_id, self._policy.eligibility))
+
+    def seen(self) -> Seen:
+        """How many devices are there for this run, and how many of them suit it."""
+        return Seen(len(self._registry.available(self._run_id)), len(self.here()))
 
     def able(self) -> list[str]:
         """Those of them to count on; fewer than the policy's minimum if there are not more.

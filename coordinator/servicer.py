@@ -9,18 +9,24 @@ from typing import Any
 import grpc
 
 from coordinator.dispatch import Dispatch
+from coordinator.oversight import Oversight
 from coordinator.runs import Runs
+from hfmds.service.caller import caller
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 from hfmds.wire.assignments import (
     MAX_REASON_CHARACTERS,
+    failure_cause_from,
     outcome_message,
     profile_from,
+    stage_from,
     synthesis_report_from,
     update_report_from,
 )
 from hfmds.wire.chunks import split_upload
+from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_finite, require_part
+from hfmds.wire.oversight import drain_message, funnel_message, status_message
 from hfmds.wire.pages import first_page, page
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
 from hfmds.wire.types import require_id
@@ -52,7 +58,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def RenewLease(
         self, request: coordinator_pb2.RenewLeaseRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.RenewLeaseResponse:
-        seconds = await self._dispatch.renew_lease(*_ids(request))
+        seconds = await self._dispatch.renew_lease(*_ids(request), stage_from(request.stage))
         return coordinator_pb2.RenewLeaseResponse(lease_seconds=seconds)
 
     async def DownloadBlob(
@@ -103,7 +109,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self, request: coordinator_pb2.ReportFailureRequest, context: grpc.aio.ServicerContext
     ) -> coordinator_pb2.ReportFailureResponse:
         reason = request.reason[:MAX_REASON_CHARACTERS]
-        await self._dispatch.report_failure(*_ids(request), reason)
+        cause = failure_cause_from(request.cause)
+        await self._dispatch.report_failure(*_ids(request), reason, cause)
         return coordinator_pb2.ReportFailureResponse()
 
     async def Leave(
@@ -116,8 +123,9 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """AdminService: what operators call."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: Runs, oversight: Oversight) -> None:
         self._runs = runs
+        self._oversight = oversight
 
     def add_to(self, server: GrpcServer) -> None:
         register = admin_pb2_grpc.add_AdminServiceServicer_to_server
@@ -127,7 +135,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.CreateRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.CreateRunResponse:
         require_part(request, "spec")
-        run = await asyncio.to_thread(self._runs.create, request.run_id, spec_from(request.spec))
+        run = await asyncio.to_thread(
+            self._runs.create, request.run_id, spec_from(request.spec), caller(context)
+        )
         return admin_pb2.CreateRunResponse(run=run_message(run))
 
     async def ListRuns(
@@ -166,20 +176,46 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def PauseRun(
         self, request: admin_pb2.PauseRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.PauseRunResponse:
-        run = await asyncio.to_thread(self._runs.pause, request.run_id)
+        run = await asyncio.to_thread(self._runs.pause, request.run_id, caller(context))
         return admin_pb2.PauseRunResponse(run=run_message(run))
 
     async def ResumeRun(
         self, request: admin_pb2.ResumeRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ResumeRunResponse:
-        run = await asyncio.to_thread(self._runs.resume, request.run_id)
+        run = await asyncio.to_thread(self._runs.resume, request.run_id, caller(context))
         return admin_pb2.ResumeRunResponse(run=run_message(run))
 
     async def CancelRun(
         self, request: admin_pb2.CancelRunRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.CancelRunResponse:
-        run = await asyncio.to_thread(self._runs.cancel, request.run_id)
+        run = await asyncio.to_thread(self._runs.cancel, request.run_id, caller(context))
         return admin_pb2.CancelRunResponse(run=run_message(run))
+
+    async def ListEvents(
+        self, request: admin_pb2.ListEventsRequest, context: grpc.aio.ServicerContext
+    ) -> admin_pb2.ListEventsResponse:
+        run_uid, events = await asyncio.to_thread(
+            self._oversight.events, request.run_id, request.after_sequence
+        )
+        entries = first_page([*map(event_message, events)], request.page_size)
+        return admin_pb2.ListEventsResponse(run_uid=run_uid, events=entries)
+
+    async def GetFunnel(
+        self, request: admin_pb2.GetFunnelRequest, context: grpc.aio.ServicerContext
+    ) -> admin_pb2.GetFunnelResponse:
+        funnels = await asyncio.to_thread(self._oversight.funnels, request.run_id, request.round)
+        return admin_pb2.GetFunnelResponse(funnels=map(funnel_message, funnels))
+
+    async def SetDrain(
+        self, request: admin_pb2.SetDrainRequest, context: grpc.aio.ServicerContext
+    ) -> admin_pb2.SetDrainResponse:
+        drain = await asyncio.to_thread(self._oversight.set_drain, request.on, caller(context))
+        return admin_pb2.SetDrainResponse(drain=drain_message(drain))
+
+    async def GetStatus(
+        self, request: admin_pb2.GetStatusRequest, context: grpc.aio.ServicerContext
+    ) -> admin_pb2.GetStatusResponse:
+        return status_message(await asyncio.to_thread(self._oversight.status))
 
     async def ListDevices(
         self, request: admin_pb2.ListDevicesRequest, context: grpc.aio.ServicerContext

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, case, func, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.counting import count_result
+from coordinator.drain import is_drained
 from coordinator.states import PENDING, TaskState
 from coordinator.tables import RunRow, TaskRow
 from coordinator.task_rows import (
@@ -24,7 +25,9 @@ from hfmds.digest import Digest
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
-from hfmds.wire.types import FailureCause, LateReason, RunState
+from hfmds.wire.types import FailureCause, LateReason, RunState, TaskStage
+
+_ALMOST_NEW = 0.9  # of a lease that is not worth a commit
 
 _WHY_LATE = {
     LateReason.ACCEPTED: "its result was accepted before",
@@ -48,7 +51,8 @@ class TaskRecords:
     def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
         """The device's next task, leased: the one it holds already, else the oldest assigned.
 
-        Without a run id, a task of any running run.
+        Without a run id, a task of any running run. While the coordinator is drained, none but
+        that which it holds.
         """
         candidates = (
             select(TaskRow)
@@ -74,8 +78,10 @@ class TaskRecords:
                 return None
             phase = phase_of(session, row)
             if row.state != TaskState.LEASED.name:
+                if is_drained(session):
+                    return None
                 move_task(row, TaskState.LEASED)
-                row.leased_at = now
+                row.leased_at, row.stage = now, int(TaskStage.TAKEN)
             row.lease_expires_at = now + phase.lease_seconds
             return task_of(row, phase)
 
@@ -87,6 +93,16 @@ class TaskRecords:
             seconds = phase_of(session, row).lease_seconds
             row.lease_expires_at = now + seconds
             return seconds
+
+    def renew_if_worth_it(self, device_id: str, task_id: str, now: float) -> float:
+        """Extend a lease unless it is almost new; returns its seconds from now."""
+        with reading(self._engine) as session:
+            row = _own_task(session, device_id, task_id)
+            _require_pending(row)
+            left = row.lease_expires_at - now
+            if left > _ALMOST_NEW * phase_of(session, row).lease_seconds:
+                return left
+        return self.renew(device_id, task_id, now)
 
     def expire_leases(self, device_id: str) -> set[str]:
         """Let the leases of a device that has gone run out now; the runs they were of."""
@@ -128,6 +144,7 @@ class TaskRecords:
             row.accepted_at = now
             row.result_sha256 = result.sha256
             row.report = report
+            row.stage = int(TaskStage.UPLOADED)
             tell_of_task(session, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
             count_result(session, row, phase_of(session, row), now)
             return False
@@ -178,13 +195,13 @@ class TaskRecords:
         with reading(self._engine) as session:
             return {row[0]: (row[1], row[2]) for row in session.execute(by_device)}
 
-    def leases(self, now: float) -> dict[str, str]:
-        """The task each working device holds."""
+    def leases(self, now: float) -> dict[str, tuple[str, TaskStage]]:
+        """The task each working device holds, and how far it is with it."""
+        live = select(TaskRow.device_id, TaskRow.task_id, TaskRow.stage).where(
+            TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
+        )
         with reading(self._engine) as session:
-            live = select(TaskRow.device_id, TaskRow.task_id).where(
-                TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
-            )
-            return dict(session.execute(live).all())
+            return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
 
 
 def _own_task(session: Session, device_id: str, task_id: str) -> TaskRow:

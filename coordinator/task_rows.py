@@ -15,7 +15,7 @@ from coordinator.tables import PhaseRow, RunRow, TaskRow
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
 from hfmds.wire.events import EventKind
-from hfmds.wire.types import LateReason
+from hfmds.wire.types import LateReason, TaskStage
 
 PENDING_NAMES = tuple(state.name for state in PENDING)
 
@@ -151,7 +151,13 @@ def tell_of_task(
 def give_second_chance(session: Session, run_id: str, now: float) -> None:
     """Within a transaction that resumes a run: lost tasks and open deadlines start anew."""
     is_open = (PhaseRow.run_id == run_id, PhaseRow.closed.is_(False))
-    again = {"state": TaskState.ASSIGNED.name, "leased_at": 0.0, "over_reason": ""}
+    again = {
+        "state": TaskState.ASSIGNED.name,
+        "leased_at": 0.0,
+        "over_reason": "",
+        "refusal": "",
+        "stage": int(TaskStage.ASSIGNED),
+    }
     for phase in session.scalars(select(PhaseRow).where(*is_open)):
         phase.deadline_at = now + phase.deadline_seconds
         mine = of_phase(key_of(phase))

@@ -16,14 +16,27 @@ from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from edge_client.state import Report
 from edge_client.tasks import TaskRunner
-from hfmds.errors import Conflict, HfmdsError, NotFound, TooLate, Unavailable
+from hfmds.errors import (
+    ConfigurationError,
+    Conflict,
+    CorruptData,
+    Diverged,
+    HfmdsError,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    TooLate,
+    Unavailable,
+)
 from hfmds.service.channel import Backoff
 from hfmds.service.telemetry import log_context
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    FailureCause,
     Finished,
     RetryLater,
+    TaskStage,
     TrainWork,
     UnreadableTask,
     UpdateReport,
@@ -48,9 +61,13 @@ class Agent:
         wait_seconds: float = 30.0,
         backoff: Backoff = Backoff(),  # noqa: B008 (frozen)
         free_memory_bytes: Callable[[], int] = lambda: 0,
+        tell_stage_after_seconds: float = 1.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`backoff` paces a device whose tasks fail one after the other."""
+        """`backoff` paces a device whose tasks fail one after the other.
+
+        A stage is told when it has lasted for a while: of quick tasks nobody wants to know.
+        """
         self._profile = profile
         self._coordinator = peers.coordinator
         self._to_coordinator = peers.coordinator_patience.call
@@ -60,6 +77,7 @@ class Agent:
         self._wait_seconds = wait_seconds
         self._backoff = backoff
         self._free_memory_bytes = free_memory_bytes
+        self._tell_stage_after_seconds = tell_stage_after_seconds
         self._sleep = sleep
 
     async def run(self) -> None:
@@ -101,7 +119,9 @@ class Agent:
         self._metrics.round.set(task.round_number)
         with log_context(run=task.run_id, round=task.round_number, task=task.task_id):
             try:
-                report = await self._while_leased(task, self._runner.produce(task))
+                stages: asyncio.Queue[TaskStage] = asyncio.Queue()
+                work = self._runner.produce(task, stages.put_nowait)
+                report = await self._while_leased(task, work, stages)
                 # Without renewing: that of a task just accepted would say it is over.
                 await self._runner.submit(task, report)
             except TooLate as error:
@@ -113,13 +133,13 @@ class Agent:
                 outcome = "late"
             except HfmdsError as error:
                 log.error("task failed: %s", error)  # foreseen: no traceback
-                await self._report_failure(task.task_id, str(error))
+                await self._report_failure(task.task_id, str(error), _cause(error))
                 outcome = "failed"
             except Exception as error:
                 log.exception("task failed")
                 # The text of an error nobody foresaw might quote real data: it stays here.
                 reason = f"unexpected {type(error).__name__}; the device's log has more"
-                await self._report_failure(task.task_id, reason)
+                await self._report_failure(task.task_id, reason, FailureCause.UNEXPECTED)
                 outcome = "failed"
             else:
                 log.info("%s", _summary(task, report))
@@ -135,20 +155,29 @@ class Agent:
         )
         with log_context(run=task.run_id, task=task.task_id):
             log.error("task failed: %s", reason)
-            await self._report_failure(task.task_id, reason)
+            await self._report_failure(task.task_id, reason, FailureCause.UNREADABLE)
         self._metrics.tasks.labels("unknown", "failed").inc()
 
-    async def _while_leased(self, task: Assignment, work: Coroutine[Any, Any, Report]) -> Report:
+    async def _while_leased(
+        self,
+        task: Assignment,
+        work: Coroutine[Any, Any, Report],
+        stages: asyncio.Queue[TaskStage],
+    ) -> Report:
         """The result of `work`, unless the lease ends first: then its error, the work cancelled."""
         working = asyncio.create_task(work)
         renewing = asyncio.create_task(self._keep_renewing(task))
+        telling = asyncio.create_task(self._keep_telling(task, stages))
+        every = (working, renewing, telling)
         try:
-            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else await renewing
+            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            return await (renewing if renewing.done() else telling)
         finally:
-            working.cancel()
-            renewing.cancel()
-            await asyncio.gather(working, renewing, return_exceptions=True)
+            for one in every:
+                one.cancel()
+            await asyncio.gather(*every, return_exceptions=True)
 
     async def _keep_renewing(self, task: Assignment) -> NoReturn:
         """Renew the lease every third of it, so that two calls may be lost; ends by an error."""
@@ -158,11 +187,34 @@ class Agent:
             # While the coordinator is away the work goes on: it may be back in time.
             lease_seconds = await self._to_coordinator(self._coordinator.renew_lease, task.task_id)
 
-    async def _report_failure(self, task_id: str, reason: str) -> None:
+    async def _keep_telling(self, task: Assignment, stages: asyncio.Queue[TaskStage]) -> NoReturn:
+        """Tell each stage that lasts, by renewing the lease; ends by an error, as renewing does."""
+        while True:
+            stage = await stages.get()
+            await asyncio.sleep(self._tell_stage_after_seconds)
+            while not stages.empty():
+                stage = stages.get_nowait()
+            renew = self._coordinator.renew_lease
+            await self._to_coordinator(renew, task.task_id, stage)
+
+    async def _report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None:
         try:
-            await self._to_coordinator(self._coordinator.report_failure, task_id, reason)
+            await self._to_coordinator(self._coordinator.report_failure, task_id, reason, cause)
         except HfmdsError as error:  # the task is over anyway
             log.info("the failure was not taken: %s", error)
+
+
+def _cause(error: HfmdsError) -> FailureCause:
+    """What kind of thing went wrong."""
+    match error:
+        case Diverged():
+            return FailureCause.DIVERGED
+        case CorruptData() | NotFound():
+            return FailureCause.TRANSFER
+        case InvalidInput() | ConfigurationError() | LimitExceeded():
+            return FailureCause.UNSUITABLE
+        case _:
+            return FailureCause.UNEXPECTED
 
 
 def _summary(task: Assignment, report: Report) -> str:

@@ -16,10 +16,12 @@ from hfmds.wire.chunks import Content
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    FailureCause,
     Finished,
     RetryLater,
     Snapshot,
     SynthesisReport,
+    TaskStage,
     UnreadableTask,
     UpdateReport,
 )
@@ -32,7 +34,7 @@ class Coordinator(Protocol):
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
     ) -> Assignment | UnreadableTask | RetryLater | Finished: ...
 
-    async def renew_lease(self, task_id: str) -> float: ...
+    async def renew_lease(self, task_id: str, stage: TaskStage | None = None) -> float: ...
 
     async def download(self, task_id: str, digest: Digest, content: Content) -> int: ...
 
@@ -42,7 +44,7 @@ class Coordinator(Protocol):
 
     async def submit_synthesis(self, task_id: str, report: SynthesisReport) -> bool: ...
 
-    async def report_failure(self, task_id: str, reason: str) -> None: ...
+    async def report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None: ...
 
 
 class Store(Protocol):

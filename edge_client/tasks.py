@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from edge_client.cache import ContentCache
 from edge_client.computation import compute
@@ -35,6 +35,7 @@ from hfmds.wire.types import (
     Snapshot,
     SynthesiseWork,
     SynthesisReport,
+    TaskStage,
     TrainWork,
     UpdateReport,
 )
@@ -42,6 +43,9 @@ from hfmds.wire.types import (
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+
+Tell: TypeAlias = Callable[[TaskStage], None]
+"""What is told of a task's stages."""
 
 _TRANSFER_ATTEMPTS = 3
 
@@ -68,17 +72,19 @@ class TaskRunner:
         self._metrics = metrics
         self._snapshot: Snapshot | None = None  # the last one; snapshots never change
 
-    async def produce(self, task: Assignment) -> Report:
+    async def produce(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
         """Do the work and send its bytes; on return only the report is left to hand in.
 
+        On the way, `tell` is called with each stage that is reached.
         TooLate: nobody wants the result any more. Any other error: the task cannot be done.
         """
         report = await asyncio.to_thread(self._finished_before, task)
         match task.work:
             case TrainWork(snapshot_id):
-                report = report or await self._train(task, snapshot_id)
+                report = report or await self._train(task, snapshot_id, tell)
             case SynthesiseWork():
-                report = report or await self._synthesise(task)
+                report = report or await self._synthesise(task, tell)
+        tell(TaskStage.COMPUTED)
         sent = await _restarting(lambda: self._send(task, report))
         self._metrics.sent_bytes.inc(sent)
         traffic = report.traffic + Traffic(sent_bytes=sent)
@@ -105,7 +111,7 @@ class TaskRunner:
 
     # --- training -------------------------------------------------------------------------------
 
-    async def _train(self, task: Assignment, snapshot_id: str | None) -> UpdateReport:
+    async def _train(self, task: Assignment, snapshot_id: str | None, tell: Tell) -> UpdateReport:
         shard = self._images.labelled_for(task.recipe)  # before any byte is moved for nothing
         received = await self._fetch_weights(task)
         shards: tuple[Digest, ...] = ()
@@ -131,6 +137,7 @@ class TaskRunner:
             self._keep(task, "train", memory, report)
             return report
 
+        tell(TaskStage.DOWNLOADED)
         report = await compute("training", work)
         self._metrics.compute.labels("train").observe(report.training_seconds)
         self._metrics.training_loss.set(report.loss)
@@ -142,7 +149,7 @@ class TaskRunner:
 
     # --- synthesis ------------------------------------------------------------------------------
 
-    async def _synthesise(self, task: Assignment) -> SynthesisReport:
+    async def _synthesise(self, task: Assignment, tell: Tell) -> SynthesisReport:
         shard = self._images.labelled_for(task.recipe)
         received = await self._fetch_weights(task)
         await asyncio.to_thread(self._cache.evict, {task.weights})
@@ -169,6 +176,7 @@ class TaskRunner:
             self._keep(task, "synthesise", made.memory, report)
             return report
 
+        tell(TaskStage.DOWNLOADED)
         report = await compute("synthesis", work)
         self._metrics.compute.labels("synthesise").observe(report.synthesis_seconds)
         self._metrics.observe_batch(report.leakage, report.synthetic_accuracy)

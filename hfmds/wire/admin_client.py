@@ -12,6 +12,8 @@ from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
 from hfmds.v1 import admin_pb2 as pb
 from hfmds.v1.admin_pb2_grpc import AdminServiceStub
+from hfmds.wire.events import Event, event_from
+from hfmds.wire.oversight import Drain, Funnel, Status, drain_from, funnel_from, status_from
 from hfmds.wire.runs import device_from, round_from, run_from, spec_message
 from hfmds.wire.types import Device, Round, Run, RunSpec, UnreadableRun
 
@@ -89,6 +91,30 @@ class AdminClient:
         return run_from(
             (await self._call(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id))).run
         )
+
+    async def list_events(self, run: str) -> tuple[str, tuple[Event, ...]]:
+        """The unique id of a run, also of a deleted one, and its whole event log."""
+        events: list[Event] = []
+        request = pb.ListEventsRequest(run_id=run)
+        while True:
+            response = await self._call(self._stub.ListEvents, request)
+            if not response.events:
+                return response.run_uid, tuple(events)
+            events += (event_from(response.run_uid, event) for event in response.events)
+            request.run_id, request.after_sequence = response.run_uid, events[-1].sequence
+
+    async def funnels(self, run_id: str = "", round_number: int = 0) -> tuple[Funnel, ...]:
+        """How far tasks came, by kind."""
+        request = pb.GetFunnelRequest(run_id=run_id, round=round_number)
+        return tuple(map(funnel_from, (await self._call(self._stub.GetFunnel, request)).funnels))
+
+    async def set_drain(self, on: bool) -> Drain:
+        """Drain the coordinator, or end that."""
+        return drain_from((await self._call(self._stub.SetDrain, pb.SetDrainRequest(on=on))).drain)
+
+    async def status(self) -> Status:
+        """How the coordinator is."""
+        return status_from(await self._call(self._stub.GetStatus, pb.GetStatusRequest()))
 
     async def list_devices(self) -> tuple[Device, ...]:
         """The devices the coordinator has seen, by id."""

@@ -30,10 +30,12 @@ from hfmds.wire.types import (
     DeviceProfile,
     EvaluateWork,
     EvaluationReport,
+    FailureCause,
     Finished,
     RetryLater,
     SynthesiseWork,
     SynthesisReport,
+    TaskStage,
     TrainWork,
     UnreadableTask,
     UpdateReport,
@@ -43,6 +45,26 @@ from hfmds.wire.types import (
 MAX_REASON_CHARACTERS = 1000
 _MAX_NAME_CHARACTERS = 128
 _MAX_TRAFFIC_BYTES = 2**50  # so that no sum over a fleet passes 2^63
+
+
+def stage_name(stage: TaskStage | None) -> str | None:
+    """To the wire; None is for what is not said."""
+    return f"TASK_STAGE_{stage.name}" if stage else None
+
+
+def stage_from(number: int) -> TaskStage | None:
+    """From the wire."""
+    try:
+        return TaskStage(number) or None
+    except ValueError:
+        raise InvalidInput(f"TaskStage {number} is not known to this version") from None
+
+
+def failure_cause_from(number: int) -> FailureCause:
+    """From the wire; what a later version may say counts as unexpected."""
+    name = pb.FailureCause.Name(number) if number in pb.FailureCause.values() else ""
+    by_name = {f"FAILURE_CAUSE_{cause.name}": cause for cause in FailureCause}
+    return by_name.get(name, FailureCause.UNEXPECTED)
 
 
 def profile_message(profile: DeviceProfile) -> pb.DeviceProfile:

@@ -15,6 +15,7 @@ from hfmds.wire.assignments import (
     evaluation_report_message,
     outcome_from,
     profile_message,
+    stage_name,
     synthesis_report_message,
     update_report_message,
 )
@@ -24,9 +25,11 @@ from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
     EvaluationReport,
+    FailureCause,
     Finished,
     RetryLater,
     SynthesisReport,
+    TaskStage,
     UnreadableTask,
     UpdateReport,
     UploadState,
@@ -63,9 +66,11 @@ class CoordinatorClient:
         response = await call(self._peer, self._stub.CheckIn, request, timeout_seconds=deadline)
         return outcome_from(response)
 
-    async def renew_lease(self, task_id: str) -> float:
-        """Keep the task; returns the seconds it is good for from now on."""
-        request = pb.RenewLeaseRequest(device_id=self._device_id, task_id=task_id)
+    async def renew_lease(self, task_id: str, stage: TaskStage | None = None) -> float:
+        """Keep the task, and tell how far it is; returns the seconds it is good for from now on."""
+        request = pb.RenewLeaseRequest(
+            device_id=self._device_id, task_id=task_id, stage=stage_name(stage)
+        )
         response = await call(
             self._peer, self._stub.RenewLease, request, timeout_seconds=_CALL_SECONDS
         )
@@ -149,9 +154,12 @@ class CoordinatorClient:
         request = pb.LeaveRequest(device_id=self._device_id)
         await call(self._peer, self._stub.Leave, request, timeout_seconds=_GOODBYE_SECONDS)
 
-    async def report_failure(self, task_id: str, reason: str) -> None:
+    async def report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None:
         """Give a task up."""
         request = pb.ReportFailureRequest(
-            device_id=self._device_id, task_id=task_id, reason=reason[:MAX_REASON_CHARACTERS]
+            device_id=self._device_id,
+            task_id=task_id,
+            reason=reason[:MAX_REASON_CHARACTERS],
+            cause=f"FAILURE_CAUSE_{cause.name}",
         )
         await call(self._peer, self._stub.ReportFailure, request, timeout_seconds=_CALL_SECONDS)

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hfmds.algorithm.types import DeviceEvaluation, Pool
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2 as pb
-from hfmds.wire.assignments import profile_fields, profile_value
+from hfmds.wire.assignments import profile_fields, profile_value, stage_from, stage_name
 from hfmds.wire.messages import (
     digest_from,
     digest_message,
@@ -265,6 +265,7 @@ def device_message(device: Device) -> pb.Device:
         failed_tasks=device.failed_tasks,
         task_id=device.task_id or "",
         last_failure=device.last_failure,
+        stage=stage_name(device.stage),
     )
 
 
@@ -279,4 +280,5 @@ def device_from(message: pb.Device) -> Device:
         failed_tasks=message.failed_tasks,
         task_id=message.task_id or None,
         last_failure=message.last_failure,
+        stage=stage_from(message.stage),
     )

@@ -243,6 +243,7 @@ class Phase(enum.Enum):
     TRAINING = "training"
     AGGREGATING = "aggregating"
     WAITING_FOR_STORE = "waiting for the store"
+    DRAINED = "waiting for the end of a drain"
     SEALING = "sealing the pool"
     EVALUATING = "evaluating"
 
@@ -333,6 +334,7 @@ class Device:
     failed_tasks: int
     task_id: str | None
     last_failure: str = ""
+    stage: TaskStage | None = None
 
 
 # --- the synthesis store ------------------------------------------------------------------------

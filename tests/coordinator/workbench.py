@@ -16,8 +16,12 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
+from coordinator.drain import DrainRecords
+from coordinator.events import EventRecords
+from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
+from coordinator.oversight import Oversight
 from coordinator.pace import Pace
 from coordinator.parts import Parts
 from coordinator.phase_records import PhaseRecords
@@ -152,6 +156,10 @@ class Workbench:
     def dispatch(self) -> Dispatch:
         return self.parts.dispatch
 
+    @property
+    def oversight(self) -> Oversight:
+        return Oversight(self.parts)
+
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)
 
@@ -238,6 +246,7 @@ async def workbench(
     engine = open_database(database_of(folder))
     create_tables(engine)
     runs, tasks = RunRecords(engine), TaskRecords(engine)
+    drain, stages = DrainRecords(engine, clock), StageNotes(engine)
     registry = Registry(engine, tasks, clock, away_seconds)
     contents = RunContents(Folder(folder / "blobs"), folder / "staging", 1 << 24)
     metrics_registry = CollectorRegistry()
@@ -248,10 +257,23 @@ async def workbench(
         rounds=RoundRecords(engine),
         phases=PhaseRecords(engine),
         tasks=tasks,
+        events=EventRecords(engine),
+        drain=drain,
+        stages=stages,
+        funnel=FunnelRecords(engine),
         registry=registry,
         contents=contents,
         dispatch=Dispatch(
-            runs, tasks, registry, contents, metrics, clock, Pace(100, 0.5), max_waiting
+            runs,
+            tasks,
+            registry,
+            contents,
+            metrics,
+            drain,
+            stages,
+            clock,
+            Pace(100, 0.5),
+            max_waiting,
         ),
         store=store,
         held_out=HeldOut(held_out),

@@ -43,6 +43,7 @@ from hfmds.wire.tensors import encode_batch, encode_weights
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    FailureCause,
     Finished,
     PoolSpec,
     RetryLater,
@@ -50,6 +51,7 @@ from hfmds.wire.types import (
     Snapshot,
     SynthesiseWork,
     SynthesisReport,
+    TaskStage,
     TrainWork,
     UnreadableTask,
     UpdateReport,
@@ -146,6 +148,8 @@ class FakeCoordinator(Faults):
         self.syntheses: dict[str, SynthesisReport] = {}
         self.failures: dict[str, str] = {}
         self.renewals = 0
+        self.stages: list[TaskStage] = []
+        self.causes: dict[str, FailureCause] = {}
 
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
@@ -154,9 +158,11 @@ class FakeCoordinator(Faults):
         self.profiles.append(profile)
         return self.work.pop(0) if self.work else Finished("the run is over")
 
-    async def renew_lease(self, task_id: str) -> float:
+    async def renew_lease(self, task_id: str, stage: TaskStage | None = None) -> float:
         self.meet("renew_lease")
         self.renewals += 1
+        if stage:
+            self.stages.append(stage)
         return 30.0
 
     async def download(self, task_id: str, digest: Digest, content: Content) -> int:
@@ -180,8 +186,9 @@ class FakeCoordinator(Faults):
         self.syntheses[task_id] = report
         return already
 
-    async def report_failure(self, task_id: str, reason: str) -> None:
+    async def report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None:
         self.meet("report_failure")
+        self.causes[task_id] = cause
         self.failures[task_id] = reason
 
 

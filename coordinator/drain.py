@@ -1,0 +1,73 @@
+"""Drain: the coordinator hands out no new work and opens no new phase, until that is ended.
+
+In the database, so that it is the same for every replica and after a restart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from coordinator.events import append_event
+from coordinator.tables import DrainRow, RunRow
+from hfmds.storage.database import reading, transaction
+from hfmds.wire.events import EventKind
+from hfmds.wire.oversight import Drain
+from hfmds.wire.types import RunState
+
+_KEY = 1
+_LOOK_SECONDS = 1.0  # how late another replica's word may be heard
+
+
+def is_drained(session: Session) -> bool:
+    """Within a transaction."""
+    row = session.get(DrainRow, _KEY)
+    return row is not None and row.on
+
+
+class DrainRecords:
+    """Whether the coordinator is drained, since when, and who asked for it. Thread-safe."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: tuple[bool, float] | None = None  # and when it was looked up
+
+    def set(self, on: bool, by: str) -> Drain:
+        """Drain, or end that; each run at work has it in its log."""
+        now = self._clock()
+        with transaction(self._engine) as session:
+            if is_drained(session) != on:
+                session.merge(DrainRow(drain_id=_KEY, on=on, changed_at=now, changed_by=by))
+                active = (RunState.RUNNING.name, RunState.PAUSED.name)
+                runs = select(RunRow.run_id).where(RunRow.state.in_(active))
+                kind = EventKind.DRAIN_ON if on else EventKind.DRAIN_OFF
+                for run_id in session.scalars(runs.order_by(RunRow.run_id)).all():
+                    append_event(session, run_id, kind, now, by=by)
+        with self._lock:
+            self._known = None
+        return self.get()
+
+    def get(self) -> Drain:
+        """How it is."""
+        with reading(self._engine) as session:
+            row = session.get(DrainRow, _KEY)
+            if row is None:
+                return Drain(on=False)
+            return Drain(row.on, datetime.fromtimestamp(row.changed_at, UTC), row.changed_by)
+
+    def is_on(self) -> bool:
+        """Whether it is drained, as of a second ago at most: every check-in asks."""
+        now = self._clock()
+        with self._lock:
+            if self._known and abs(now - self._known[1]) < _LOOK_SECONDS:
+                return self._known[0]
+        on = self.get().on
+        with self._lock:
+            self._known = on, now
+        return on

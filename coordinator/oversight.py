@@ -1,0 +1,55 @@
+"""What operators see and steer besides single runs: the log, the funnel, the drain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from coordinator.parts import Parts
+from hfmds.wire.events import Event
+from hfmds.wire.oversight import Drain, Funnel, Status
+from hfmds.wire.types import TaskStage
+
+_PAGE_EVENTS = 1000
+
+
+class Oversight:
+    """The whole, as operators see it. Methods block: call them in a thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def events(self, run: str, after: int = 0) -> tuple[str, Sequence[Event]]:
+        """The unique id of the run that is meant, and the next events of its log."""
+        run_uid = self._parts.events.log_of(run)
+        return run_uid, self._parts.events.events(run_uid, after, _PAGE_EVENTS)
+
+    def funnels(self, run_id: str, round_number: int) -> Sequence[Funnel]:
+        """How far tasks came, up to this moment."""
+        self._parts.stages.write()
+        return self._parts.funnel.funnels(run_id, round_number)
+
+    def set_drain(self, on: bool, by: str) -> Drain:
+        """Drain the coordinator, or end that."""
+        drain = self._parts.drain.set(on, by)
+        self._parts.dispatch.announce_all()  # who waits for work is sent away, or gets some
+        return drain
+
+    def status(self) -> Status:
+        """How the coordinator is."""
+        self._parts.stages.write()
+        tasks = self._parts.funnel.stages()
+        return Status(
+            drain=self._parts.drain.get(),
+            runs=_counted(run.state.name for run in self._parts.runs.list()),
+            devices=_counted(device.state.name for device in self._parts.registry.list()),
+            tasks={
+                stage.name.lower(): count
+                for stage, count in tasks.items()
+                if stage is not TaskStage.ASSIGNED and count
+            },
+        )
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(name.lower() for name in names))
