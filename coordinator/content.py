@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from hfmds.storage.files import remove_folder
 from hfmds.storage.locations import BlobsLocation
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
@@ -29,6 +30,13 @@ class RunContents:
         self._staging_folder.mkdir(parents=True, exist_ok=True)
         runs = [path.name for path in self._staging_folder.iterdir() if path.is_dir()]
         return sum(self.of(run_id).staging.purge(older_than_seconds, now) for run_id in runs)
+
+    def remove(self, run_id: str) -> None:
+        """Delete all content of a run, complete or not; nobody may be at work on it."""
+        with self._lock:
+            self._opened.pop(run_id, None)
+            remove_folder(self._staging_folder / run_id)
+            self._blobs.remove(run_id)
 
     def of(self, run_id: str) -> Content:
         """The content of one run; may touch the disk."""

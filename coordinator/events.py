@@ -47,6 +47,12 @@ def append_event(
     ends[run_uid] = event.sequence, event.hash
 
 
+def require_log(session: Session, run_id: str) -> None:
+    """Refuse the id of a run that never was."""
+    if session.scalar(select(EventRow.run_id).where(EventRow.run_id == run_id).limit(1)) is None:
+        raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows those there are")
+
+
 class EventRecords:
     """What the coordinator remembers of what happened."""
 

@@ -6,13 +6,13 @@ import secrets
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
-from coordinator.events import COORDINATOR, append_event
+from coordinator.events import COORDINATOR, append_event, require_log
 from coordinator.round_records import enter
 from coordinator.states import RUN_TRANSITIONS, RoundState, require_transition
-from coordinator.tables import RoundRow, RunRow
+from coordinator.tables import Base, RoundRow, RunRow
 from coordinator.task_rows import end_pending, give_second_chance
 from hfmds.digest import digest_of
 from hfmds.errors import Conflict, NotFound, WrongState
@@ -62,6 +62,11 @@ class RunRecords:
         with transaction(self._engine) as session:
             row = session.get(RunRow, run_id)
             if row is not None:
+                if row.state == RunState.DELETING.name:
+                    raise WrongState(
+                        f"run {run_id!r} is being deleted; create it when it is gone, or choose "
+                        "another id"
+                    )
                 if decode_run_spec(row.spec) != spec:
                     raise Conflict(
                         f"run {run_id!r} exists with another specification; choose another id"
@@ -159,6 +164,36 @@ class RunRecords:
                 append_event(session, run_id, EventKind.RUN_CANCELLED, now, by=by)
                 end_pending(session, run_id, LateReason.CANCELLED, now)
             return _record(session, row)
+
+    def begin_deletion(self, run_id: str, now: float, by: str) -> None:
+        """Let a run that has ended go; one that is going, or gone, is left at that."""
+        with transaction(self._engine) as session:
+            row = session.get(RunRow, run_id)
+            if row is None:
+                require_log(session, run_id)
+                return
+            state = RunState[row.state]
+            if not state.ended:
+                raise WrongState(f"run {run_id!r} is {state.value}; cancel it first")
+            if state is not RunState.DELETING:
+                _move(row, RunState.DELETING)
+                append_event(session, run_id, EventKind.RUN_DELETING, now, by=by)
+
+    def finish_deletion(self, run_id: str, now: float) -> None:
+        """Forget all of a run but its log, once its content is gone."""
+        with transaction(self._engine) as session:
+            row = session.get(RunRow, run_id)
+            if row is None or row.state != RunState.DELETING.name:
+                return
+            append_event(session, run_id, EventKind.RUN_DELETED, now)
+            session.flush()
+            for table in reversed(Base.metadata.sorted_tables):
+                to_run = [
+                    key.parent for key in table.foreign_keys if key.column.table.name == "runs"
+                ]
+                for column in to_run:
+                    session.execute(delete(table).where(column == run_id))
+            session.delete(row)
 
     def complete_round(self, run_id: str, completed: Round, now: float) -> RunRecord:
         """Record a round; the last one completes the run. A recorded one stays as it is."""

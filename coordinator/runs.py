@@ -20,14 +20,15 @@ from coordinator.parts import Parts
 from coordinator.run_records import RunRecord
 from hfmds.algorithm.methods.registry import weights_bytes
 from hfmds.algorithm.recipes import Recipe
-from hfmds.errors import InvalidInput, Unavailable
+from hfmds.errors import InvalidInput, NotFound, Unavailable
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
-from hfmds.wire.types import Device, Round, Run, RunSpec, require_id
+from hfmds.wire.types import Device, Round, Run, RunSpec, RunState, require_id
 
 log = logging.getLogger(__name__)
 
 _MAX_RUN_ID = 100  # pool ids are run ids with a nonce and the round behind
+_LAST_WORK_SECONDS = 15.0  # how long a deletion waits for the driver of a run that has ended
 _WATCH_SECONDS = 30.0  # a watcher hears at least so often that the run is alive
 
 
@@ -45,7 +46,9 @@ class Runs:
     def open(self) -> None:
         """Go on with every run that has not ended."""
         for record in reversed(self._parts.runs.list()):
-            if record.state.ended:
+            if record.state is RunState.DELETING:
+                self._remove(record.run_id)
+            elif record.state.ended:
                 if record.last_round:
                     self._parts.metrics.show_round(record.run_id, record.last_round)
                 self._parts.metrics.run_ended(record.run_id)
@@ -122,6 +125,20 @@ class Runs:
         """End a run for good."""
         return self._changed(self._parts.runs.cancel(run_id, self._parts.clock(), by))
 
+    def delete(self, run_id: str, by: str = COORDINATOR) -> None:
+        """Delete a run that has ended; on return it is gone."""
+        self._parts.runs.begin_deletion(run_id, self._parts.clock(), by)
+        driver = self._drivers.get(run_id)
+        if driver:  # it is about to notice, or at its last round's end
+            driver.stop()
+            driver.join(_LAST_WORK_SECONDS)
+            if run_id in self._drivers:
+                raise Unavailable(
+                    f"run {run_id!r} is being deleted, but its last work is not done yet; it goes "
+                    "as soon as that is, or ask again"
+                )
+        self._remove(run_id)
+
     def devices(self) -> tuple[Device, ...]:
         """The devices that ever checked in, by id."""
         return tuple(self._parts.registry.list())
@@ -140,6 +157,13 @@ class Runs:
                 f"the model, with what {recipe.method.name} learns besides it, would have "
                 f"{size_bytes} bytes; HFMDS_MAX_BLOB_BYTES allows {largest}"
             )
+
+    def _remove(self, run_id: str) -> None:
+        """Do what is left of a deletion: content first, so that none is ever forgotten."""
+        self._parts.contents.remove(run_id)
+        self._parts.runs.finish_deletion(run_id, self._parts.clock())
+        with log_context(run=run_id):
+            log.info("run deleted")
 
     def _changed(self, record: RunRecord) -> Run:
         with log_context(run=record.run_id):
@@ -166,7 +190,13 @@ class Runs:
     def _ended(self, run_id: str) -> None:
         with self._drivers_lock:
             self._drivers.pop(run_id, None)
-        if self._parts.runs.state(run_id).ended:
+        try:
+            state = self._parts.runs.state(run_id)
+        except NotFound:  # deleted in the meantime
+            return
+        if state is RunState.DELETING:
+            self._remove(run_id)
+        elif state.ended:
             self._parts.metrics.run_ended(run_id)
             self._parts.dispatch.announce_all()  # devices that wait for this run only may go
 

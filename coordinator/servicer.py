@@ -191,6 +191,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         run = await asyncio.to_thread(self._runs.cancel, request.run_id, caller(context))
         return admin_pb2.CancelRunResponse(run=run_message(run))
 
+    async def DeleteRun(
+        self, request: admin_pb2.DeleteRunRequest, context: grpc.aio.ServicerContext
+    ) -> admin_pb2.DeleteRunResponse:
+        run_id = require_id(request.run_id, "run_id")
+        await asyncio.to_thread(self._runs.delete, run_id, caller(context))
+        return admin_pb2.DeleteRunResponse()
+
     async def ListEvents(
         self, request: admin_pb2.ListEventsRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListEventsResponse:

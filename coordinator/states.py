@@ -42,8 +42,9 @@ RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     RunState.RUNNING: frozenset({RunState.PAUSED, RunState.COMPLETED, RunState.CANCELLED}),
     # A paused run completes if its last round was being recorded when it was paused.
     RunState.PAUSED: frozenset({RunState.RUNNING, RunState.COMPLETED, RunState.CANCELLED}),
-    RunState.COMPLETED: frozenset(),
-    RunState.CANCELLED: frozenset(),
+    RunState.COMPLETED: frozenset({RunState.DELETING}),
+    RunState.CANCELLED: frozenset({RunState.DELETING}),
+    RunState.DELETING: frozenset(),  # then it is gone
 }
 
 ROUND_TRANSITIONS: Mapping[RoundState, frozenset[RoundState]] = {

@@ -30,6 +30,7 @@ _STATE_STYLES = {
     RunState.PAUSED: "yellow",
     RunState.COMPLETED: "green",
     RunState.CANCELLED: "yellow",
+    RunState.DELETING: "yellow",
     DeviceState.AVAILABLE: "green",
     DeviceState.WORKING: "cyan",
     DeviceState.AWAY: "yellow",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hfmds.errors import ConfigurationError, Unavailable
@@ -83,3 +84,10 @@ def full_disk_is_unavailable(folder: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise Unavailable(f"no space left in {folder}; free some, then try again") from error
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and all that is in it; one that is gone is no error."""
+    while path.exists():  # again if somebody else removes it, too, and was quicker with a part
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)

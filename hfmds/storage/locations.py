@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from hfmds.errors import ConfigurationError
 from hfmds.storage.blob_cache import BlobCache
 from hfmds.storage.blobs import Blobs, FolderBlobs
+from hfmds.storage.files import remove_folder
 
 _SUPPORTED = "use file:///folder or s3://bucket/prefix"
 
@@ -18,6 +19,9 @@ class BlobsLocation(Protocol):
 
     def place(self, name: str = "") -> Blobs:
         """The blobs kept under a name; without one, at the location itself."""
+
+    def remove(self, name: str) -> None:
+        """Delete all that is kept under a name; what is gone already is no error."""
 
 
 class Folder:
@@ -29,6 +33,11 @@ class Folder:
     def place(self, name: str = "") -> FolderBlobs:
         """The blobs in a folder of this one."""
         return FolderBlobs(self._path / name)
+
+    def remove(self, name: str) -> None:
+        """Delete a folder of this one."""
+        if name:
+            remove_folder(self._path / name)
 
 
 def open_location(url: str, cache_folder: Path, cache_max_bytes: int) -> BlobsLocation:

@@ -71,6 +71,12 @@ class Bucket:
         prefix = f"{self._prefix}{name}/" if name else self._prefix
         return ObjectBlobs(self._store, self._shown, prefix, self._cache)
 
+    def remove(self, name: str) -> None:
+        """Delete all blobs below a name."""
+        blobs = self.place(name)
+        for digest in list(blobs.digests()) if name else ():
+            blobs.delete(digest)
+
     def _try_out(self, bucket: str) -> None:
         """Write, list and delete: better refused at the start than when the first update comes."""
         key = f"{self._prefix}{_PROBE}"

@@ -92,6 +92,10 @@ class AdminClient:
             (await self._call(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id))).run
         )
 
+    async def delete_run(self, run_id: str) -> None:
+        """Delete a run that has ended, all but its log."""
+        await self._call(self._stub.DeleteRun, pb.DeleteRunRequest(run_id=run_id))
+
     async def list_events(self, run: str) -> tuple[str, tuple[Event, ...]]:
         """The unique id of a run, also of a deleted one, and its whole event log."""
         events: list[Event] = []

@@ -229,6 +229,7 @@ class RunState(enum.Enum):
     PAUSED = "paused"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
+    DELETING = "being deleted"
 
     @property
     def ended(self) -> bool:

@@ -1,0 +1,121 @@
+"""Deleting runs: what goes, what stays, and what a kill in between leaves to do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from coordinator.tables import PhaseRow, RoundRow, RunRow, TaskRow
+from hfmds.errors import NotFound, WrongState
+from hfmds.storage.database import opened_database, reading
+from hfmds.wire.events import flaw
+from hfmds.wire.types import RunState
+from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench
+from tests.servers.databases import database_of
+
+
+async def complete(bench: Workbench, run_id: str = "run") -> None:
+    await bench.create(make_spec(), run_id)
+    await bench.play("a", 1, echo)
+    await bench.until(lambda run: run.state is RunState.COMPLETED, run_id)
+
+
+def rows_of(folder: Path, run_id: str) -> int:
+    """How many rows of a run there are, besides its log."""
+    with opened_database(database_of(folder)) as engine, reading(engine) as session:
+        tables = (RunRow, RoundRow, PhaseRow, TaskRow)
+        found = [session.scalars(select(t).where(t.run_id == run_id)).all() for t in tables]
+        return sum(map(len, found))
+
+
+def kinds(bench: Workbench, run: str = "run") -> list[str]:
+    return [event.kind for event in bench.oversight.events(run)[1]]
+
+
+def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await complete(bench)
+            await complete(bench, "other")
+            assert (tmp_path / "blobs" / "run").exists()
+            await asyncio.to_thread(bench.runs.delete, "run", "olga")
+            with pytest.raises(NotFound, match="no run 'run'"):
+                bench.runs.get("run")
+            assert not (tmp_path / "blobs" / "run").exists()
+            assert not (tmp_path / "staging" / "run").exists()
+            assert rows_of(tmp_path, "run") == 0
+            assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
+            run_uid, events = bench.oversight.events("run")
+            assert flaw(events, run_uid) == ""
+            assert '"by":"olga"' in events[-2].details
+            # Another run keeps all it has.
+            assert rows_of(tmp_path, "other") == 4
+            assert len(await model_after(bench, 1, "other")) > 1000
+            # Again, it changes nothing.
+            await asyncio.to_thread(bench.runs.delete, "run", "otto")
+            assert kinds(bench)[-1] == "run-deleted"
+            assert len(bench.oversight.events("run")[1]) == len(events)
+
+    asyncio.run(scenario())
+
+
+def test_only_a_run_that_has_ended_can_be_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+            with pytest.raises(WrongState, match="'run' is running; cancel it first"):
+                bench.runs.delete("run")
+            bench.runs.pause("run")
+            with pytest.raises(WrongState, match="'run' is paused; cancel it first"):
+                bench.runs.delete("run")
+            with pytest.raises(NotFound, match="'none'"):
+                bench.runs.delete("none")
+            bench.runs.cancel("run")
+            await asyncio.to_thread(bench.runs.delete, "run")
+            assert bench.runs.list() == []
+
+    asyncio.run(scenario())
+
+
+def test_the_id_of_a_deleted_run_names_the_next_one_and_both_logs_can_be_read(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await complete(bench)
+            first, before = bench.oversight.events("run")
+            await asyncio.to_thread(bench.runs.delete, "run")
+            await bench.create(make_spec(seed=1))
+            second, events = bench.oversight.events("run")
+            assert first != second
+            assert events[0].kind == "run-created"
+            again, old = bench.oversight.events(first)
+            assert again == first
+            assert list(old[: len(before)]) == list(before)
+            assert old[-1].kind == "run-deleted"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("content_was_removed", [False, True])
+def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
+    tmp_path: Path, content_was_removed: bool
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await complete(bench)
+            bench.parts.runs.begin_deletion("run", 1.0, "olga")
+            if content_was_removed:
+                bench.parts.contents.remove("run")
+            assert bench.runs.get("run").state is RunState.DELETING
+            with pytest.raises(WrongState, match="is being deleted; create it when it is gone"):
+                await bench.create(make_spec())
+        async with workbench(tmp_path) as bench:
+            assert bench.runs.list() == []
+            assert not (tmp_path / "blobs" / "run").exists()
+            assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
+
+    asyncio.run(scenario())
