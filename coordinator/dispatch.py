@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 
 from coordinator.bell import Bell
 from coordinator.content import RunContents
@@ -19,12 +20,13 @@ from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
 from coordinator.states import TaskState
 from coordinator.task_records import TaskRecords
-from coordinator.task_rows import Task
+from coordinator.task_rows import PhaseKey, Task
 from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
+from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.algorithm.seeds import task_seed
 from hfmds.digest import Digest
-from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, TooLate, WrongState
+from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import Content, outgoing, receive, upload_state
 from hfmds.wire.records import encode_report
@@ -46,6 +48,7 @@ from hfmds.wire.types import (
 log = logging.getLogger(__name__)
 
 _MAX_WAIT_SECONDS = 60.0
+_REMEMBERED = 256  # runs, and phases of them, of which what never changes is remembered
 _MAX_LOOKING = 200  # check-ins that look for work at once, each in a thread
 _NO_WORK = "no work for this device"
 _DRAINED = "the coordinator is drained: it hands out no new work"
@@ -86,6 +89,9 @@ class Dispatch:
         self._waiting_lock = threading.Lock()
         self._on_result: Callable[[str], None] = lambda run_id: None
         self._closing = False
+        # Each call of a device needs one of these, and neither ever changes.
+        self._recipes = lru_cache(_REMEMBERED)(self._read_recipe)
+        self._forms = lru_cache(_REMEMBERED)(self._read_form)
 
     def on_result(self, callback: Callable[[str], None]) -> None:
         """Call back with the run's id whenever one of its tasks comes to an end."""
@@ -186,12 +192,11 @@ class Dispatch:
         return _DRAINED if self._drain.is_on() else None
 
     def _assignment(self, task: Task) -> Assignment:
-        key, run = task.key, self._runs.get(task.key.run_id)
-        recipe = run.spec.recipe
+        key, recipe = task.key, self._recipe(task)
         return Assignment(
             task_id=task.task_id,
             run_id=key.run_id,
-            run_uid=run.run_uid,
+            run_uid=task.run_uid,
             round_number=key.round_number,
             lease_seconds=task.lease_seconds,
             recipe=recipe,
@@ -266,15 +271,27 @@ class Dispatch:
 
     def _update_form(self, task: Task) -> dict[str, TensorForm]:
         """The tensors that an update for this task has, and must have."""
-        recipe = self._runs.get(task.key.run_id).spec.recipe
-        shapes = self._model(task).shapes()
-        trained = [n for n in shapes if recipe.method.trains(n, task.key.round_number)]
+        return self._forms(task.key, task.run_uid, task.weights)
+
+    def _read_form(self, key: PhaseKey, run_uid: str, weights: Digest) -> dict[str, TensorForm]:
+        recipe = self._recipes(key.run_id, run_uid)
+        shapes = self._model(key.run_id, weights).shapes()
+        trained = [n for n in shapes if recipe.method.trains(n, key.round_number)]
         return packed_form(recipe, {name: shapes[name] for name in trained})
 
-    def _model(self, task: Task) -> StoredWeights:
-        """The weights at which the task begins."""
-        blobs = self._contents.of(task.key.run_id).blobs
-        return StoredWeights(blobs.local_path(task.weights), f"model {task.weights}")
+    def _recipe(self, task: Task) -> Recipe:
+        return self._recipes(task.key.run_id, task.run_uid)
+
+    def _read_recipe(self, run_id: str, run_uid: str) -> Recipe:
+        run = self._runs.get(run_id)
+        if run.run_uid != run_uid:  # it was deleted, and another one has its id
+            raise NotFound(f"there is no run {run_uid!r} any more; check in again for new work")
+        return run.spec.recipe
+
+    def _model(self, run_id: str, weights: Digest) -> StoredWeights:
+        """The weights at which a task begins."""
+        blobs = self._contents.of(run_id).blobs
+        return StoredWeights(blobs.local_path(weights), f"model {weights}")
 
     async def _content(self, task: Task) -> Content:
         return await asyncio.to_thread(self._contents.of, task.key.run_id)
@@ -331,13 +348,13 @@ class Dispatch:
         if not blobs.contains(update):
             raise WrongState(f"update {update} is not uploaded; upload it, then submit again")
         whose = f"update {update} of device {task.device_id!r}"
-        recipe = self._runs.get(task.key.run_id).spec.recipe
+        recipe = self._recipe(task)
         with self._counting_refusal(task, "malformed"):
             received = StoredTensors(blobs.local_path(update), whose)
             received.require_form(self._update_form(task), whose)
         with self._counting_refusal(task, "not finite"):
             # Also of an update whose scale or change is finite, but not what they lead to.
-            weights = unpacked(recipe, received, self._model(task))
+            weights = unpacked(recipe, received, self._model(task.key.run_id, task.weights))
             require_finite_weights(weights, whose)
         with self._counting_refusal(task, "unusable"):
             recipe.method.check_update(weights, whose)

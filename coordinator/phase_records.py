@@ -27,6 +27,7 @@ from coordinator.task_rows import (
     pending_of_run,
     primary_key,
     task_of,
+    whole_tasks,
 )
 from hfmds.digest import Digest
 from hfmds.storage.database import reading, transaction
@@ -219,11 +220,8 @@ class PhaseRecords:
             TaskRow.kind == key.kind,
         )
         with reading(self._engine) as session:
-            rows = session.scalars(select(TaskRow).where(*counted).order_by(TaskRow.device_id))
-            return tuple(
-                task_of(row, session.get_one(PhaseRow, (row.run_id, row.round_number, row.kind)))
-                for row in rows
-            )
+            found = session.execute(whole_tasks().where(*counted).order_by(TaskRow.device_id))
+            return tuple(task_of(row, phase, nonce) for row, phase, nonce in found)
 
     def first_failure(self, key: PhaseKey) -> tuple[str, str]:
         """The first device, by id, that gave a task of this phase up, and why."""

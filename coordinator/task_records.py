@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from coordinator.counting import count_result
 from coordinator.drain import is_drained
 from coordinator.states import PENDING, TaskState
-from coordinator.tables import RunRow, TaskRow
+from coordinator.tables import PhaseRow, RunRow, TaskRow
 from coordinator.task_rows import (
     PENDING_NAMES,
     Task,
@@ -20,6 +20,7 @@ from coordinator.task_rows import (
     phase_of,
     task_of,
     tell_of_task,
+    whole_tasks,
 )
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate
@@ -55,8 +56,7 @@ class TaskRecords:
         that which it holds.
         """
         candidates = (
-            select(TaskRow)
-            .join(RunRow, RunRow.run_id == TaskRow.run_id)
+            whole_tasks()
             .where(
                 TaskRow.device_id == device_id,
                 TaskRow.state.in_(PENDING_NAMES),
@@ -70,20 +70,20 @@ class TaskRecords:
             candidates = candidates.where(TaskRow.run_id == run_id)
         # Looked for first without the write lock: most check-ins find nothing.
         with reading(self._engine) as session:
-            if session.scalar(candidates) is None:
+            if session.scalar(candidates.with_only_columns(TaskRow.task_id)) is None:
                 return None
         with transaction(self._engine) as session:
-            row = session.scalar(candidates)
-            if row is None:
+            found = session.execute(candidates).first()
+            if found is None:
                 return None
-            phase = phase_of(session, row)
+            row, phase, nonce = found
             if row.state != TaskState.LEASED.name:
                 if is_drained(session):
                     return None
                 move_task(row, TaskState.LEASED)
                 row.leased_at, row.stage = now, int(TaskStage.TAKEN)
             row.lease_expires_at = now + phase.lease_seconds
-            return task_of(row, phase)
+            return task_of(row, phase, nonce)
 
     def renew(self, device_id: str, task_id: str, now: float) -> float:
         """Extend a lease; returns its seconds."""
@@ -115,16 +115,15 @@ class TaskRecords:
     def get(self, device_id: str, task_id: str) -> Task:
         """A device's own task."""
         with reading(self._engine) as session:
-            row = _own_task(session, device_id, task_id)
-            return task_of(row, phase_of(session, row))
+            return task_of(*_own_whole_task(session, device_id, task_id))
 
     def get_pending(self, device_id: str, task_id: str) -> Task:
         """A device's own task, which must not be over."""
         with reading(self._engine) as session:
-            row = _own_task(session, device_id, task_id)
+            row, phase, nonce = _own_whole_task(session, device_id, task_id)
             if row.state != TaskState.ACCEPTED.name:  # a repeated upload is answered as the first
                 _require_pending(row)
-            return task_of(row, phase_of(session, row))
+            return task_of(row, phase, nonce)
 
     def accept(
         self, device_id: str, task_id: str, result: Digest, report: bytes, now: float
@@ -207,10 +206,29 @@ class TaskRecords:
 def _own_task(session: Session, device_id: str, task_id: str) -> TaskRow:
     row = session.get(TaskRow, task_id)
     if row is None:
-        raise NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
-    if row.device_id != device_id:
-        raise NotAllowed(f"task {task_id!r} is not device {device_id!r}'s")
+        raise _missing(task_id)
+    _require_own(row, device_id)
     return row
+
+
+def _own_whole_task(
+    session: Session, device_id: str, task_id: str
+) -> tuple[TaskRow, PhaseRow, str]:
+    found = session.execute(whole_tasks().where(TaskRow.task_id == task_id)).first()
+    if found is None:
+        raise _missing(task_id)
+    row, phase, nonce = found
+    _require_own(row, device_id)
+    return row, phase, nonce
+
+
+def _missing(task_id: str) -> NotFound:
+    return NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
+
+
+def _require_own(row: TaskRow, device_id: str) -> None:
+    if row.device_id != device_id:
+        raise NotAllowed(f"task {row.task_id!r} is not device {device_id!r}'s")
 
 
 def _require_pending(row: TaskRow) -> None:

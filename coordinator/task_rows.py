@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
@@ -35,6 +35,7 @@ class Task:
 
     task_id: str
     key: PhaseKey
+    run_uid: str
     device_id: str
     state: TaskState
     lease_seconds: float
@@ -74,11 +75,26 @@ def pending_of_run(run_id: str) -> tuple[ColumnElement[bool], ...]:
     return (TaskRow.run_id == run_id, TaskRow.state.in_(PENDING_NAMES))
 
 
-def task_of(row: TaskRow, phase: PhaseRow) -> Task:
+def whole_tasks() -> Select[TaskRow, PhaseRow, str]:
+    """Tasks with what `task_of` needs besides: their phase, and the nonce of their run."""
+    return (
+        select(TaskRow, PhaseRow, RunRow.nonce)
+        .join(
+            PhaseRow,
+            (PhaseRow.run_id == TaskRow.run_id)
+            & (PhaseRow.round_number == TaskRow.round_number)
+            & (PhaseRow.kind == TaskRow.kind),
+        )
+        .join(RunRow, RunRow.run_id == TaskRow.run_id)
+    )
+
+
+def task_of(row: TaskRow, phase: PhaseRow, nonce: str) -> Task:
     """The task as a value."""
     return Task(
         task_id=row.task_id,
         key=key_of(phase),
+        run_uid=f"{row.run_id}.{nonce}",
         device_id=row.device_id,
         state=TaskState[row.state],
         lease_seconds=phase.lease_seconds,
