@@ -67,12 +67,12 @@ class EventRecords:
         by_uid = select(EventRow.run_uid).where(EventRow.run_uid == run).limit(1)
         by_id = (
             select(EventRow.run_uid)
-            .where(EventRow.run_id == run, EventRow.sequence == 1)
+            .where(EventRow.run_id == run)
             .order_by(EventRow.at_microseconds.desc())
             .limit(1)
         )
         with reading(self._engine) as session:
-            found = session.scalar(by_id) or session.scalar(by_uid)
+            found = session.scalar(by_uid) or session.scalar(by_id)
         if found is None:
             raise NotFound(f"there is no log of a run {run!r}; `hfmds run list` shows the runs")
         return found

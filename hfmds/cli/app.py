@@ -5,10 +5,12 @@ from __future__ import annotations
 import typer
 
 from hfmds.cli import (
+    audit_commands,
     database_commands,
     demo_command,
     experiment_commands,
     fleet_commands,
+    oversight_commands,
     run_commands,
 )
 
@@ -20,6 +22,9 @@ app = typer.Typer(
 app.command()(demo_command.demo)
 app.add_typer(run_commands.app, name="run")
 app.command()(fleet_commands.devices)
+app.command()(oversight_commands.status)
+app.command()(oversight_commands.drain)
+app.add_typer(audit_commands.app, name="audit")
 app.add_typer(fleet_commands.snapshots_app, name="snapshots")
 app.add_typer(database_commands.app, name="database")
 app.add_typer(experiment_commands.app, name="experiment")

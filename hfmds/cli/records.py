@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hfmds.algorithm.methods.settings import Method
-from hfmds.wire.types import Run
+from hfmds.wire.types import Run, TaskStage
 
 
 def record(value: Any) -> Any:
@@ -25,6 +25,8 @@ def record(value: Any) -> Any:
             return {"name": value.name, **_fields(value)}
         case _ if dataclasses.is_dataclass(value):
             return _fields(value)
+        case TaskStage():
+            return value.name.lower()
         case enum.Enum():
             return value.value
         case datetime():

@@ -14,6 +14,7 @@ from hfmds.cli.following import FollowedRun, follow
 from hfmds.cli.interrupts import run_interruptible
 from hfmds.cli.live import display_for
 from hfmds.cli.options import with_options
+from hfmds.cli.oversight_tables import funnel_table
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, admin_client, ask_coordinator
 from hfmds.cli.recipe_fields import RECIPE_OPTIONS
 from hfmds.cli.recipes import spec_from
@@ -115,6 +116,45 @@ def pause(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -
 def resume(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
     """Go on with a paused run."""
     _tell(ask_coordinator(coordinator, lambda client: client.resume_run(run_id)))
+
+
+@app.command()
+def delete(
+    run_id: RunId,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Delete a run that has ended, with its rounds and models; its event log is kept."""
+    if not yes:
+        typer.confirm(f"delete run {run_id} with all its models?", abort=True)
+    ask_coordinator(coordinator, lambda client: client.delete_run(run_id))
+    output().print(
+        f"run {run_id}: deleted; its log stays: hfmds audit show {run_id}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def funnel(
+    run_id: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="Id of the run; not given: all runs.")
+    ] = "",
+    round_number: Annotated[
+        int, typer.Option("--round", min=0, help="Only this round; 0: all.")
+    ] = 0,
+    as_json: AsJson = False,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Show how far devices come with their tasks, and why those that do not count were lost."""
+    funnels = ask_coordinator(coordinator, lambda client: client.funnels(run_id, round_number))
+    if as_json:
+        typer.echo(to_json(funnels))
+        return
+    for one in funnels:
+        output().print(funnel_table(one))
+    if not funnels:
+        output().print("no device was asked for anything yet")
 
 
 @app.command()

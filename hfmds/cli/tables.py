@@ -175,6 +175,9 @@ def devices_table(devices: Sequence[Device], now: datetime) -> Table:
         table.add_column(name, no_wrap=True, justify="right")
     for name in ("engine", "version", "last seen", "task"):
         table.add_column(name, overflow="fold")
+    working = any(device.stage for device in devices)
+    if working:
+        table.add_column("stage", no_wrap=True)
     labelled = any(device.profile.labels for device in devices)
     if labelled:
         table.add_column("labels", overflow="fold")
@@ -193,6 +196,7 @@ def devices_table(devices: Sequence[Device], now: datetime) -> Table:
             device.profile.software_version,
             ago(device.last_seen_at, now),
             device.task_id or NOTHING,
+            *((device.stage.name.lower() if device.stage else NOTHING,) if working else ()),
             *((", ".join(device.profile.labels) or NOTHING,) if labelled else ()),
             *((device.last_failure or NOTHING,) if failing else ()),
         )
