@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 
 from prometheus_client import CollectorRegistry, ProcessCollector
+from sqlalchemy import Engine
 
 from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
@@ -21,11 +22,13 @@ from coordinator.pace import Pace
 from coordinator.parts import Parts, PoolStore
 from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
+from coordinator.replica import Replica
 from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
 from coordinator.servicer import AdminServicer, CoordinatorServicer
 from coordinator.settings import CoordinatorSettings
+from coordinator.switchboard import Switchboard
 from coordinator.task_records import TaskRecords
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.peer import Peer
@@ -55,13 +58,25 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
     ):
         loop = asyncio.get_running_loop()
-        parts = await asyncio.to_thread(open_parts, settings, metrics, store, loop)
+        engine = await asyncio.to_thread(open_tables, settings)
+        # SQLite's file is one process's: there it is alone, and leads.
+        replica = Replica(engine) if engine.dialect.name == "postgresql" else None
+        switchboard = replica.switchboard if replica else Switchboard()
+        parts = await asyncio.to_thread(
+            open_parts, settings, engine, switchboard, metrics, store, loop
+        )
         runs = Runs(parts)
         metrics.count(devices=parts.registry.list, runs=runs.list)
         metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
         CoordinatorServicer(parts.dispatch).add_to(server)
         AdminServicer(runs, Oversight(parts)).add_to(server)
-        await asyncio.to_thread(runs.open)  # before anyone can create another
+        await asyncio.to_thread(runs.open)
+        if replica:
+            lease_seconds = settings.leader_lease_seconds
+            await asyncio.to_thread(replica.join, runs, parts.registry, metrics, lease_seconds)
+        else:
+            await asyncio.to_thread(runs.lead)  # before anyone can create another
+            metrics.leads(True)
         async with server.serving(settings.shutdown_grace_seconds):
             await server.set_ready(True)
             with published_addresses(
@@ -70,20 +85,29 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
                 await stop.wait()
             parts.dispatch.close()  # who waits for work or watches a run goes at once
             runs.leave_off()
+            if replica:
+                await asyncio.to_thread(replica.leave)
         await asyncio.to_thread(runs.close, settings.shutdown_grace_seconds)
     await store.close()
 
 
+def open_tables(settings: CoordinatorSettings) -> Engine:
+    """The coordinator's database, with the tables that this version works with."""
+    engine = open_database(settings.resolved_database_url)
+    Schema("coordinator").prepare(engine)
+    return engine
+
+
 def open_parts(
     settings: CoordinatorSettings,
+    engine: Engine,
+    switchboard: Switchboard,
     metrics: Metrics,
     store: PoolStore,
     loop: asyncio.AbstractEventLoop,
 ) -> Parts:
     """The coordinator's parts, kept where the settings say."""
     held_out = HeldOut(settings.held_out, settings.threads)
-    engine = open_database(settings.resolved_database_url)
-    Schema("coordinator").prepare(engine)
     blobs = open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     )
@@ -115,6 +139,7 @@ def open_parts(
             Pace(settings.check_ins_per_second, settings.retry_seconds),
             settings.max_waiting_devices,
         ),
+        switchboard=switchboard,
         store=store,
         held_out=held_out,
         metrics=metrics,

@@ -104,6 +104,13 @@ class Dispatch:
         for bell in bells:
             bell.ring()
 
+    def announce_to(self, devices: tuple[str, ...]) -> None:
+        """Wake these devices' check-ins, or, if none is named, every one."""
+        if devices:
+            self.announce(devices)
+        else:
+            self.announce_all()
+
     def announce_all(self) -> None:
         """Wake every waiting check-in."""
         with self._waiting_lock:

@@ -14,10 +14,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from coordinator.bell import Bell
+from coordinator.leadership import Deposed
 from coordinator.models import Models
+from coordinator.news import news_of
 from coordinator.parts import Parts
 from coordinator.remote_fleet import RemoteFleet
 from coordinator.run_records import RunRecord
+from coordinator.switchboard import Topic
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.methods.registry import first_checkpoint
@@ -43,10 +46,11 @@ class _Stop(Exception):
 class RunDriver:
     """One run's thread; also the `RunControl` its fleet listens to."""
 
-    def __init__(self, record: RunRecord, parts: Parts, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self, record: RunRecord, parts: Parts, on_end: Callable[[RunDriver], None]
+    ) -> None:
         self.run_id = record.run_id
         self.bell = Bell()  # rung when the driver should look again
-        self.news = Bell()  # rung by the driver when there is something to see
         self.progress: Progress | None = None
         self._record = record
         self._parts = parts
@@ -64,7 +68,10 @@ class RunDriver:
         """Leave off soon; what is recorded stays, the next start goes on from there."""
         self._stopping = True
         self.bell.ring()
-        self.news.ring()
+
+    def is_alive(self) -> bool:
+        """Whether the thread has not ended yet."""
+        return self._thread.is_alive()
 
     def join(self, timeout_seconds: float) -> None:
         """Wait for the thread to end."""
@@ -90,12 +97,12 @@ class RunDriver:
             self._parts.runs.pause(self.run_id, self._parts.clock(), reason)
         except WrongState:  # it was cancelled meanwhile, which `heed` will notice
             return
-        self.news.ring()
+        self._tell()
 
     def show(self, progress: Progress) -> None:
         if progress != self.progress:
             self.progress = progress
-            self.news.ring()
+            self._tell()
 
     def on_loop(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         future = asyncio.run_coroutine_threadsafe(call(), self._parts.loop)
@@ -114,9 +121,12 @@ class RunDriver:
             try:
                 while self._go_on():
                     pass
+            except Deposed as error:
+                log.warning("the run is another coordinator's to drive: %s", error)
             finally:
-                self._on_end(self.run_id)
-                self.news.ring()
+                self.progress = None
+                self._on_end(self)
+                self._tell()
 
     def _go_on(self) -> bool:
         """Drive until the run ends, or until something is in the way; true if it may go on."""
@@ -125,6 +135,8 @@ class RunDriver:
             return False
         except _Stop:
             return False
+        except Deposed:
+            raise
         except Unavailable as error:
             return self._rest(error)
         except Exception as error:
@@ -167,7 +179,11 @@ class RunDriver:
                         "state": state.value,
                     },
                 )
-            self.news.ring()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell watchers, wherever they are, that there is something to see."""
+        self._parts.switchboard.post(Topic.NEWS, *news_of(self.run_id, self.progress))
 
     def _start(self) -> Checkpoint:
         """Where the loop begins: after the last recorded round, or at w^0."""
@@ -205,6 +221,9 @@ class RunDriver:
 
     def _drop_updates(self, completed: Round, run_ended: bool) -> None:
         """Free the space of updates that are not needed, and of what the server remembered."""
+        # Before asking what is needed: should we not lead any more, asking tells; and what comes
+        # after that for another leader is not in the list.
+        there = tuple(self._blobs.digests())
         needed = self._parts.phases.models_handed_out(self.run_id) | {completed.weights.sha256}
         if completed.server_state:
             needed.add(completed.server_state.sha256)
@@ -214,6 +233,6 @@ class RunDriver:
         if spent is not None and completed.number > 1:
             before = self._parts.runs.round(self.run_id, completed.number - 1).server_state
             spent |= {before.sha256} if before else set()
-        for digest in self._blobs.digests():
+        for digest in there:
             if digest.sha256 not in needed and (spent is None or digest.sha256 in spent):
                 self._blobs.delete(digest)

@@ -85,7 +85,22 @@ class Metrics:
             "Payload bytes that devices sent for accepted tasks.",
             registry=registry,
         )
+        self._leader = Gauge(
+            "hfmds_coordinator_leader",
+            "1 for the coordinator that drives the runs, 0 for one that stands by.",
+            registry=registry,
+        )
+        self._leadership_changes = Counter(
+            "hfmds_coordinator_leadership_changes_total",
+            "How often this coordinator began or ceased to drive the runs.",
+            registry=registry,
+        )
         self._registry = registry
+
+    def leads(self, leads: bool) -> None:
+        """Show whether this coordinator drives the runs."""
+        self._leader.set(leads)
+        self._leadership_changes.inc()
 
     def count(
         self, devices: Callable[[], Sequence[Device]], runs: Callable[[], Sequence[Run]]

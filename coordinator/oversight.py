@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from coordinator.parts import Parts
+from coordinator.switchboard import Topic
 from hfmds.wire.events import Event
 from hfmds.wire.oversight import Drain, Funnel, Status
 from hfmds.wire.types import TaskStage
@@ -32,7 +33,7 @@ class Oversight:
     def set_drain(self, on: bool, by: str) -> Drain:
         """Drain the coordinator, or end that."""
         drain = self._parts.drain.set(on, by)
-        self._parts.dispatch.announce_all()  # who waits for work is sent away, or gets some
+        self._parts.switchboard.post(Topic.WORK)  # who waits for work is sent away, or gets some
         return drain
 
     def status(self) -> Status:

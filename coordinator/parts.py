@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+from sqlalchemy import Engine
 
 from coordinator.content import RunContents
 from coordinator.dispatch import Dispatch
@@ -18,6 +20,7 @@ from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
 from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
+from coordinator.switchboard import Switchboard
 from coordinator.task_records import TaskRecords
 from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 
@@ -49,8 +52,18 @@ class Parts:
     registry: Registry
     contents: RunContents
     dispatch: Dispatch
+    switchboard: Switchboard
     store: PoolStore
     held_out: HeldOut
     metrics: Metrics
     clock: Callable[[], float]
     loop: asyncio.AbstractEventLoop  # where the store's calls are made
+
+    def on(self, engine: Engine) -> Parts:
+        """The parts for a run's driver that may use the database only through this engine."""
+        return replace(
+            self,
+            runs=RunRecords(engine),
+            rounds=RoundRecords(engine),
+            phases=PhaseRecords(engine),
+        )

@@ -35,7 +35,7 @@ class PhaseConductor:
         self._control = control
         self._phases = parts.phases
         self._registry = parts.registry
-        self._dispatch = parts.dispatch
+        self._announce_to = parts.switchboard.announce
         self._drain = parts.drain
         self._clock = parts.clock
         self._selection = selection
@@ -147,7 +147,7 @@ class PhaseConductor:
     def _ask(self, phase: PhaseRecord, devices: Sequence[str]) -> bool:
         if devices:
             self._phases.ask(phase.key, devices, self._clock())
-            self._dispatch.announce(devices)
+            self._announce_to(devices)
         return bool(devices)
 
     def _extend_or_pause(self, phase: PhaseRecord) -> None:
@@ -178,7 +178,7 @@ class PhaseConductor:
         return f"{told}all took longer than policy.task_deadline_seconds, {allowed}"
 
     def _announce(self, phase: PhaseRecord) -> None:
-        self._dispatch.announce(task.device_id for task in phase.pending)
+        self._announce_to(task.device_id for task in phase.pending)
 
     def _show(self, phase: PhaseRecord) -> None:
         expected = min(phase.goal or len(phase.tasks), len(phase.tasks))

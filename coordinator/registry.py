@@ -1,13 +1,13 @@
 """The devices: who they are (in the database), and who is there right now (in memory).
 
 Presence is not worth a write per call: after a restart every live device checks in again within
-seconds.
+seconds. What coordinators that share a database tell each other of it is in `presence`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,6 +21,21 @@ from hfmds.wire.types import Device, DeviceProfile, DeviceState, Eligibility
 
 ANYONE = Eligibility()
 
+# Times till which a device counts as there that say why it does not.
+LEFT = 0.0  # it said goodbye
+CUT_OFF = -1.0  # its call was; it may be waiting at another coordinator by now
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one coordinator tells the others of a device."""
+
+    device_id: str
+    run_id: str
+    profile: DeviceProfile
+    last_seen_at: float
+    here_until: float
+
 
 @dataclass(slots=True)
 class _Sighting:
@@ -32,7 +47,9 @@ class _Sighting:
     expected_at: float = 0.0  # when it was told to ask again; till then it may be silent
     recorded: bool = False  # the profile is in the database
     waiting: int = 0  # check-ins that are open
-    broken: bool = False  # its last check-in was cut off, or it said goodbye
+    broken: bool = False  # its last check-in was cut off
+    left: bool = False  # it said goodbye
+    told: tuple[str, float] | None = None  # to other coordinators: run_id and here_until
 
 
 class Registry:
@@ -47,11 +64,17 @@ class Registry:
         self._clock = clock
         self._lock = threading.Lock()
         self._sightings: dict[str, _Sighting] = {}
+        self._elsewhere: dict[str, Sighting] = {}  # those that other coordinators saw last
         self._on_arrival: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
 
     def on_arrival(self, callback: Callable[[], None]) -> None:
         """Call back whenever a device arrives that was not there."""
         self._on_arrival = callback
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever there is something to tell other coordinators soon."""
+        self._on_change = callback
 
     @contextmanager
     def visit(self, device_id: str, profile: DeviceProfile, run_id: str) -> Iterator[None]:
@@ -68,11 +91,12 @@ class Registry:
             )
             if sighting is None:
                 sighting = self._sightings[device_id] = _Sighting(run_id, profile, now)
+            self._elsewhere.pop(device_id, None)
             if not _same_but_for_memory(sighting.profile, profile):
                 sighting.recorded = False
             sighting.run_id, sighting.profile, sighting.last_seen_at = run_id, profile, now
             sighting.waiting += 1
-            sighting.broken = False
+            sighting.broken = sighting.left = False
         if arrives:
             self._on_arrival()
         broken = True
@@ -84,20 +108,24 @@ class Registry:
                 sighting.waiting -= 1
                 sighting.broken = broken
                 sighting.last_seen_at = self._clock()
+            if broken:
+                self._on_change()
 
     def heard(self, device_id: str) -> None:
-        """Note that a device that checked in is still there."""
+        """Note that a device that checked in, here or elsewhere, is still there."""
         with self._lock:
-            sighting = self._sightings.get(device_id)
+            sighting = self._seen_before(device_id)
             if sighting:
-                sighting.last_seen_at, sighting.broken = self._clock(), False
+                sighting.last_seen_at = self._clock()
+                sighting.broken = sighting.left = False
 
     def left(self, device_id: str) -> None:
         """Note that a device has gone, until it checks in again."""
         with self._lock:
-            sighting = self._sightings.get(device_id)
+            sighting = self._seen_before(device_id)
             if sighting:
-                sighting.broken = True
+                sighting.last_seen_at, sighting.left = self._clock(), True
+        self._on_change()
 
     def expect(self, device_id: str, after_seconds: float) -> None:
         """Note that a device was told to be silent for so long: it counts as there meanwhile."""
@@ -112,7 +140,7 @@ class Registry:
         with self._lock:
             return {
                 device_id: sighting.profile
-                for device_id, sighting in sorted(self._sightings.items())
+                for device_id, sighting in sorted((self._elsewhere | self._sightings).items())
                 if sighting.run_id in ("", run_id)
                 and self._is_here(sighting, now)
                 and eligibility.admits(sighting.profile)
@@ -126,7 +154,7 @@ class Registry:
                 return
         with reading(self._engine) as session:
             row = session.get(DeviceRow, device_id)
-            known = row is not None and _same_but_for_memory(_profile(row), profile)
+            known = row is not None and _same_but_for_memory(profile_of(row), profile)
         if not known:
             with transaction(self._engine) as session:
                 session.merge(
@@ -144,16 +172,18 @@ class Registry:
                 )
         with self._lock:
             sighting = self._sightings.get(device_id)
-            if sighting and sighting.profile == profile:
+            if sighting and _same_but_for_memory(sighting.profile, profile):
                 sighting.recorded = True
+        self._on_change()
 
     def list(self) -> list[Device]:
         """All devices that ever checked in, by id."""
         now = self._clock()
         with self._lock:
-            seen_at = {d: sighting.last_seen_at for d, sighting in self._sightings.items()}
-            profiles = {d: sighting.profile for d, sighting in self._sightings.items()}
-            here = {d for d, sighting in self._sightings.items() if self._is_here(sighting, now)}
+            seen = self._elsewhere | self._sightings
+            seen_at = {d: sighting.last_seen_at for d, sighting in seen.items()}
+            profiles = {d: sighting.profile for d, sighting in seen.items()}
+            here = {d for d, sighting in seen.items() if self._is_here(sighting, now)}
         leases, tallies = self._tasks.leases(now), self._tasks.tallies()
         failures = self._tasks.last_failures()
         with reading(self._engine) as session:
@@ -161,7 +191,7 @@ class Registry:
                 Device(
                     device_id=row.device_id,
                     state=_state(row.device_id in here, row.device_id in leases),
-                    profile=profiles.get(row.device_id) or _profile(row),
+                    profile=profiles.get(row.device_id) or profile_of(row),
                     last_seen_at=datetime.fromtimestamp(
                         seen_at.get(row.device_id, row.last_seen_at), UTC
                     ),
@@ -174,14 +204,80 @@ class Registry:
                 for row in session.scalars(select(DeviceRow).order_by(DeviceRow.device_id))
             ]
 
-    def _is_here(self, sighting: _Sighting, now: float) -> bool:
-        if sighting.waiting:
+    # --- with other coordinators ----------------------------------------------------------------
+
+    def untold(self) -> list[Sighting]:
+        """What the others should know of the devices seen here, and do not."""
+        now = self._clock()
+        with self._lock:
+            sightings = [
+                Sighting(d, s.run_id, s.profile, s.last_seen_at, self._here_until(s, now))
+                for d, s in self._sightings.items()
+                if s.recorded
+            ]
+            return [s for s in sightings if self._is_news(s, self._sightings[s.device_id].told)]
+
+    def told(self, sightings: Sequence[Sighting]) -> None:
+        """Note that the others can know this."""
+        with self._lock:
+            for sighting in sightings:
+                mine = self._sightings.get(sighting.device_id)
+                if mine:
+                    mine.told = sighting.run_id, sighting.here_until
+
+    def told_by_others(self, sightings: Sequence[Sighting]) -> None:
+        """Take what others have seen: of each device, whoever saw it last is right."""
+        now, arrived = self._clock(), False
+        with self._lock:
+            for sighting in sightings:
+                mine = self._sightings.get(sighting.device_id)
+                if mine and (mine.waiting or mine.last_seen_at >= sighting.last_seen_at):
+                    mine.told = None  # they have missed that it is here
+                    continue
+                before = self._sightings.pop(sighting.device_id, None) or self._elsewhere.get(
+                    sighting.device_id
+                )
+                self._elsewhere[sighting.device_id] = sighting
+                was_here = before is not None and self._is_here(before, now)
+                arrived |= not was_here and self._is_here(sighting, now)
+        if arrived:
+            self._on_arrival()
+
+    def _is_news(self, sighting: Sighting, told: tuple[str, float] | None) -> bool:
+        if told is None or told[0] != sighting.run_id:
             return True
-        last_sign = max(sighting.last_seen_at, sighting.expected_at)
-        return not sighting.broken and now - last_sign <= self.away_seconds
+        if sighting.here_until <= LEFT or told[1] <= LEFT:
+            return sighting.here_until != told[1]
+        # Else the time passes on and on; it is told often enough that nobody counts as away.
+        return abs(sighting.here_until - told[1]) > self.away_seconds / 3
+
+    def _seen_before(self, device_id: str) -> _Sighting | None:
+        """What is known of a device that speaks to us, though it checked in elsewhere, perhaps."""
+        other = self._elsewhere.pop(device_id, None)
+        if other:
+            self._sightings[device_id] = _Sighting(
+                other.run_id, other.profile, other.last_seen_at, recorded=True
+            )
+        return self._sightings.get(device_id)
+
+    def _is_here(self, sighting: _Sighting | Sighting, now: float) -> bool:
+        if isinstance(sighting, Sighting):
+            return sighting.here_until >= now
+        return self._here_until(sighting, now) >= now
+
+    def _here_until(self, sighting: _Sighting, now: float) -> float:
+        """Till when a device counts as there, if nothing more is heard of it."""
+        if sighting.left and not sighting.waiting:
+            return LEFT
+        if sighting.waiting:
+            return now + self.away_seconds
+        if sighting.broken:
+            return CUT_OFF
+        return max(sighting.last_seen_at, sighting.expected_at) + self.away_seconds
 
 
-def _profile(row: DeviceRow) -> DeviceProfile:
+def profile_of(row: DeviceRow) -> DeviceProfile:
+    """A device as it described itself last."""
     return DeviceProfile(
         samples=row.samples,
         software_version=row.software_version,

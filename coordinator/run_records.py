@@ -110,6 +110,14 @@ class RunRecords:
             newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id)
             return [_record(session, row) for row in session.scalars(newest_first)]
 
+    def active(self) -> list[RunRecord]:
+        """Those that have not ended, oldest first."""
+        not_ended = [state.name for state in RunState if not state.ended]
+        oldest_first = select(RunRow).order_by(RunRow.created_at, RunRow.run_id)
+        with reading(self._engine) as session:
+            rows = session.scalars(oldest_first.where(RunRow.state.in_(not_ended)))
+            return [_record(session, row) for row in rows]
+
     def rounds(self, run_id: str, after: int = 0) -> tuple[Round, ...]:
         """The completed rounds after a number, in order."""
         with reading(self._engine) as session:

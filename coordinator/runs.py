@@ -1,7 +1,8 @@
 """The life of runs: the domain behind AdminService.
 
-Each run that has not ended has a driver. Opening the coordinator starts the drivers of all such
-runs, so a run that was cut off goes on by itself.
+Each run that has not ended has a driver at the coordinator that leads. Beginning to lead starts the
+drivers of all such runs, so a run that was cut off goes on by itself. A coordinator that stands by
+for the leader does all the rest, and tells the leader through the switchboard.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from collections.abc import AsyncIterator
 from coordinator.bell import Bell
 from coordinator.driver import RunDriver
 from coordinator.events import COORDINATOR
+from coordinator.leadership import Term
+from coordinator.news import news_of, progress_in
 from coordinator.parts import Parts
 from coordinator.run_records import RunRecord
+from coordinator.switchboard import Topic
 from hfmds.algorithm.methods.registry import weights_bytes
 from hfmds.algorithm.recipes import Recipe
 from hfmds.errors import InvalidInput, NotFound, Unavailable
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
-from hfmds.wire.types import Device, Round, Run, RunSpec, RunState, require_id
+from hfmds.wire.types import Device, Progress, Round, Run, RunSpec, RunState, require_id
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +41,22 @@ class Runs:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._driving_parts: Parts | None = None  # while this coordinator leads
+        self._term: Term | None = None
         self._drivers: dict[str, RunDriver] = {}
-        self._drivers_lock = threading.Lock()
+        self._drivers_lock = threading.RLock()
+        self._stopped: list[RunDriver] = []  # whose runs are others' to drive, and who may not know
+        self._progress: dict[str, Progress] = {}  # of runs that are driven elsewhere
+        self._news: dict[str, Bell] = {}  # of runs that somebody has watched
         self._closing = False
         parts.registry.on_arrival(self._ring_all)
-        parts.dispatch.on_result(self._ring)
+        parts.dispatch.on_result(self._resulted)
+        parts.switchboard.listen(Topic.WORK, parts.dispatch.announce_to)
+        parts.switchboard.listen(Topic.RUN, self._look_at)
+        parts.switchboard.listen(Topic.NEWS, self._heard_news)
 
     def open(self) -> None:
-        """Go on with every run that has not ended."""
+        """Show the runs that have ended, which nobody will drive."""
         for record in reversed(self._parts.runs.list()):
             if record.state is RunState.DELETING:
                 self._remove(record.run_id)
@@ -52,22 +64,45 @@ class Runs:
                 if record.last_round:
                     self._parts.metrics.show_round(record.run_id, record.last_round)
                 self._parts.metrics.run_ended(record.run_id)
-            else:
+
+    def lead(self, term: Term | None = None) -> None:
+        """Go on with every run that has not ended; without a term, as the only coordinator.
+
+        Repeating it adds what is missing.
+        """
+        with self._drivers_lock:
+            if term and term.over:
+                return
+            if self._driving_parts is None or term is not self._term:
+                self.follow()
+                self._term = term
+                self._driving_parts = self._parts.on(term.engine) if term else self._parts
+        for record in self._parts.runs.active():
+            if self._drive(record):
                 with log_context(run=record.run_id):
                     log.info("run goes on", extra={"after_round": record.completed_rounds})
-                self._drive(record)
+
+    def follow(self) -> None:
+        """Leave the driving to another coordinator. Returns at once."""
+        with self._drivers_lock:
+            self._stopped = [*filter(RunDriver.is_alive, self._stopped), *self._drivers.values()]
+            self._drivers = {}
+            self._driving_parts = self._term = None
+        for driver in self._stopped:
+            driver.stop()
 
     def leave_off(self) -> None:
         """Begin to stop: drivers leave off and watchers are sent away. Returns at once."""
         self._closing = True
         for driver in self._driving():
             driver.stop()
+        self._heard_news(())
 
     def close(self, timeout_seconds: float) -> None:
         """Stop driving; nothing is lost."""
         self.leave_off()
         give_up_at = time.monotonic() + timeout_seconds
-        for driver in self._driving():
+        for driver in (*self._driving(), *self._stopped):
             driver.join(max(0.0, give_up_at - time.monotonic()))
 
     def create(self, run_id: str, spec: RunSpec, by: str = COORDINATOR) -> Run:
@@ -82,6 +117,7 @@ class Runs:
             with log_context(run=run_id):
                 log.info("run created", extra={"method": spec.recipe.method.name})
             self._drive(record)
+            self._parts.switchboard.post(Topic.RUN, run_id)
         return self._seen(record)
 
     def list(self) -> list[Run]:
@@ -100,9 +136,9 @@ class Runs:
         self, run_id: str, after_round: int
     ) -> AsyncIterator[tuple[Run, tuple[Round, ...]]]:
         """The run at every change, with the rounds completed since; ends with the run."""
+        await asyncio.to_thread(self._parts.runs.state, run_id)  # it must exist
+        news = self._news.setdefault(run_id, Bell())
         while not self._closing:
-            driver = self._drivers.get(run_id)
-            news = driver.news if driver else Bell()
             rings = news.rings
             run = self._seen(await asyncio.to_thread(self._parts.runs.get, run_id))
             rounds = await asyncio.to_thread(self._parts.runs.rounds, run_id, after_round)
@@ -168,46 +204,82 @@ class Runs:
     def _changed(self, record: RunRecord) -> Run:
         with log_context(run=record.run_id):
             log.info("run is %s", record.state.value)
-        driver = self._drivers.get(record.run_id)
-        if driver:
-            driver.bell.ring()
-            driver.news.ring()
-        self._parts.dispatch.announce_all()  # work may have come, or gone, for any device
-        return self._seen(record)
+        run = self._seen(record)
+        self._parts.switchboard.post(Topic.RUN, record.run_id)
+        self._parts.switchboard.post(Topic.NEWS, *news_of(record.run_id, run.progress))
+        self._parts.switchboard.post(Topic.WORK)  # it may have come, or gone, for any device
+        return run
 
-    def _drive(self, record: RunRecord) -> None:
+    def _drive(self, record: RunRecord) -> bool:
+        """Start the run's driver, if this coordinator leads and has none; true if it did."""
         with self._drivers_lock:
-            if record.run_id in self._drivers:
-                return
-            driver = RunDriver(record, self._parts, self._ended)
+            parts = self._driving_parts
+            if parts is None or self._closing or record.run_id in self._drivers:
+                return False
+            driver = RunDriver(record, parts, self._ended)
             self._drivers[record.run_id] = driver
         driver.start()
+        return True
 
     def _driving(self) -> tuple[RunDriver, ...]:
         with self._drivers_lock:
             return tuple(self._drivers.values())
 
-    def _ended(self, run_id: str) -> None:
+    def _ended(self, driver: RunDriver) -> None:
         with self._drivers_lock:
-            self._drivers.pop(run_id, None)
+            if self._drivers.get(driver.run_id) is not driver:  # it was stopped: others drive now
+                return
+            del self._drivers[driver.run_id]
         try:
-            state = self._parts.runs.state(run_id)
+            state = self._parts.runs.state(driver.run_id)
         except NotFound:  # deleted in the meantime
             return
         if state is RunState.DELETING:
-            self._remove(run_id)
+            self._remove(driver.run_id)
         elif state.ended:
-            self._parts.metrics.run_ended(run_id)
-            self._parts.dispatch.announce_all()  # devices that wait for this run only may go
+            self._parts.metrics.run_ended(driver.run_id)
+            self._parts.switchboard.post(Topic.WORK)  # devices that wait for this run only may go
 
     def _seen(self, record: RunRecord) -> Run:
         driver = self._drivers.get(record.run_id)
-        return record.seen_with(driver.progress if driver else None)
+        progress = driver.progress if driver else self._progress.get(record.run_id)
+        return record.seen_with(progress)
 
-    def _ring(self, run_id: str) -> None:
+    def _resulted(self, run_id: str) -> None:
+        """A task of the run has come to an end here."""
         driver = self._drivers.get(run_id)
         if driver:
             driver.bell.ring()
+        else:
+            self._parts.switchboard.post(Topic.RUN, run_id)
+
+    def _look_at(self, run_ids: tuple[str, ...]) -> None:
+        """Somebody did something to these runs, or to any: their drivers should look."""
+        if not run_ids:
+            self._ring_all()
+        for run_id in run_ids:
+            driver = self._drivers.get(run_id)
+            if driver:
+                driver.bell.ring()
+            elif self._driving_parts:
+                record = self._parts.runs.get(run_id)
+                if not record.state.ended:
+                    self._drive(record)
+
+    def _heard_news(self, news: tuple[str, ...]) -> None:
+        """There is something to see of a run, or of any."""
+        if not news:
+            self._progress.clear()
+            for bell in tuple(self._news.values()):
+                bell.ring()
+            return
+        run_id, progress = news[0], progress_in(news)
+        if progress and run_id not in self._drivers:
+            self._progress[run_id] = progress
+        else:
+            self._progress.pop(run_id, None)
+        if run_id in self._news:
+            self._news[run_id].ring()
 
     def _ring_all(self) -> None:
         for driver in self._driving():

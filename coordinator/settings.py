@@ -46,6 +46,12 @@ class CoordinatorSettings(ServerSettings):
         ge=0,
         description="most devices that wait for work in an open call; others are asked back",
     )
+    leader_lease_seconds: float = Field(
+        6.0,
+        ge=1,
+        description="of several coordinators on one PostgreSQL one leads; another takes over when "
+        "nothing was heard of it for so long",
+    )
     threads: int = Field(
         1,
         ge=1,

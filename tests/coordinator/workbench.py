@@ -29,6 +29,7 @@ from coordinator.registry import Registry
 from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
+from coordinator.switchboard import Switchboard
 from coordinator.tables import create_tables
 from coordinator.task_records import TaskRecords
 from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
@@ -275,6 +276,7 @@ async def workbench(
             Pace(100, 0.5),
             max_waiting,
         ),
+        switchboard=Switchboard(),
         store=store,
         held_out=HeldOut(held_out),
         metrics=metrics,
@@ -283,6 +285,7 @@ async def workbench(
     )
     bench = Workbench(parts, Runs(parts), store, metrics_registry)
     await asyncio.to_thread(bench.runs.open)
+    await asyncio.to_thread(bench.runs.lead)
     try:
         yield bench
     finally:
