@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from hfmds.errors import InvalidInput
 from hfmds.service.peer import Peer
-from hfmds.service.settings import ListenAddress, PeerAddress, ServiceSettings
+from hfmds.service.settings import ListenAddress, PeerAddress, PeerAddresses, ServiceSettings
 from hfmds.wire.policies import labels_from, require_id
 
 MIB = 1024 * 1024
@@ -39,7 +39,10 @@ def _labels(value: str) -> str:
 class EdgeSettings(ServiceSettings):
     """Settings of one device."""
 
-    coordinator: PeerAddress = Field("127.0.0.1:7401", description="host:port of the coordinator")
+    coordinator: PeerAddresses = Field(
+        "127.0.0.1:7401",
+        description="host:port of the coordinator; of several, IP addresses separated by commas",
+    )
     store: PeerAddress = Field("127.0.0.1:7411", description="host:port of the synthesis store")
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7421",

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.address import split_address
+from hfmds.service.address import split_addresses
 from hfmds.service.peer import Peer
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.store_client import StoreClient
@@ -29,7 +29,7 @@ CoordinatorOption = Annotated[
         "--coordinator",
         envvar=COORDINATOR_SETTING,
         metavar="HOST:PORT",
-        help="Where the coordinator is.",
+        help="Where the coordinator is; of several, IP addresses separated by commas.",
     ),
 ]
 
@@ -83,10 +83,9 @@ def ask_store(address: str, question: Callable[[StoreClient], Awaitable[T]]) -> 
 
 def _peer(name: str, address: str, setting: str) -> Peer:
     try:
-        split_address(address)
+        split_addresses(address)
     except InvalidInput as error:
         raise ConfigurationError(
-            f"the address of the {name} is {address!r}; it must be host:port, with brackets around "
-            f"an IPv6 host; set {setting}"
+            f"the address of the {name} is {address!r}; it must be {error}; set {setting}"
         ) from error
     return Peer(name, address, setting)

@@ -22,6 +22,38 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def split_addresses(addresses: str) -> list[tuple[str, int]]:
+    """Hosts and ports of `host:port`, or of several places where the same service answers.
+
+    Several are separated by commas, and then numbers of one kind: names would have to be looked up
+    again and again, and one name can stand for several places anyway.
+    """
+    places = [split_address(address) for address in addresses.split(",")]
+    if len(places) > 1 and len({_ip_version(host) for host, _ in places}) > 1:
+        raise InvalidInput(
+            "several host:port, all IPv4 or all IPv6, or one name that stands for all"
+        )
+    return places
+
+
+def grpc_target(addresses: str) -> str:
+    """What gRPC calls it."""
+    places = split_addresses(addresses)
+    if len(places) == 1:
+        return addresses
+    return f"ipv{_ip_version(places[0][0])}:{addresses}"
+
+
+def _ip_version(host: str) -> int:
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        raise InvalidInput(
+            f"several host:port must be IP addresses, and {host!r} is a name; give one name that "
+            f"stands for all of them"
+        ) from None
+
+
 def join_address(host: str, port: int) -> str:
     """The inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import grpc
 
-from hfmds.service.address import is_loopback, split_address
+from hfmds.service.address import grpc_target, is_loopback, split_addresses
 from hfmds.service.peer import Peer
 from hfmds.service.status import error_from
 
@@ -23,8 +23,10 @@ __all__ = ["Backoff", "Peer", "call", "open_channel", "translating"]
 
 R = TypeVar("R")
 
-_RETRY_POLICY = json.dumps(
+_SERVICE_CONFIG = json.dumps(
     {
+        # Where there are several places, a fleet spreads over them; a lost one is left for another.
+        "loadBalancingConfig": [{"pick_first": {"shuffleAddressList": True}}],
         "methodConfig": [
             {
                 "name": [{}],  # every method of every service
@@ -36,7 +38,7 @@ _RETRY_POLICY = json.dumps(
                     "retryableStatusCodes": ["UNAVAILABLE"],
                 },
             }
-        ]
+        ],
     }
 )
 
@@ -51,16 +53,16 @@ _OPTIONS = (
     # The default grows to two minutes: too long after a peer is back.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
-    ("grpc.service_config", _RETRY_POLICY),
+    ("grpc.service_config", _SERVICE_CONFIG),
 )
 
 
 def open_channel(peer: Peer) -> grpc.aio.Channel:
     """A channel to the peer; it connects at the first call. Await its `close()` when done."""
-    host, _ = split_address(peer.address)
+    local = all(is_loopback(host) for host, _ in split_addresses(peer.address))
     # A proxy named in the environment cannot reach this machine's loopback.
-    proxy = ("grpc.enable_http_proxy", 0 if is_loopback(host) else 1)
-    return grpc.aio.insecure_channel(peer.address, options=(*_OPTIONS, proxy))
+    proxy = ("grpc.enable_http_proxy", 0 if local else 1)
+    return grpc.aio.insecure_channel(grpc_target(peer.address), options=(*_OPTIONS, proxy))
 
 
 @contextmanager

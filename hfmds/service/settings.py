@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.address import split_address
+from hfmds.service.address import split_address, split_addresses
 
 PREFIX = "HFMDS_"
 
@@ -42,11 +42,24 @@ def _peer_address(value: str) -> str:
     return value
 
 
+def _peer_addresses(value: str) -> str:
+    try:
+        places = split_addresses(value)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+    if any(port == 0 for _, port in places):
+        raise ValueError("host:port with a port from 1 to 65535")
+    return value
+
+
 ListenAddress = Annotated[str, AfterValidator(_listen_address)]
 """Where to listen: `host:port`; port 0 lets the system choose."""
 
 PeerAddress = Annotated[str, AfterValidator(_peer_address)]
 """Whom to call: `host:port` with a real port."""
+
+PeerAddresses = Annotated[str, AfterValidator(_peer_addresses)]
+"""The same, or several of them, with commas between."""
 
 
 class ServiceSettings(BaseSettings):
