@@ -122,7 +122,7 @@ class FunnelRecords:
             .group_by(TaskRow.stage)
         )
         with reading(self._engine) as session:
-            found = dict(session.execute(pending).tuples().all())
+            found = {row[0]: row[1] for row in session.execute(pending)}
         return {stage: found.get(int(stage), 0) for stage in TaskStage}
 
 

@@ -1,0 +1,115 @@
+"""The funnel: how far tasks come, counted once each, whatever became of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from coordinator.funnel import FunnelRecords, StageNotes
+from coordinator.phase_records import Seen
+from hfmds.digest import digest_of
+from hfmds.errors import InvalidInput, NotFound, TooLate
+from hfmds.storage.database import open_database
+from hfmds.wire.oversight import Funnel
+from hfmds.wire.types import DeviceState, FailureCause, LateReason, TaskStage
+from tests.coordinator.test_states import Records
+from tests.coordinator.workbench import echo, make_spec, workbench
+from tests.servers.databases import database_of
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_every_task_counts_in_each_stage_it_came_through(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    engine = open_database(database_of(tmp_path))
+    notes, funnel = StageNotes(engine), FunnelRecords(engine)
+    devices = ["accepted", "failed", "late", "refused", "unneeded", "waiting"]
+    records.phases.open(records.plan(), devices, 2.0, Seen(9, 7))
+    tasks = {}
+    for device in devices[:4]:
+        task = records.tasks.lease(device, "", 3.0)
+        assert task is not None
+        tasks[device] = task.task_id
+    notes.note(tasks["failed"], TaskStage.DOWNLOADED)
+    notes.note(tasks["late"], TaskStage.COMPUTED)
+    notes.note(tasks["late"], TaskStage.DOWNLOADED)  # heard later, said earlier
+    notes.write()
+    records.tasks.refuse("refused", tasks["refused"], "malformed", 4.0)
+    records.tasks.fail("refused", tasks["refused"], "no", FailureCause.UNSUITABLE, 4.0)
+    records.tasks.fail("failed", tasks["failed"], "no", FailureCause.DIVERGED, 4.0)
+    records.tasks.accept("accepted", tasks["accepted"], digest_of(b"u"), b"", 5.0)
+    counted = {"here": 9, "eligible": 7, "assigned": 6, "taken": 4, "downloaded": 3}
+    counted |= {"computed": 2, "uploaded": 1, "accepted": 1}
+    lost = {"failed": {"refused": 1, "diverged": 1}, "refused": {"malformed": 1}}
+    assert funnel.funnels("run") == (Funnel("train", **counted, **lost, pending=3),)  # type: ignore[arg-type]
+    assert funnel.stages() == {
+        TaskStage.ASSIGNED: 2,
+        TaskStage.TAKEN: 0,
+        TaskStage.DOWNLOADED: 0,
+        TaskStage.COMPUTED: 1,
+        TaskStage.UPLOADED: 0,
+    }
+    records.phases.close(records.plan().key, LateReason.DEADLINE, 6.0)
+    expected = Funnel("train", **counted, **lost, late={"deadline": 1}, unneeded=2)  # type: ignore[arg-type]
+    for scope in (("run", 1), ("run", 0), ("", 0)):
+        assert funnel.funnels(*scope) == (expected,)
+    # A run that is resumed does not make failures of earlier phases disappear.
+    records.runs.pause("run", 7.0)
+    records.runs.resume("run", 8.0)
+    assert funnel.funnels("run") == (expected,)
+    engine.dispose()
+
+
+def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
+    Records(tmp_path)
+    engine = open_database(database_of(tmp_path))
+    funnel = FunnelRecords(engine)
+    assert funnel.funnels("run", 1) == ()
+    with pytest.raises(NotFound, match="no run 'none'"):
+        funnel.funnels("none")
+    with pytest.raises(NotFound, match="'run' has not begun round 2"):
+        funnel.funnels("run", 2)
+    with pytest.raises(InvalidInput, match="round 2 is asked for, but of no run"):
+        funnel.funnels("", 2)
+    engine.dispose()
+
+
+def test_the_coordinator_sees_downloads_and_uploads_by_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+            assignment = await bench.check_in("a")
+
+            async def stage() -> TaskStage | None:
+                await asyncio.to_thread(bench.parts.stages.write)
+                (device,) = await asyncio.to_thread(bench.parts.registry.list)
+                assert device.state is DeviceState.WORKING
+                return device.stage
+
+            assert await stage() is TaskStage.TAKEN
+            download = bench.dispatch.download("a", assignment.task_id, assignment.weights, 0)
+            async for _ in download:
+                pass
+            assert await stage() is TaskStage.DOWNLOADED
+            await bench.dispatch.renew_lease("a", assignment.task_id, TaskStage.COMPUTED)
+            assert await stage() is TaskStage.COMPUTED
+            await bench.upload("a", assignment, b"no update")
+            assert await stage() is TaskStage.UPLOADED
+            await bench.do("a", assignment, echo)
+            (funnel,) = bench.oversight.funnels("run", 1)
+            assert (funnel.here, funnel.eligible, funnel.accepted) == (1, 1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_telling_a_stage_soon_after_the_last_renewal_costs_no_commit(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(), ["a"], 2.0)
+    task = records.tasks.lease("a", "", 100.0)
+    assert task is not None
+    assert records.tasks.renew_if_worth_it("a", task.task_id, 105.0) == 55.0  # of 60 s
+    assert records.tasks.renew_if_worth_it("a", task.task_id, 107.0) == 60.0
+    records.phases.close(task.key, LateReason.DEADLINE, 108.0)
+    with pytest.raises(TooLate, match="deadline"):
+        records.tasks.renew_if_worth_it("a", task.task_id, 109.0)
