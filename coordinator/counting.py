@@ -17,6 +17,12 @@ from coordinator.task_rows import end_tasks, key_of, of_phase
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason
 
+_AFTER = {
+    "synthesise": RoundState.SEALING,
+    "train": RoundState.AGGREGATING,
+    "evaluate": RoundState.EVALUATING,  # in which it stays until it is recorded
+}
+
 
 def count_result(session: Session, row: TaskRow, phase: PhaseRow, now: float) -> None:
     """Count a result that is being accepted: in its own round, or in the one that is open."""
@@ -65,8 +71,7 @@ def close(session: Session, phase: PhaseRow, reason: LateReason, now: float) -> 
         reason=reason.value,
         results=_counted(session, phase),
     )
-    after = RoundState.AGGREGATING if phase.kind == "train" else RoundState.SEALING
-    enter(session, phase.run_id, phase.round_number, after, now)
+    enter(session, phase.run_id, phase.round_number, _AFTER[phase.kind], now)
 
 
 def _has_counted(session: Session, phase: PhaseRow, device_id: str) -> bool:

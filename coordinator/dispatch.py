@@ -25,7 +25,8 @@ from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.algorithm.seeds import task_seed
-from hfmds.digest import Digest
+from hfmds.algorithm.types import Traffic
+from hfmds.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import Content, outgoing, receive, upload_state
@@ -34,6 +35,8 @@ from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weig
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    EvaluateWork,
+    EvaluationReport,
     FailureCause,
     Finished,
     RetryLater,
@@ -209,9 +212,7 @@ class Dispatch:
             recipe=recipe,
             seed=task_seed(recipe.seed, key.kind, key.round_number, task.device_id),
             weights=task.weights,
-            work=TrainWork(task.reference or None)
-            if key.kind == "train"
-            else SynthesiseWork(task.reference),
+            work=_work(task),
         )
 
     async def renew_lease(
@@ -317,6 +318,14 @@ class Dispatch:
         task = await self._answerable(device_id, task_id, "synthesise")
         return await self._accept(task, report.batch, report)
 
+    async def submit_evaluation(
+        self, device_id: str, task_id: str, report: EvaluationReport
+    ) -> bool:
+        """Count what a device has measured; true if it was counted before."""
+        task = await self._answerable(device_id, task_id, "evaluate")
+        measured = EvaluationReport(report.evaluation, Traffic(), 0.0)
+        return await self._accept(task, digest_of(encode_report(measured)), report)
+
     async def report_failure(
         self,
         device_id: str,
@@ -386,7 +395,10 @@ class Dispatch:
             raise
 
     async def _accept(
-        self, task: Task, result: Digest, report: UpdateReport | SynthesisReport
+        self,
+        task: Task,
+        result: Digest,
+        report: UpdateReport | SynthesisReport | EvaluationReport,
     ) -> bool:
         record = encode_report(report)
         with self._counting_late():
@@ -401,6 +413,16 @@ class Dispatch:
             self._metrics.moved(report.traffic)
             self._on_result(task.key.run_id)
         return already
+
+
+def _work(task: Task) -> TrainWork | SynthesiseWork | EvaluateWork:
+    match task.key.kind:
+        case "train":
+            return TrainWork(task.reference or None)
+        case "synthesise":
+            return SynthesiseWork(task.reference)
+        case "evaluate":
+            return EvaluateWork()
 
 
 def _task_context(task: Task) -> AbstractContextManager[None]:

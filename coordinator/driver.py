@@ -180,6 +180,8 @@ class RunDriver:
                     },
                 )
             self._tell()
+            if state.ended:  # before its last round, if it was stopped early
+                return
 
     def _tell(self) -> None:
         """Tell watchers, wherever they are, that there is something to see."""
@@ -189,7 +191,8 @@ class RunDriver:
         """Where the loop begins: after the last recorded round, or at w^0."""
         last = self._parts.runs.get(self.run_id).last_round
         if last is None:
-            return first_checkpoint(self._record.spec.recipe)
+            return self._first()
+        self._drop_models()  # before it was killed there may have been no time for it
         self._parts.metrics.show_round(self.run_id, last)
         path = self._blobs.local_path(last.weights)
         weights = StoredWeights(path, f"the model after round {last.number}")
@@ -198,6 +201,12 @@ class RunDriver:
             path = self._blobs.local_path(last.server_state)
             state = StoredWeights(path, f"the server's state after round {last.number}")
         return Checkpoint(last.number, weights, last.pool, state)
+
+    def _first(self) -> Checkpoint:
+        start = self._record.start
+        if start is None:
+            return first_checkpoint(self._record.spec.recipe)
+        return Checkpoint(0, StoredWeights(self._blobs.local_path(start), "the first model"))
 
     def _completed(self, result: RoundResult) -> Round:
         """The round as it is recorded; its model is durable when this returns."""
@@ -217,6 +226,7 @@ class RunDriver:
             duration_seconds=self._parts.clock() - first.opened_at,
             server_state=self._blobs.put_bytes(encode_weights(state)) if state else None,
             staleness=self._parts.phases.staleness(self.run_id, t),
+            device_evaluation=result.device_evaluation,
         )
 
     def _drop_updates(self, completed: Round, run_ended: bool) -> None:
@@ -224,7 +234,9 @@ class RunDriver:
         # Before asking what is needed: should we not lead any more, asking tells; and what comes
         # after that for another leader is not in the list.
         there = tuple(self._blobs.digests())
-        needed = self._parts.phases.models_handed_out(self.run_id) | {completed.weights.sha256}
+        dropped = self._parts.runs.dropped_models(self.run_id)
+        needed = self._parts.phases.models_handed_out(self.run_id) - dropped
+        needed.add(completed.weights.sha256)
         if completed.server_state:
             needed.add(completed.server_state.sha256)
         spent = None  # all, unless devices are still at work, as in asynchronous rounds they are
@@ -233,6 +245,15 @@ class RunDriver:
         if spent is not None and completed.number > 1:
             before = self._parts.runs.round(self.run_id, completed.number - 1).server_state
             spent |= {before.sha256} if before else set()
+        if spent is not None:
+            spent |= dropped
         for digest in there:
             if digest.sha256 not in needed and (spent is None or digest.sha256 in spent):
+                self._blobs.delete(digest)
+
+    def _drop_models(self) -> None:
+        """Free the space of models that are not kept any more."""
+        dropped = self._parts.runs.dropped_models(self.run_id)
+        for digest in self._blobs.digests() if dropped else ():
+            if digest.sha256 in dropped:
                 self._blobs.delete(digest)

@@ -8,6 +8,8 @@ from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import Evaluation, Weights
 from hfmds.data.named_images import load_named_images
+from hfmds.errors import InvalidInput
+from hfmds.wire.types import RunSpec
 
 
 class HeldOut:
@@ -19,10 +21,15 @@ class HeldOut:
         what = "the held-out set (HFMDS_HELD_OUT)"
         self._images = load_named_images(source, what) if source else None
 
-    def check(self, recipe: Recipe) -> None:
-        """Refuse a recipe whose model does not fit the set."""
+    def check(self, spec: RunSpec) -> None:
+        """Refuse a run whose model does not fit the set, or that needs one where there is none."""
         if self._images is not None:
-            self._images.labelled_for(recipe)
+            self._images.labelled_for(spec.recipe)
+        elif spec.policy.early_stop and not spec.policy.evaluation.devices:
+            raise InvalidInput(
+                "early_stop is given, but the coordinator has no held-out set and no device is "
+                "asked to evaluate; set evaluation.devices, or HFMDS_HELD_OUT at the coordinator"
+            )
 
     def evaluate(self, recipe: Recipe, weights: Weights) -> Evaluation | None:
         """Accuracy and loss; None without a set."""

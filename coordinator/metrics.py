@@ -32,6 +32,9 @@ class Metrics:
         self._round = by_run("round_number", "The last completed round of the run.")
         self._accuracy = by_run("accuracy_ratio", "Fraction of the held-out set classified right.")
         self._loss = by_run("held_out_loss", "Mean cross-entropy on the held-out set, in nats.")
+        self._device_accuracy = by_run(
+            "device_accuracy_ratio", "Fraction of devices' own data classified right, when asked."
+        )
         self._training_loss = by_run(
             "training_loss", "Mean over devices of the last local epoch's loss, in nats."
         )
@@ -47,6 +50,7 @@ class Metrics:
             self._round,
             self._accuracy,
             self._loss,
+            self._device_accuracy,
             self._training_loss,
             self._cohort,
             self._pool_samples,
@@ -127,6 +131,8 @@ class Metrics:
         if completed.evaluation:
             self._accuracy.labels(run_id).set(completed.evaluation.accuracy)
             self._loss.labels(run_id).set(completed.evaluation.loss)
+        if completed.device_evaluation:
+            self._device_accuracy.labels(run_id).set(completed.device_evaluation.accuracy)
         if completed.pool:
             self._pool_samples.labels(run_id).set(completed.pool.samples)
             self._show_leakage(run_id, completed.pool.leakage)

@@ -29,11 +29,18 @@ from coordinator.task_rows import (
     task_of,
     whole_tasks,
 )
+from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_update_report
 from hfmds.wire.types import LateReason, RoundPolicy, Staleness
+
+_DURING = {
+    "synthesise": RoundState.SYNTHESISING,
+    "train": RoundState.TRAINING,
+    "evaluate": RoundState.EVALUATING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +158,7 @@ class PhaseRecords:
                 session.flush()
                 add_tasks(session, key, devices, now)
                 _tell_of_opening(session, phase, len(devices), now)
-                state = RoundState.TRAINING if key.kind == "train" else RoundState.SYNTHESISING
-                enter(session, key.run_id, key.round_number, state, now)
+                enter(session, key.run_id, key.round_number, _DURING[key.kind], now)
                 if plan.asynchronous and policy.asynchronous:
                     too_old = TaskRow.round_number < (
                         key.round_number - policy.asynchronous.max_staleness
@@ -280,11 +286,13 @@ class PhaseRecords:
             )
             return set(session.scalars(spent)) - needed
 
-    def unable(self, run_id: str) -> set[str]:
-        """Devices that gave a task of this run up, since it was created or last resumed."""
+    def unable(self, run_id: str, *kinds: Kind) -> set[str]:
+        """Devices that gave such a task of this run up, since it was created or last resumed."""
         with reading(self._engine) as session:
             failed = select(TaskRow.device_id).where(
-                TaskRow.run_id == run_id, TaskRow.state == TaskState.FAILED.name
+                TaskRow.run_id == run_id,
+                TaskRow.state == TaskState.FAILED.name,
+                TaskRow.kind.in_(kinds),
             )
             return set(session.scalars(failed))
 

@@ -21,7 +21,11 @@ from hfmds.wire.types import LateReason, Phase, Progress
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 1.0  # leases and deadlines run out without anyone ringing
-_SHOWN = {"train": Phase.TRAINING, "synthesise": Phase.SYNTHESISING}
+_SHOWN = {
+    "train": Phase.TRAINING,
+    "synthesise": Phase.SYNTHESISING,
+    "evaluate": Phase.EVALUATING,
+}
 
 
 class PhaseConductor:
@@ -97,7 +101,8 @@ class PhaseConductor:
         self, plan: PhasePlan, phase: PhaseRecord, patient: bool
     ) -> LateReason | None:
         """Enough results are in, and nobody is left whom it is worth waiting for."""
-        if phase.counted < self._policy.minimum_devices:
+        # An evaluation is not worth holding a run up for: it makes do with what there is.
+        if phase.key.kind != "evaluate" and phase.counted < self._policy.minimum_devices:
             return None
         if not phase.pending and not (patient and plan.asynchronous):
             return LateReason.GOAL_REACHED

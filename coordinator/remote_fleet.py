@@ -22,11 +22,16 @@ from coordinator.states import RoundState
 from coordinator.task_rows import PhaseKey, Task
 from hfmds.algorithm.blocks import Moved
 from hfmds.algorithm.compression import unpacked
+from hfmds.algorithm.device_evaluation import combine_evaluations
 from hfmds.algorithm.sampling import Candidate
-from hfmds.algorithm.types import Evaluation, Pool, Traffic, Update, Weights
+from hfmds.algorithm.types import DeviceEvaluation, Evaluation, Pool, Traffic, Update, Weights
 from hfmds.digest import Digest
 from hfmds.errors import HfmdsError, Unavailable
-from hfmds.wire.records import decode_synthesis_report, decode_update_report
+from hfmds.wire.records import (
+    decode_evaluation_report,
+    decode_synthesis_report,
+    decode_update_report,
+)
 from hfmds.wire.tensors import StoredTensors, StoredWeights
 from hfmds.wire.types import Contribution, Phase, PoolSpec, Progress
 
@@ -122,6 +127,21 @@ class RemoteFleet:
         self._control.show(Progress(number, Phase.EVALUATING, 0, 0))
         return self._held_out.evaluate(self._spec.recipe, weights)
 
+    def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
+        policy = self._spec.policy
+        if not policy.evaluation.due(round_number, self._spec.recipe.rounds):
+            return None
+        key = PhaseKey(self._run_id, round_number, "evaluate")
+        plan = PhasePlan(key, self._models.put(weights), "", policy)
+        accepted = self._conductor.conduct(plan, lambda: self._evaluators(round_number))
+        if len(accepted) < policy.least_evaluations:
+            log.warning("too few devices evaluated the model", extra={"devices": len(accepted)})
+            return None
+        reports = [decode_evaluation_report(task.report) for task in accepted]
+        found = combine_evaluations(report.evaluation for report in reports)
+        traffic = sum((report.traffic for report in reports), Traffic())
+        return replace(found, traffic=traffic) if found else None
+
     # --- parts ----------------------------------------------------------------------------------
 
     def _enough_devices(self, round_number: int) -> Sequence[str]:
@@ -135,6 +155,20 @@ class RemoteFleet:
             if count >= minimum:
                 return able
             self._control.show(Progress(round_number, Phase.WAITING_FOR_DEVICES, count, minimum))
+            self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
+
+    def _evaluators(self, round_number: int) -> Sequence[str]:
+        """Devices to evaluate the new model: as many as are there, when their time is over."""
+        policy, evaluating = self._spec.policy, self._rounds.in_progress(self._run_id)
+        since = evaluating.entered_at if evaluating else self._clock()
+        while True:
+            self._control.heed()
+            rings = self._control.bell.rings
+            there = len(self._selection.here())  # after a restart they are not back yet
+            in_time = self._clock() < since + policy.deadline_seconds
+            if there >= policy.least_evaluations or not in_time:
+                able = self._selection.evaluators(policy.evaluation.devices, self._clock())
+                return policy.evaluation.choose(able, self._spec.recipe, round_number)
             self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
 
     def _still_at_work(self) -> set[str]:

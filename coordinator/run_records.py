@@ -14,7 +14,14 @@ from coordinator.round_records import enter
 from coordinator.states import RUN_TRANSITIONS, RoundState, require_transition
 from coordinator.tables import Base, RoundRow, RunRow
 from coordinator.task_rows import end_pending, give_second_chance
-from hfmds.digest import digest_of
+from coordinator.versions import (
+    best_round,
+    drop_models,
+    dropped_content,
+    reason_to_stop,
+    require_kept,
+)
+from hfmds.digest import Digest, digest_of
 from hfmds.errors import Conflict, NotFound, WrongState
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
@@ -34,6 +41,8 @@ class RunRecord:
     created_at: float
     completed_rounds: int
     last_round: Round | None
+    best_round: int = 0  # 0: none was evaluated
+    start: Digest | None = None  # the model of another run that it starts from
 
     def seen_with(self, progress: Progress | None) -> Run:
         """The run as operators see it."""
@@ -46,6 +55,7 @@ class RunRecord:
             progress=None if self.state.ended else progress,
             completed_rounds=self.completed_rounds,
             last_round=replace(self.last_round, device_ids=()) if self.last_round else None,
+            best_round=self.best_round,
         )
 
 
@@ -56,9 +66,17 @@ class RunRecords:
         self._engine = engine
 
     def create(
-        self, run_id: str, spec: RunSpec, now: float, by: str = COORDINATOR
+        self,
+        run_id: str,
+        spec: RunSpec,
+        now: float,
+        by: str = COORDINATOR,
+        start: Digest | None = None,
     ) -> tuple[RunRecord, bool]:
-        """Add a run, or find the one that was added with the same id; true if it is new."""
+        """Add a run, or find the one that was added with the same id; true if it is new.
+
+        `start` is the model it begins with, in its content; None: fresh weights.
+        """
         with transaction(self._engine) as session:
             row = session.get(RunRow, run_id)
             if row is not None:
@@ -79,6 +97,8 @@ class RunRecords:
                 state=RunState.RUNNING.name,
                 state_reason="",
                 created_at=now,
+                start_sha256=start.sha256 if start else "",
+                start_bytes=start.size_bytes if start else 0,
             )
             session.add(row)
             session.flush()
@@ -122,8 +142,8 @@ class RunRecords:
         """The completed rounds after a number, in order."""
         with reading(self._engine) as session:
             _row(session, run_id)
-            records = session.scalars(
-                select(RoundRow.record)
+            rows = session.scalars(
+                select(RoundRow)
                 .where(
                     RoundRow.run_id == run_id,
                     RoundRow.number > after,
@@ -131,17 +151,24 @@ class RunRecords:
                 )
                 .order_by(RoundRow.number)
             )
-            return tuple(decode_round(record) for record in records)
+            return tuple(map(_round, rows))
 
     def round(self, run_id: str, number: int) -> Round:
         """One completed round; 0 is the last."""
         with reading(self._engine) as session:
-            _row(session, run_id)
-            wanted = number or _last_number(session, run_id)
-            row = session.get(RoundRow, (run_id, wanted))
-            if row is None or row.state != RoundState.COMPLETED.name:
-                raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
-            return decode_round(row.record)
+            return _round(_completed_row(session, run_id, number))
+
+    def model(self, run_id: str, number: int) -> Digest:
+        """The model after a completed round, which must be kept; 0 is the last."""
+        with reading(self._engine) as session:
+            row = _completed_row(session, run_id, number)
+            require_kept(session, row)
+            return decode_round(row.record).weights
+
+    def dropped_models(self, run_id: str) -> set[str]:
+        """SHA-256 of the models whose content is to go, or has gone."""
+        with reading(self._engine) as session:
+            return dropped_content(session, run_id)
 
     def pause(self, run_id: str, now: float, reason: str = "", by: str = COORDINATOR) -> RunRecord:
         """Stop handing out its work; a paused run stays as it is."""
@@ -213,12 +240,18 @@ class RunRecords:
                 model = {"round": completed.number, "model": completed.weights.sha256}
                 append_event(session, run_id, EventKind.MODEL_KEPT, now, **model)
                 round_row.record = encode_round(completed)
-            last = completed.number == decode_run_spec(row.spec).recipe.rounds
-            if last and not RunState[row.state].ended:
-                _move(row, RunState.COMPLETED)
+                round_row.accuracy = completed.accuracy
+                round_row.weights_sha256 = completed.weights.sha256
+                session.flush()
+            spec = decode_run_spec(row.spec)
+            last = completed.number == spec.recipe.rounds
+            reason = "" if last else reason_to_stop(session, run_id, spec.policy.early_stop)
+            if (last or reason) and not RunState[row.state].ended:
+                _move(row, RunState.COMPLETED, reason)
                 append_event(session, run_id, EventKind.RUN_COMPLETED, now)
                 end_pending(session, run_id, LateReason.COMPLETED, now)
             session.flush()
+            drop_models(session, run_id, completed.number, spec.policy.retention, now)
             return _record(session, row)
 
 
@@ -244,6 +277,18 @@ def _active_row(session: Session, run_id: str) -> RunRow:
     return row
 
 
+def _completed_row(session: Session, run_id: str, number: int) -> RoundRow:
+    _row(session, run_id)
+    row = session.get(RoundRow, (run_id, number or _last_number(session, run_id)))
+    if row is None or row.state != RoundState.COMPLETED.name:
+        raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
+    return row
+
+
+def _round(row: RoundRow) -> Round:
+    return replace(decode_round(row.record), model_dropped=row.model_dropped)
+
+
 def _last_number(session: Session, run_id: str) -> int:
     newest = select(func.max(RoundRow.number)).where(
         RoundRow.run_id == run_id, RoundRow.state == RoundState.COMPLETED.name
@@ -262,5 +307,7 @@ def _record(session: Session, row: RunRow) -> RunRecord:
         state_reason=row.state_reason,
         created_at=row.created_at,
         completed_rounds=completed,
-        last_round=decode_round(last.record) if last else None,
+        last_round=_round(last) if last else None,
+        best_round=best_round(session, row.run_id),
+        start=Digest(row.start_sha256, row.start_bytes) if row.start_sha256 else None,
     )

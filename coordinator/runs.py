@@ -21,6 +21,7 @@ from coordinator.leadership import Term
 from coordinator.news import news_of, progress_in
 from coordinator.parts import Parts
 from coordinator.run_records import RunRecord
+from coordinator.starting import copy_first_model
 from coordinator.switchboard import Topic
 from hfmds.algorithm.methods.registry import weights_bytes
 from hfmds.algorithm.recipes import Recipe
@@ -111,8 +112,9 @@ class Runs:
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
         self._require_size(spec.recipe)
-        self._parts.held_out.check(spec.recipe)
-        record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock(), by)
+        self._parts.held_out.check(spec)
+        start = copy_first_model(self._parts.runs, self._parts.contents, run_id, spec)
+        record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock(), by, start)
         if is_new:
             with log_context(run=run_id):
                 log.info("run created", extra={"method": spec.recipe.method.name})
@@ -181,9 +183,9 @@ class Runs:
 
     async def model(self, run_id: str, round_number: int, offset: int = 0) -> AsyncIterator[bytes]:
         """The model after a round, in chunks."""
-        completed = await asyncio.to_thread(self._parts.runs.round, run_id, round_number)
+        model = await asyncio.to_thread(self._parts.runs.model, run_id, round_number)
         content = await asyncio.to_thread(self._parts.contents.of, run_id)
-        async for chunk in outgoing(content.blobs, completed.weights, offset):
+        async for chunk in outgoing(content.blobs, model, offset):
             yield chunk
 
     def _require_size(self, recipe: Recipe) -> None:

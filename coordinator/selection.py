@@ -38,9 +38,18 @@ class Selection:
         Who could not do this run's work before is spared it, as long as the others suffice.
         """
         here = self.here()
-        unable = self._phases.unable(self._run_id)
+        # Who cannot evaluate may well be able to train.
+        unable = self._phases.unable(self._run_id, "synthesise", "train")
         able = [device_id for device_id in here if device_id not in unable]
         return able if len(able) >= self._policy.minimum_devices else here
+
+    def evaluators(self, wanted: int, now: float) -> list[Candidate]:
+        """The devices that could evaluate a model; without those at work if the others suffice."""
+        unable = self._phases.unable(self._run_id, "synthesise", "train", "evaluate")
+        able = [device_id for device_id in self.here() if device_id not in unable]
+        busy = self._phases.at_work(self._run_id, now)
+        idle = [device_id for device_id in able if device_id not in busy]
+        return self.candidates(idle if len(idle) >= wanted else able, now)
 
     def candidates(self, devices: Iterable[str], now: float) -> list[Candidate]:
         """The devices with what a draw may go by.

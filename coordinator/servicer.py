@@ -16,6 +16,7 @@ from hfmds.service.server import GrpcServer
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 from hfmds.wire.assignments import (
     MAX_REASON_CHARACTERS,
+    evaluation_report_from,
     failure_cause_from,
     outcome_message,
     profile_from,
@@ -104,6 +105,14 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             *_ids(request), synthesis_report_from(request)
         )
         return coordinator_pb2.SubmitSynthesisResponse(already_accepted=already)
+
+    async def SubmitEvaluation(
+        self, request: coordinator_pb2.SubmitEvaluationRequest, context: grpc.aio.ServicerContext
+    ) -> coordinator_pb2.SubmitEvaluationResponse:
+        already = await self._dispatch.submit_evaluation(
+            *_ids(request), evaluation_report_from(request)
+        )
+        return coordinator_pb2.SubmitEvaluationResponse(already_accepted=already)
 
     async def ReportFailure(
         self, request: coordinator_pb2.ReportFailureRequest, context: grpc.aio.ServicerContext

@@ -29,6 +29,9 @@ class RunRow(Base):
     created_at: Mapped[float]
     # Tells this run from one of the same id that a coordinator with other storage once had.
     nonce: Mapped[str] = mapped_column(String(16))
+    # The model of another run that it starts from, in its own content; empty: fresh weights.
+    start_sha256: Mapped[str] = mapped_column(_SHA256, default="")
+    start_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class RoundRow(Base):
@@ -42,10 +45,14 @@ class RoundRow(Base):
     began_at: Mapped[float]
     entered_at: Mapped[float]  # its state
     record: Mapped[bytes] = mapped_column(LargeBinary, default=b"")  # once it is completed
+    # Of its record, what all rounds of a run are compared by.
+    accuracy: Mapped[float | None]
+    weights_sha256: Mapped[str] = mapped_column(_SHA256, default="")
+    model_dropped: Mapped[bool] = mapped_column(default=False)  # not kept any more
 
 
 class PhaseRow(Base):
-    """One thing a round asks of its devices: to synthesise, or to train."""
+    """One thing a round asks of its devices: to synthesise, train or evaluate."""
 
     __tablename__ = "phases"
 

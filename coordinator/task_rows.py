@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session
@@ -52,8 +53,7 @@ def primary_key(key: PhaseKey) -> tuple[str, int, str]:
 
 def key_of(phase: PhaseRow) -> PhaseKey:
     """A phase's name."""
-    kind: Kind = "train" if phase.kind == "train" else "synthesise"
-    return PhaseKey(phase.run_id, phase.round_number, kind)
+    return PhaseKey(phase.run_id, phase.round_number, cast(Kind, phase.kind))
 
 
 def phase_of(session: Session, row: TaskRow) -> PhaseRow:

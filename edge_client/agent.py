@@ -33,9 +33,12 @@ from hfmds.service.telemetry import log_context
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    EvaluateWork,
+    EvaluationReport,
     FailureCause,
     Finished,
     RetryLater,
+    SynthesiseWork,
     TaskStage,
     TrainWork,
     UnreadableTask,
@@ -44,6 +47,7 @@ from hfmds.wire.types import (
 
 log = logging.getLogger(__name__)
 
+_KINDS = {TrainWork: "train", SynthesiseWork: "synthesise", EvaluateWork: "evaluate"}
 _LEAST_PAUSE_SECONDS = 0.1  # a server that says "at once" must not make this loop spin
 
 
@@ -115,7 +119,7 @@ class Agent:
 
     async def _take(self, task: Assignment) -> bool:
         """Do a task, whatever may come of it; false if it failed."""
-        kind = "train" if isinstance(task.work, TrainWork) else "synthesise"
+        kind = _KINDS[type(task.work)]
         self._metrics.round.set(task.round_number)
         with log_context(run=task.run_id, round=task.round_number, task=task.task_id):
             try:
@@ -227,6 +231,12 @@ def _summary(task: Assignment, report: Report) -> str:
         return (
             f"round {task.round_number}: update accepted; loss {report.loss:.3f}, "
             f"trained {report.training_seconds:.1f} s, {moved}"
+        )
+    if isinstance(report, EvaluationReport):
+        found = report.evaluation
+        return (
+            f"round {task.round_number}: evaluation accepted; {found.accuracy:.1%} of "
+            f"{found.samples} own images, took {report.evaluation_seconds:.1f} s, {moved}"
         )
     accuracy = report.synthetic_accuracy
     recognised = "" if accuracy is None else f"recognised {accuracy:.0%}, "

@@ -11,11 +11,12 @@ from typing import Protocol
 
 from edge_client.settings import EdgeSettings
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.types import Evaluation
 from hfmds.errors import ConfigurationError
 
 
 class Engine(Protocol):
-    """Something that can train and synthesise."""
+    """Something that can train, synthesise and evaluate."""
 
     @property
     def name(self) -> str:
@@ -26,6 +27,9 @@ class Engine(Protocol):
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
         """DataSynthesis of Algorithm 1, by the recipe's method."""
+
+    def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
+        """How the task's model does on the device's own data."""
 
 
 def open_engine(settings: EdgeSettings) -> Engine:

@@ -16,14 +16,14 @@ class EdgeMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tasks = Counter(
             "hfmds_edge_tasks_total",
-            "Tasks by kind (train, synthesise; unknown: of a later version) and outcome "
+            "Tasks by kind (train, synthesise, evaluate; unknown: of a later version) and outcome "
             "(accepted, late, failed).",
             ("kind", "outcome"),
             registry=registry,
         )
         self.compute = Histogram(
             "hfmds_edge_compute_seconds",
-            "Time the engine took for a task, by kind (train, synthesise).",
+            "Time the engine took for a task, by kind (train, synthesise, evaluate).",
             ("kind",),
             buckets=_COMPUTE_BUCKETS,
             registry=registry,

@@ -16,6 +16,7 @@ from hfmds.wire.chunks import Content
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    EvaluationReport,
     FailureCause,
     Finished,
     RetryLater,
@@ -43,6 +44,8 @@ class Coordinator(Protocol):
     async def submit_update(self, task_id: str, report: UpdateReport) -> bool: ...
 
     async def submit_synthesis(self, task_id: str, report: SynthesisReport) -> bool: ...
+
+    async def submit_evaluation(self, task_id: str, report: EvaluationReport) -> bool: ...
 
     async def report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None: ...
 

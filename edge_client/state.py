@@ -25,16 +25,16 @@ from typing import Any, TypeAlias
 
 from hfmds.algorithm.engine import Memory
 from hfmds.algorithm.seeds import Phase
-from hfmds.algorithm.types import LeakageSummary, Traffic
+from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.storage.files import FolderLock, make_folder_durably, sync_folder
 from hfmds.wire.tensors import StoredWeights, encode_weights
-from hfmds.wire.types import SynthesisReport, UpdateReport, require_id
+from hfmds.wire.types import EvaluationReport, SynthesisReport, UpdateReport, require_id
 
 log = logging.getLogger(__name__)
 
-Report: TypeAlias = UpdateReport | SynthesisReport
+Report: TypeAlias = UpdateReport | SynthesisReport | EvaluationReport
 
 _KEEP_ROUNDS = 3
 _KEEP_RUNS = 64
@@ -153,6 +153,8 @@ def _report_from(fields: dict[str, Any]) -> Report:
     fields["traffic"] = Traffic(**fields["traffic"])
     if "update" in fields:
         return UpdateReport(**{**fields, "update": Digest(**fields["update"])})
+    if "evaluation" in fields:
+        return EvaluationReport(**{**fields, "evaluation": Evaluation(**fields["evaluation"])})
     fields["leakage"] = LeakageSummary(**fields["leakage"])
     return SynthesisReport(**{**fields, "batch": Digest(**fields["batch"])})
 

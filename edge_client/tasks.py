@@ -32,6 +32,8 @@ from hfmds.errors import CorruptData, InvalidInput, WrongState
 from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_batch
 from hfmds.wire.types import (
     Assignment,
+    EvaluateWork,
+    EvaluationReport,
     Snapshot,
     SynthesiseWork,
     SynthesisReport,
@@ -84,6 +86,8 @@ class TaskRunner:
                 report = report or await self._train(task, snapshot_id, tell)
             case SynthesiseWork():
                 report = report or await self._synthesise(task, tell)
+            case EvaluateWork():
+                report = report or await self._evaluate(task, tell)
         tell(TaskStage.COMPUTED)
         sent = await _restarting(lambda: self._send(task, report))
         self._metrics.sent_bytes.inc(sent)
@@ -97,14 +101,20 @@ class TaskRunner:
             await self._to_coordinator(submit, task.task_id, report)
             # Nobody will ask for it again; a batch stays, it may come back as a shard.
             await asyncio.to_thread(self._cache.remove, report.update)
-        else:
+        elif isinstance(report, SynthesisReport):
             submit_synthesis = self._coordinator.submit_synthesis
             await self._to_coordinator(submit_synthesis, task.task_id, report)
+        else:
+            submit_evaluation = self._coordinator.submit_evaluation
+            await self._to_coordinator(submit_evaluation, task.task_id, report)
 
     def _finished_before(self, task: Assignment) -> Report | None:
         """The report of a task that was finished before this process was last killed."""
         report = self._state.result(task.task_id)
-        if report is None or not self._cache.claim(_bytes_of(report)):
+        if report is None:
+            return None
+        content = _bytes_of(report)
+        if content and not self._cache.claim(content):
             return None
         log.info("the result of this task is here from before; handing it in")
         return report
@@ -182,6 +192,27 @@ class TaskRunner:
         self._metrics.observe_batch(report.leakage, report.synthetic_accuracy)
         return report
 
+    # --- evaluation -----------------------------------------------------------------------------
+
+    async def _evaluate(self, task: Assignment, tell: Tell) -> EvaluationReport:
+        shard = self._images.labelled_for(task.recipe)
+        received = await self._fetch_weights(task)
+        await asyncio.to_thread(self._cache.evict, {task.weights})
+        tell(TaskStage.DOWNLOADED)
+
+        def work(progress: Progress) -> EvaluationReport:
+            log.info("evaluating on %d own images", len(shard))
+            started = time.monotonic()
+            found = self._engine.evaluate(self._local_work(task, "evaluate", shard), progress)
+            seconds = time.monotonic() - started
+            report = EvaluationReport(found, Traffic(received_bytes=received), seconds)
+            self._state.save_result(task.task_id, report)
+            return report
+
+        report = await compute("evaluation", work)
+        self._metrics.compute.labels("evaluate").observe(report.evaluation_seconds)
+        return report
+
     # --- from one task to the next --------------------------------------------------------------
 
     def _local_work(
@@ -241,16 +272,25 @@ class TaskRunner:
 
     async def _send(self, task: Assignment, report: Report) -> int:
         """Send the result's bytes to where the task wants them; how many crossed the network."""
-        blobs = self._cache.content.blobs
+        blobs, content = self._cache.content.blobs, _bytes_of(report)
+        if content is None:
+            return 0
         if isinstance(task.work, SynthesiseWork):
             put, device_id = self._store.put_batch, self._state.device_id
-            return await self._to_store(put, task.work.pool_id, device_id, _bytes_of(report), blobs)
+            return await self._to_store(put, task.work.pool_id, device_id, content, blobs)
         upload = self._coordinator.upload_update
-        return await self._to_coordinator(upload, task.task_id, _bytes_of(report), blobs)
+        return await self._to_coordinator(upload, task.task_id, content, blobs)
 
 
-def _bytes_of(report: Report) -> Digest:
-    return report.update if isinstance(report, UpdateReport) else report.batch
+def _bytes_of(report: Report) -> Digest | None:
+    """The content that a report is of; an evaluation is nothing but its numbers."""
+    match report:
+        case UpdateReport(update):
+            return update
+        case SynthesisReport(batch):
+            return batch
+        case EvaluationReport():
+            return None
 
 
 async def _restarting(transfer: Callable[[], Awaitable[R]]) -> R:

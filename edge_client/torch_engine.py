@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.evaluation import evaluate_locally
 from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.types import Evaluation
 from hfmds.errors import ConfigurationError
 
 
@@ -28,3 +30,6 @@ class TorchEngine:
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
         return method_of(work.recipe).synthesise(work, progress, self._device)
+
+    def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
+        return evaluate_locally(work, progress, self._device)

@@ -30,7 +30,7 @@ def evaluate(
     images.require_fit(spec, what)
     if not len(images):
         raise InvalidInput(f"{what} is empty; there is nothing to evaluate on")
-    model = model_with(spec, weights).to(device, memory_format=torch.channels_last).eval()
+    model = model_with(spec, weights).to(device).to(memory_format=torch.channels_last).eval()
     loss, correct = 0.0, 0
     for start in range(0, len(images), _CHUNK):
         pixels = images.pixels[start : start + _CHUNK]

@@ -85,12 +85,18 @@ def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundR
         # method's server does.
         aggregate = method.aggregate(t, weights, updates, server_state)
         weights, server_state = aggregate.weights, aggregate.server_state
+        traffic += aggregate.traffic
+
+        evaluation = fleet.evaluate(weights)
+        device_evaluation = fleet.evaluate_on_devices(t, weights)
+        if device_evaluation:
+            traffic += device_evaluation.traffic
         yield RoundResult(
             checkpoint=Checkpoint(t, weights, pool, server_state),
             cohort=aggregate.devices,
             refreshed=refresh,
             training_loss=aggregate.loss,
-            evaluation=fleet.evaluate(weights),
-            traffic=traffic + aggregate.traffic,
-            device_evaluation=fleet.evaluate_on_devices(t, weights),
+            evaluation=evaluation,
+            traffic=traffic,
+            device_evaluation=device_evaluation,
         )

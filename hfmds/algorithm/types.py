@@ -195,6 +195,7 @@ class DeviceEvaluation:
     loss: float
     samples: int
     devices: int
+    traffic: Traffic = Traffic()  # what it cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,11 @@ class RoundPolicy:
             f"in [0, {_MOST_SECONDS:.0e}], and 0 is none",
         )
 
+    @property
+    def least_evaluations(self) -> int:
+        """How many devices must have evaluated a model for their numbers to count."""
+        return min(self.minimum_devices, self.evaluation.devices)
+
     def asked(self, goal: int) -> int:
         """How many devices are asked so that `goal` of them deliver."""
         # As it is written: in floats, 10 * 1.1 is above 11.

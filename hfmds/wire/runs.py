@@ -167,7 +167,7 @@ def round_message(completed: Round) -> pb.Round:
         duration_seconds=completed.duration_seconds,
         staleness=pb.Staleness(**flat_fields(completed.staleness)) if completed.staleness else None,
         server_state=digest_message(completed.server_state) if completed.server_state else None,
-        device_evaluation=pb.DeviceEvaluation(**flat_fields(completed.device_evaluation))
+        device_evaluation=_device_evaluation_message(completed.device_evaluation)
         if completed.device_evaluation
         else None,
         model_dropped=completed.model_dropped,
@@ -200,6 +200,16 @@ def round_from(message: pb.Round) -> Round:
         if message.HasField("device_evaluation")
         else None,
         model_dropped=message.model_dropped,
+    )
+
+
+def _device_evaluation_message(evaluation: DeviceEvaluation) -> pb.DeviceEvaluation:
+    """To the wire; what it cost is in the round's traffic."""
+    return pb.DeviceEvaluation(
+        accuracy=evaluation.accuracy,
+        loss=evaluation.loss,
+        samples=evaluation.samples,
+        devices=evaluation.devices,
     )
 
 

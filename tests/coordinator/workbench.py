@@ -34,7 +34,7 @@ from coordinator.tables import create_tables
 from coordinator.task_records import TaskRecords
 from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
 from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, Sampling, TrainingRecipe
-from hfmds.algorithm.types import LeakageSummary, Traffic, Weights
+from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic, Weights
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.storage.database import open_database
@@ -44,6 +44,8 @@ from hfmds.wire.types import (
     Assignment,
     Contribution,
     DeviceProfile,
+    EvaluateWork,
+    EvaluationReport,
     PoolSpec,
     RetryLater,
     RoundPolicy,
@@ -211,9 +213,17 @@ class Workbench:
             batch = digest_of(f"{assignment.work.pool_id} {device_id}".encode())
             report = SynthesisReport(batch, 2, LEAKAGE, 1.0, Traffic(1, 2), 0.5)
             return await self.dispatch.submit_synthesis(device_id, assignment.task_id, report)
+        if isinstance(assignment.work, EvaluateWork):
+            return await self.evaluate(device_id, assignment, Evaluation(0.5, 1.0, 4))
         update = encode_weights(work(self.weights(assignment), assignment))
         digest = await self.upload(device_id, assignment, update)
         return await self.submit(device_id, assignment, digest, loss)
+
+    async def evaluate(
+        self, device_id: str, assignment: Assignment, found: Evaluation, traffic: int = 0
+    ) -> bool:
+        evaluated = EvaluationReport(found, Traffic(received_bytes=traffic), 0.5)
+        return await self.dispatch.submit_evaluation(device_id, assignment.task_id, evaluated)
 
     async def play(self, device_id: str, tasks: int, work: Work) -> list[Assignment]:
         """Be a device for so many tasks."""

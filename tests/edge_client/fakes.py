@@ -31,7 +31,7 @@ from hfmds.algorithm.engine import (
 )
 from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
-from hfmds.algorithm.types import LabelledImages, LeakageSummary, SyntheticBatch
+from hfmds.algorithm.types import Evaluation, LabelledImages, LeakageSummary, SyntheticBatch
 from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import NotFound, Unavailable
@@ -43,6 +43,8 @@ from hfmds.wire.tensors import encode_batch, encode_weights
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    EvaluateWork,
+    EvaluationReport,
     FailureCause,
     Finished,
     PoolSpec,
@@ -146,6 +148,7 @@ class FakeCoordinator(Faults):
         self.profiles: list[DeviceProfile] = []
         self.updates: dict[str, UpdateReport] = {}
         self.syntheses: dict[str, SynthesisReport] = {}
+        self.evaluations: dict[str, EvaluationReport] = {}
         self.failures: dict[str, str] = {}
         self.renewals = 0
         self.stages: list[TaskStage] = []
@@ -184,6 +187,12 @@ class FakeCoordinator(Faults):
         self.meet("submit_synthesis")
         already = task_id in self.syntheses
         self.syntheses[task_id] = report
+        return already
+
+    async def submit_evaluation(self, task_id: str, report: EvaluationReport) -> bool:
+        self.meet("submit_evaluation")
+        already = task_id in self.evaluations
+        self.evaluations[task_id] = report
         return already
 
     async def report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None:
@@ -265,6 +274,11 @@ class FakeEngine:
         made = batch(*work.shard.labels.tolist())
         made.images.pixels[:] += np.uint8(work.seed + before)
         return Synthesis(made, memory, self.health)
+
+    def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
+        self.works.append(work)
+        self._compute(progress)
+        return Evaluation(accuracy=0.75, loss=float(work.seed), samples=len(work.shard))
 
     def _work_on(self, work: LocalWork, progress: Progress) -> tuple[Memory, int]:
         self.works.append(work)
@@ -363,8 +377,15 @@ class Device:
     def synthesise_task(self, task_id: str = "s1", round_number: int = 1) -> Assignment:
         return self._task(task_id, round_number, SynthesiseWork("pool-1"))
 
+    def evaluate_task(self, task_id: str = "e1", round_number: int = 1) -> Assignment:
+        return self._task(task_id, round_number, EvaluateWork())
+
     def _task(
-        self, task_id: str, round_number: int, work: TrainWork | SynthesiseWork, seed: int = 7
+        self,
+        task_id: str,
+        round_number: int,
+        work: TrainWork | SynthesiseWork | EvaluateWork,
+        seed: int = 7,
     ) -> Assignment:
         return Assignment(
             task_id,

@@ -63,6 +63,8 @@ def upgrade() -> None:
         sa.Column("state_reason", sa.String(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("nonce", sa.String(length=16), nullable=False),
+        sa.Column("start_sha256", sa.String(length=64), nullable=False),
+        sa.Column("start_bytes", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("run_id"),
     )
     with op.batch_alter_table("runs", schema=None) as batch_op:
@@ -99,6 +101,9 @@ def upgrade() -> None:
         sa.Column("began_at", sa.Double(), nullable=False),
         sa.Column("entered_at", sa.Double(), nullable=False),
         sa.Column("record", sa.LargeBinary(), nullable=False),
+        sa.Column("accuracy", sa.Double(), nullable=True),
+        sa.Column("weights_sha256", sa.String(length=64), nullable=False),
+        sa.Column("model_dropped", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["run_id"],
             ["runs.run_id"],
