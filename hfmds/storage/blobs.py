@@ -8,6 +8,7 @@ synchronous: on an event loop, call them through `asyncio.to_thread`.
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import time
 import uuid
@@ -20,7 +21,6 @@ from hfmds.errors import CorruptData, InvalidInput, NotFound
 from hfmds.storage.files import (
     full_disk_is_unavailable,
     make_data_folder,
-    make_folder_durably,
     sync_file,
     sync_folder,
 )
@@ -29,6 +29,7 @@ CHUNK_BYTES = 1024 * 1024
 """How much content travels in one message."""
 
 _ABANDONED_AFTER_SECONDS = 3600
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs(Protocol):
@@ -75,9 +76,10 @@ class Blobs(Protocol):
 
 
 class FolderBlobs:
-    """Blobs as files in `folder`, two levels deep: `ab/cd/abcd...`.
+    """Blobs as files in `folder`, named by their SHA-256.
 
-    A new blob is written to `incoming/`, synced, then renamed into place.
+    A new blob is written to `incoming/`, synced, then renamed into place. All are in one folder: a
+    new one for each would have to be synced, too, and file systems find a name among many quickly.
     """
 
     def __init__(
@@ -166,28 +168,24 @@ class FolderBlobs:
             raise CorruptData(f"blob {digest} has changed: {path} now holds {found}; delete it")
 
     def digests(self) -> Iterator[Digest]:
-        for path in self._folder.glob("??/??/*"):
-            yield Digest(path.name, _size_bytes(path))
+        for path in self._folder.iterdir():
+            if _NAME.fullmatch(path.name):  # else `incoming`, or another place below this one
+                yield Digest(path.name, _size_bytes(path))
 
     def new_file(self) -> Path:
         """A name for a file that is to be put; it is cleared away if the process is killed."""
         return self._incoming / uuid.uuid4().hex
 
     def _path(self, digest: Digest) -> Path:
-        name = digest.sha256
-        return self._folder / name[:2] / name[2:4] / name
+        return self._folder / digest.sha256
 
     def _move_in(self, digest: Digest, path: Path) -> None:
         """The order matters: bytes on disk, then the name, then the name on disk."""
-        destination = self._path(digest)
-        if not self._durable:
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            path.rename(destination)
-            return
-        sync_file(path)
-        make_folder_durably(destination.parent)
-        path.rename(destination)
-        sync_folder(destination.parent)
+        if self._durable:
+            sync_file(path)
+        path.rename(self._path(digest))
+        if self._durable:
+            sync_folder(self._folder)
 
     def _copy_in(self, digest: Digest, path: Path) -> None:
         temporary = self.new_file()
@@ -200,7 +198,7 @@ class FolderBlobs:
     def _confirm(self, digest: Digest) -> None:
         """Another thread may have renamed the blob into place but not synced the name yet."""
         if self._durable:
-            sync_folder(self._path(digest).parent)
+            sync_folder(self._folder)
 
     def _clear_abandoned(self, now: float) -> None:
         """Remove what a killed process left; a live one never needs an hour to write a file."""

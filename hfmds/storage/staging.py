@@ -1,33 +1,46 @@
 """Uploads that are not complete yet, kept on disk so that they can be resumed.
 
 An upload is known by its owner (for example a task id) and the digest it announces. Nothing here
-is trusted before `commit` has compared the bytes with that digest.
+is trusted before `commit` has compared the bytes with that digest. They are hashed as they come;
+only what an earlier process has taken is read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
+from collections import OrderedDict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hfmds.digest import Digest, digest_of_file
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, WrongState
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
 
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_WRITES_AT_ONCE = 64
+_REMEMBERED = 10_000  # broken uploads whose hash so far is known; of more, the bytes are read again
+
 
 class Staging:
     """Partial uploads in `folder`, none announced larger than `max_bytes`.
 
     The length of a partial file is the offset to go on from, so a killed process loses nothing it
-    took. Two writers of one upload do no harm: both write the same bytes to the same place, and if
-    they do not, `commit` notices.
+    took. Bytes are only ever added at the end, by one writer at a time, so the hash of what was
+    added is the file's. Thread-safe; the folder is this process's alone.
     """
 
     def __init__(self, folder: Path, max_bytes: int, *, setting: str = "HFMDS_DATA_DIR") -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         make_data_folder(folder, setting)
+        self._writing = tuple(threading.Lock() for _ in range(_WRITES_AT_ONCE))
+        self._lock = threading.Lock()
+        self._hashes: OrderedDict[Path, _Hash] = OrderedDict()  # of uploads that began at 0 here
 
     def offset(self, owner: str, digest: Digest) -> int:
         """How many bytes are here already: where the sender goes on."""
@@ -47,16 +60,23 @@ class Staging:
                 f"upload {digest}: {digest.size_bytes} bytes are announced, "
                 f"the limit is {self._max_bytes}"
             )
-        expected = self.offset(owner, digest)
-        if offset != expected:
-            raise WrongState(f"upload {digest}: offset {offset} was sent, {expected} is next")
-        end = offset + len(data)
-        if end > digest.size_bytes:
-            raise InvalidInput(
-                f"upload {digest}: {end} bytes were sent, {digest.size_bytes} are announced"
-            )
-        with full_disk_is_unavailable(self._folder):
-            _write_at(self._path(owner, digest), offset, data)
+        path, end = self._path(owner, digest), offset + len(data)
+        with self._writing[int(path.name[:4], 16) % _WRITES_AT_ONCE]:
+            expected = self.offset(owner, digest)
+            if offset != expected:
+                raise WrongState(f"upload {digest}: offset {offset} was sent, {expected} is next")
+            if end > digest.size_bytes:
+                raise InvalidInput(
+                    f"upload {digest}: {end} bytes were sent, {digest.size_bytes} are announced"
+                )
+            # Taken out, so that a write that fails in the middle leaves no hash behind.
+            known = self._take_hash(path)
+            sha256 = known if offset else hashlib.sha256()
+            with full_disk_is_unavailable(self._folder):
+                _write_at(path, offset, data)
+            if sha256 is not None:
+                sha256.update(data)
+                self._remember_hash(path, sha256)
         return end
 
     def commit(self, owner: str, digest: Digest, blobs: Blobs) -> None:
@@ -77,7 +97,9 @@ class Staging:
         path = self._path(owner, digest)
         path.touch()  # an empty upload has had no byte to make its file
         try:
-            found = digest_of_file(path)
+            # Complete, it takes no more bytes: what was hashed is what is there.
+            sha256 = self._take_hash(path)
+            found = Digest(sha256.hexdigest(), have) if sha256 else digest_of_file(path)
             if found == digest:
                 blobs.put_file(digest, path)
         except FileNotFoundError:
@@ -92,16 +114,30 @@ class Staging:
 
     def discard(self, owner: str, digest: Digest) -> None:
         """Forget a partial upload."""
-        self._path(owner, digest).unlink(missing_ok=True)
+        path = self._path(owner, digest)
+        with self._writing[int(path.name[:4], 16) % _WRITES_AT_ONCE]:
+            self._take_hash(path)
+            path.unlink(missing_ok=True)
 
     def purge(self, older_than_seconds: float, now: float) -> int:
         """Remove uploads that got no byte for so long before `now` (Unix time); their number."""
         removed = 0
         for path in self._folder.glob("*.part"):
             if now - path.stat().st_mtime > older_than_seconds:
+                self._take_hash(path)
                 path.unlink(missing_ok=True)
                 removed += 1
         return removed
+
+    def _take_hash(self, path: Path) -> _Hash | None:
+        with self._lock:
+            return self._hashes.pop(path, None)
+
+    def _remember_hash(self, path: Path, sha256: _Hash) -> None:
+        with self._lock:
+            self._hashes[path] = sha256
+            if len(self._hashes) > _REMEMBERED:
+                self._hashes.popitem(last=False)
 
     def _path(self, owner: str, digest: Digest) -> Path:
         # Hashed: an owner's name may come from a peer and must not choose a path.

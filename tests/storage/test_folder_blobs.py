@@ -87,7 +87,7 @@ def test_a_killed_process_leaves_only_whole_blobs_and_all_it_acknowledged(tmp_pa
         lines += process.communicate(timeout=10)[0].splitlines()
         acknowledged |= {line.split()[0] for line in lines if line}
     survivors = FolderBlobs(folder)
-    found = [digest_of(path.read_bytes()) for path in folder.glob("??/??/*")]
+    found = [digest_of(path.read_bytes()) for path in folder.iterdir() if path.is_file()]
     assert acknowledged <= {digest.sha256 for digest in found}
     for digest in found:
         survivors.verify(digest)  # its name is its content
@@ -137,3 +137,10 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         f"cannot keep data in {folder}/incoming (File exists: {tmp_path}/file); "
         f"set HFMDS_BLOBS_URL or HFMDS_DATA_DIR to a place this user can write to"
     )
+
+
+def test_a_place_below_another_keeps_its_blobs_to_itself(tmp_path: Path) -> None:
+    above, below = FolderBlobs(tmp_path / "blobs"), FolderBlobs(tmp_path / "blobs" / "run-1")
+    outer, inner = above.put_bytes(b"above"), below.put_bytes(b"below")
+    assert list(above.digests()) == [outer]
+    assert list(below.digests()) == [inner]

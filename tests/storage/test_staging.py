@@ -1,4 +1,6 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,40 @@ def test_an_upload_resumes_after_a_restart(
     restarted.append(OWNER, DIGEST, 30, CONTENT[30:])
     restarted.commit(OWNER, DIGEST, blobs)
     blobs.verify(DIGEST)
+
+
+def test_what_an_earlier_process_took_is_compared_too(
+    staging: Staging, blobs: FolderBlobs, folder: Path
+) -> None:
+    staging.append(OWNER, DIGEST, 0, b"X" + CONTENT[1:30])
+    restarted = Staging(folder, max_bytes=len(CONTENT))
+    restarted.append(OWNER, DIGEST, 30, CONTENT[30:])
+    with pytest.raises(CorruptData):
+        restarted.commit(OWNER, DIGEST, blobs)
+    assert not blobs.contains(DIGEST)
+
+
+def test_several_senders_of_one_upload_do_not_deceive_it(
+    staging: Staging, blobs: FolderBlobs
+) -> None:
+    def send(fill: bytes) -> None:
+        for offset in range(0, 100, 10):
+            piece = fill or CONTENT[offset : offset + 10]
+            with suppress(WrongState):  # another one was quicker
+                staging.append(OWNER, DIGEST, offset, piece)
+
+    for _ in range(20):
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(send, [b"", b"altered...", b"", b""]))
+        rest = staging.offset(OWNER, DIGEST)
+        staging.append(OWNER, DIGEST, rest, CONTENT[rest:])
+        try:
+            staging.commit(OWNER, DIGEST, blobs)
+        except CorruptData:
+            assert not blobs.contains(DIGEST)
+        else:
+            blobs.verify(DIGEST)
+            blobs.delete(DIGEST)
 
 
 def test_an_empty_upload_can_be_committed(staging: Staging, blobs: FolderBlobs) -> None:
