@@ -34,6 +34,7 @@ class Oversight:
         """Drain the coordinator, or end that."""
         drain = self._parts.drain.set(on, by)
         self._parts.switchboard.post(Topic.WORK)  # who waits for work is sent away, or gets some
+        self._parts.switchboard.post(Topic.RUN)  # rounds that waited go on
         return drain
 
     def status(self) -> Status:

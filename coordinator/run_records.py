@@ -138,6 +138,17 @@ class RunRecords:
             rows = session.scalars(oldest_first.where(RunRow.state.in_(not_ended)))
             return [_record(session, row) for row in rows]
 
+    def deleting(self) -> list[str]:
+        """The ids of those that are to be deleted."""
+        going = select(RunRow.run_id).where(RunRow.state == RunState.DELETING.name)
+        with reading(self._engine) as session:
+            return list(session.scalars(going.order_by(RunRow.run_id)))
+
+    def exists(self, run_id: str) -> bool:
+        """Whether there is such a run."""
+        with reading(self._engine) as session:
+            return session.get(RunRow, run_id) is not None
+
     def rounds(self, run_id: str, after: int = 0) -> tuple[Round, ...]:
         """The completed rounds after a number, in order."""
         with reading(self._engine) as session:

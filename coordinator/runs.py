@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator
 
 from coordinator.bell import Bell
+from coordinator.deletion import Deletion
 from coordinator.driver import RunDriver
 from coordinator.events import COORDINATOR
 from coordinator.leadership import Term
@@ -25,7 +26,7 @@ from coordinator.starting import copy_first_model
 from coordinator.switchboard import Topic
 from hfmds.algorithm.methods.registry import weights_bytes
 from hfmds.algorithm.recipes import Recipe
-from hfmds.errors import InvalidInput, NotFound, Unavailable
+from hfmds.errors import InvalidInput, Unavailable
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
 from hfmds.wire.types import Device, Progress, Round, Run, RunSpec, RunState, require_id
@@ -33,7 +34,8 @@ from hfmds.wire.types import Device, Progress, Round, Run, RunSpec, RunState, re
 log = logging.getLogger(__name__)
 
 _MAX_RUN_ID = 100  # pool ids are run ids with a nonce and the round behind
-_LAST_WORK_SECONDS = 15.0  # how long a deletion waits for the driver of a run that has ended
+_DELETION_SECONDS = 15.0  # how long who asked for one waits for it
+_LOOK_SECONDS = 0.05
 _WATCH_SECONDS = 30.0  # a watcher hears at least so often that the run is alive
 
 
@@ -49,6 +51,7 @@ class Runs:
         self._stopped: list[RunDriver] = []  # whose runs are others' to drive, and who may not know
         self._progress: dict[str, Progress] = {}  # of runs that are driven elsewhere
         self._news: dict[str, Bell] = {}  # of runs that somebody has watched
+        self._deletion = Deletion(parts)
         self._closing = False
         parts.registry.on_arrival(self._ring_all)
         parts.dispatch.on_result(self._resulted)
@@ -59,9 +62,7 @@ class Runs:
     def open(self) -> None:
         """Show the runs that have ended, which nobody will drive."""
         for record in reversed(self._parts.runs.list()):
-            if record.state is RunState.DELETING:
-                self._remove(record.run_id)
-            elif record.state.ended:
+            if record.state.ended:
                 if record.last_round:
                     self._parts.metrics.show_round(record.run_id, record.last_round)
                 self._parts.metrics.run_ended(record.run_id)
@@ -82,6 +83,8 @@ class Runs:
             if self._drive(record):
                 with log_context(run=record.run_id):
                     log.info("run goes on", extra={"after_round": record.completed_rounds})
+        for run_id in self._parts.runs.deleting():
+            self._clear_away(run_id)
 
     def follow(self) -> None:
         """Leave the driving to another coordinator. Returns at once."""
@@ -166,16 +169,15 @@ class Runs:
     def delete(self, run_id: str, by: str = COORDINATOR) -> None:
         """Delete a run that has ended; on return it is gone."""
         self._parts.runs.begin_deletion(run_id, self._parts.clock(), by)
-        driver = self._drivers.get(run_id)
-        if driver:  # it is about to notice, or at its last round's end
-            driver.stop()
-            driver.join(_LAST_WORK_SECONDS)
-            if run_id in self._drivers:
+        self._parts.switchboard.post(Topic.RUN, run_id)
+        give_up_at = time.monotonic() + _DELETION_SECONDS
+        while self._parts.runs.exists(run_id):
+            if time.monotonic() > give_up_at:
                 raise Unavailable(
-                    f"run {run_id!r} is being deleted, but its last work is not done yet; it goes "
-                    "as soon as that is, or ask again"
+                    f"run {run_id!r} is being deleted, but is not gone yet; that goes on by "
+                    "itself, or ask again"
                 )
-        self._remove(run_id)
+            time.sleep(_LOOK_SECONDS)
 
     def devices(self) -> tuple[Device, ...]:
         """The devices that ever checked in, by id."""
@@ -195,13 +197,6 @@ class Runs:
                 f"the model, with what {recipe.method.name} learns besides it, would have "
                 f"{size_bytes} bytes; HFMDS_MAX_BLOB_BYTES allows {largest}"
             )
-
-    def _remove(self, run_id: str) -> None:
-        """Do what is left of a deletion: content first, so that none is ever forgotten."""
-        self._parts.contents.remove(run_id)
-        self._parts.runs.finish_deletion(run_id, self._parts.clock())
-        with log_context(run=run_id):
-            log.info("run deleted")
 
     def _changed(self, record: RunRecord) -> Run:
         with log_context(run=record.run_id):
@@ -232,15 +227,18 @@ class Runs:
             if self._drivers.get(driver.run_id) is not driver:  # it was stopped: others drive now
                 return
             del self._drivers[driver.run_id]
-        try:
-            state = self._parts.runs.state(driver.run_id)
-        except NotFound:  # deleted in the meantime
-            return
+        state = self._parts.runs.state(driver.run_id)
         if state is RunState.DELETING:
-            self._remove(driver.run_id)
+            self._clear_away(driver.run_id)
         elif state.ended:
             self._parts.metrics.run_ended(driver.run_id)
             self._parts.switchboard.post(Topic.WORK)  # devices that wait for this run only may go
+
+    def _clear_away(self, run_id: str) -> None:
+        """Remove a run that is to be deleted, unless its driver is still at work."""
+        with self._drivers_lock:
+            if self._driving_parts and run_id not in self._drivers:
+                self._deletion.begin(run_id)
 
     def _seen(self, record: RunRecord) -> Run:
         driver = self._drivers.get(record.run_id)
@@ -263,9 +261,11 @@ class Runs:
             driver = self._drivers.get(run_id)
             if driver:
                 driver.bell.ring()
-            elif self._driving_parts:
+            elif self._driving_parts and self._parts.runs.exists(run_id):
                 record = self._parts.runs.get(run_id)
-                if not record.state.ended:
+                if record.state is RunState.DELETING:
+                    self._clear_away(run_id)
+                elif not record.state.ended:
                     self._drive(record)
 
     def _heard_news(self, news: tuple[str, ...]) -> None:
