@@ -138,11 +138,11 @@ class RunRecords:
             rows = session.scalars(oldest_first.where(RunRow.state.in_(not_ended)))
             return [_record(session, row) for row in rows]
 
-    def deleting(self) -> list[str]:
+    def deleting(self) -> tuple[str, ...]:
         """The ids of those that are to be deleted."""
         going = select(RunRow.run_id).where(RunRow.state == RunState.DELETING.name)
         with reading(self._engine) as session:
-            return list(session.scalars(going.order_by(RunRow.run_id)))
+            return tuple(session.scalars(going.order_by(RunRow.run_id)))
 
     def exists(self, run_id: str) -> bool:
         """Whether there is such a run."""

@@ -26,7 +26,7 @@ from coordinator.starting import copy_first_model
 from coordinator.switchboard import Topic
 from hfmds.algorithm.methods.registry import weights_bytes
 from hfmds.algorithm.recipes import Recipe
-from hfmds.errors import InvalidInput, Unavailable
+from hfmds.errors import InvalidInput, NotFound, Unavailable
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
 from hfmds.wire.types import Device, Progress, Round, Run, RunSpec, RunState, require_id
@@ -227,7 +227,10 @@ class Runs:
             if self._drivers.get(driver.run_id) is not driver:  # it was stopped: others drive now
                 return
             del self._drivers[driver.run_id]
-        state = self._parts.runs.state(driver.run_id)
+        try:
+            state = self._parts.runs.state(driver.run_id)
+        except NotFound:  # deleted in the meantime
+            return
         if state is RunState.DELETING:
             self._clear_away(driver.run_id)
         elif state.ended:
