@@ -318,6 +318,7 @@ class Device:
     run_id: str = ""
     free_memory_bytes: Callable[[], int] = lambda: 0
     sleep: Callable[[float], Awaitable[None]] | None = None
+    tell_stage_after_seconds: float = 60.0  # longer than any test
 
     def __post_init__(self) -> None:
         self.slept: list[float] = []
@@ -355,6 +356,7 @@ class Device:
             metrics,
             run_id=self.run_id,
             free_memory_bytes=self.free_memory_bytes,
+            tell_stage_after_seconds=self.tell_stage_after_seconds,
             sleep=sleep,
         )
 

@@ -1,0 +1,82 @@
+"""What a device tells of its way through a task: the stages that last, and why it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hfmds.errors import (
+    ConfigurationError,
+    CorruptData,
+    Diverged,
+    InvalidInput,
+    TooLate,
+    WrongState,
+)
+from hfmds.wire.types import FailureCause, TaskStage, UnreadableTask
+from tests.edge_client.fakes import STORE, Device, unavailable
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return Device(tmp_path)
+
+
+def test_a_stage_that_lasts_is_told(device: Device) -> None:
+    device.tell_stage_after_seconds = 0.0
+    stages = device.coordinator.stages
+    device.engine.enough = lambda: TaskStage.DOWNLOADED in stages
+    device.work(device.train_task())
+    assert stages[0] is TaskStage.DOWNLOADED
+    assert "t1" in device.coordinator.updates
+
+
+def test_a_result_that_cannot_be_sent_yet_is_told(device: Device) -> None:
+    device.tell_stage_after_seconds = 0.0
+    device.store.errors["put_batch"] = [unavailable(STORE) for _ in range(20)]
+    device.work(device.synthesise_task())
+    assert device.coordinator.stages[-1] is TaskStage.COMPUTED
+    assert "s1" in device.coordinator.syntheses
+
+
+def test_of_quick_tasks_nothing_is_told(device: Device) -> None:
+    device.work(device.train_task(), device.synthesise_task())
+    assert device.coordinator.stages == []
+
+
+def test_who_learns_by_telling_that_the_task_is_over_stops(device: Device) -> None:
+    device.tell_stage_after_seconds = 0.0
+    device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed", "goal-reached")]
+    device.engine.enough = lambda: False  # for ever
+
+    async def never(seconds: float) -> None:  # so that no other renewal is made
+        await asyncio.sleep(3600)
+
+    device.sleep = never
+    device.work(device.train_task())
+    assert device.engine.abandoned
+    assert not device.coordinator.failures
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (InvalidInput("images are too small"), FailureCause.UNSUITABLE),
+        (ConfigurationError("no such engine"), FailureCause.UNSUITABLE),
+        (Diverged("a loss is nan"), FailureCause.DIVERGED),
+        (CorruptData("altered"), FailureCause.TRANSFER),
+        (WrongState("what?"), FailureCause.UNEXPECTED),
+        (ZeroDivisionError(), FailureCause.UNEXPECTED),
+    ],
+)
+def test_a_failure_has_a_cause(device: Device, error: Exception, cause: FailureCause) -> None:
+    device.engine.error = error
+    device.work(device.train_task())
+    assert device.coordinator.causes == {"t1": cause}
+
+
+def test_a_task_that_cannot_be_read_has_a_cause(device: Device) -> None:
+    device.work(UnreadableTask("t1", "run", "a method of tomorrow"))
+    assert device.coordinator.causes == {"t1": FailureCause.UNREADABLE}
