@@ -3,17 +3,20 @@
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import (
     Column,
+    Connection,
     Engine,
     ForeignKey,
     Integer,
     MetaData,
     String,
     Table,
+    event,
     insert,
     select,
     text,
@@ -23,7 +26,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from hfmds.errors import Unavailable
-from hfmds.storage.database import open_database, reading, shown_url, transaction
+from hfmds.storage.database import _lines, open_database, reading, shown_url, transaction
 
 metadata = MetaData()
 runs = Table("runs", metadata, Column("id", Integer, primary_key=True), Column("n", Integer))
@@ -129,6 +132,43 @@ class DatabaseSuite:
             assert numbers(session) == []
         with pytest.raises(DBAPIError, match="extra"), reading(engine) as session:
             session.execute(text("SELECT * FROM extra"))
+
+    def test_those_who_wait_are_committed_at_once_and_an_error_hits_one_alone(
+        self, engine: Engine
+    ) -> None:
+        commits: list[Connection] = []
+        event.listen(engine, "commit", commits.append)
+        first_is_in, all_wait = threading.Event(), threading.Event()
+        refused: list[int] = []
+
+        def add(n: int) -> None:
+            with transaction(engine) as session:
+                session.execute(insert(runs), {"id": n, "n": n})
+                first_is_in.set()
+                assert all_wait.wait(30)
+                if n in (3, 5):
+                    raise ZeroDivisionError
+
+        def add_or_note(n: int) -> None:
+            try:
+                add(n)
+            except ZeroDivisionError:
+                refused.append(n)
+
+        threads = [threading.Thread(target=add_or_note, args=(n,)) for n in range(1, 9)]
+        threads[0].start()
+        assert first_is_in.wait(30)
+        for thread in threads[1:]:
+            thread.start()
+        while _lines[engine]._waiting < len(threads) - 1:
+            time.sleep(0.001)
+        all_wait.set()
+        for thread in threads:
+            thread.join(30)
+        assert len(commits) == 1
+        assert sorted(refused) == [3, 5]
+        with reading(engine) as session:
+            assert numbers(session) == [1, 2, 4, 6, 7, 8]
 
     def test_foreign_keys_are_enforced(self, engine: Engine) -> None:
         with pytest.raises(IntegrityError), transaction(engine) as session:
