@@ -91,7 +91,7 @@ def require_kept(session: Session, row: RoundRow) -> None:
     )
 
 
-def _with_model(run_id: str) -> Select[tuple[RoundRow]]:
+def _with_model(run_id: str) -> Select[RoundRow]:
     """A run's rounds whose model is there, in order."""
     return (
         select(RoundRow)

@@ -17,7 +17,7 @@ SERVICES = ("coordinator", "edge_client", "synthesis_store")
 ROOMS: dict[str, set[str]] = {
     "hfmds.errors": set(),
     "hfmds.digest": {"hfmds.errors"},
-    "hfmds.algorithm": {"hfmds.errors", "numpy", "torch"},
+    "hfmds.algorithm": {"hfmds.errors", "numpy", "onnx", "onnxruntime", "torch"},
     "hfmds.data": {
         "hfmds.errors",
         "hfmds.algorithm.recipes",
@@ -72,6 +72,7 @@ ROOMS: dict[str, set[str]] = {
         "hfmds.errors",
         "hfmds.digest",
         "hfmds.algorithm.methods.settings",
+        "hfmds.algorithm.onnx_model",
         "hfmds.algorithm.pool",
         "hfmds.algorithm.privacy",
         "hfmds.algorithm.recipes",
@@ -123,6 +124,7 @@ TORCH_FILES = {
     "hfmds/algorithm/methods/registry.py",
     "hfmds/algorithm/models.py",
     "hfmds/algorithm/networks.py",
+    "hfmds/algorithm/onnx_model.py",
     "hfmds/algorithm/process_workers.py",
     "hfmds/algorithm/split_model.py",
     "hfmds/algorithm/synthesis.py",

@@ -10,6 +10,7 @@ from hfmds.cli import (
     demo_command,
     experiment_commands,
     fleet_commands,
+    model_commands,
     oversight_commands,
     run_commands,
 )
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command()(demo_command.demo)
 app.add_typer(run_commands.app, name="run")
+app.add_typer(model_commands.app, name="model")
 app.command()(fleet_commands.devices)
 app.command()(oversight_commands.status)
 app.command()(oversight_commands.drain)

@@ -12,6 +12,7 @@ from hfmds.service.channel import Backoff
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.types import Round, Run, RunState
 
+_LAST_ROUNDS = 10  # by which the speed is judged: rounds with a refresh take longer than others
 _BACKOFF = Backoff(first_seconds=0.25, max_seconds=5.0)
 
 
@@ -26,8 +27,27 @@ class FollowedRun:
 
     @property
     def accuracies(self) -> list[float]:
-        """On held-out data after each round that was evaluated, in [0, 1]."""
-        return [done.evaluation.accuracy for done in self.rounds if done.evaluation]
+        """Of each round that was evaluated, in [0, 1]."""
+        return [done.accuracy for done in self.rounds if done.accuracy is not None]
+
+    def best(self, up_to: int | None = None) -> Round | None:
+        """The round with the highest accuracy, the first of equals; of those up to a number."""
+        rounds = (done for done in self.rounds if up_to is None or done.number <= up_to)
+        measured = [done for done in rounds if done.accuracy is not None]
+        return max(measured, key=lambda done: done.accuracy or 0.0, default=None)
+
+    @property
+    def round_seconds(self) -> float | None:
+        """How long a round takes, by the last ones; None before the first."""
+        last = [done.duration_seconds for done in self.rounds[-_LAST_ROUNDS:]]
+        return sum(last) / len(last) if last else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it may still take if all rounds are made; None if that cannot be said."""
+        if self.round_seconds is None or self.run.state is not RunState.RUNNING:
+            return None
+        return self.round_seconds * (self.run.spec.recipe.rounds - self.rounds[-1].number)
 
     @property
     def pool(self) -> Pool | None:

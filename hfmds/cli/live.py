@@ -18,6 +18,7 @@ from hfmds.cli.following import FollowedRun
 from hfmds.cli.tables import (
     accuracy_of,
     add_row,
+    device_accuracy_of,
     loss_of,
     new_table,
     phase_of,
@@ -90,6 +91,7 @@ class LiveTable:
         notes = [*(f"run {run.run_id}: {state_line(run)}" for run in paused), *sorted(away)]
         return Group(
             table,
+            *(Text(line, style="dim") for line in map(_outlook, self._runs) if line),
             Text(f"{seconds(time.monotonic() - self._started)}", style="dim"),
             *(Text(note, style="yellow") for note in notes),
         )
@@ -162,6 +164,21 @@ def _progress_table(runs: Sequence[FollowedRun], wide: bool, curves: bool) -> Ta
     return table
 
 
+def _outlook(followed: FollowedRun) -> str:
+    """How well a run does, and how long it may still take, in a line; empty before round 1."""
+    best, last = followed.best(), followed.rounds[-1] if followed.rounds else None
+    parts = []
+    if best:
+        parts.append(f"best {accuracy_of(best)} after round {best.number}")
+    if last and last.evaluation and last.device_evaluation:
+        parts.append(f"by {last.device_evaluation.devices} devices {device_accuracy_of(last)}")
+    if followed.round_seconds is not None:
+        parts.append(f"a round takes {seconds(followed.round_seconds)}")
+    if followed.seconds_left is not None:
+        parts.append(f"about {seconds(followed.seconds_left)} left")
+    return f"{followed.label}: {', '.join(parts)}" if parts else ""
+
+
 def _short_phase(progress: Progress | None) -> Text:
     """The phase in one word, so that the column keeps its width, and the devices done with it."""
     if progress is None or not progress.expected:
@@ -175,10 +192,15 @@ def _round_line(followed: FollowedRun, done: Round) -> str:
         f"accuracy {accuracy_of(done):>7}",
         f"loss {loss_of(done)}",
     ]
+    if done.evaluation and done.device_evaluation:
+        parts.insert(2, f"by devices {device_accuracy_of(done):>7}")
     if done.pool:
         parts.append(f"PSNR {decibel(done.pool.leakage.paired_mean)}")
         parts.append(f"pool {done.pool.samples}{' new' if done.refreshed else ''}")
     so_far = [item.traffic for item in followed.rounds if item.number <= done.number]
     traffic = sum(so_far, Traffic())
     parts.append(f"moved {size(traffic.received_bytes + traffic.sent_bytes)}")
+    parts.append(f"took {seconds(done.duration_seconds)}")
+    if followed.best(up_to=done.number) is done:
+        parts.append("best so far")
     return "  ".join(parts)

@@ -25,7 +25,14 @@ from hfmds.algorithm.recipes import (
 )
 from hfmds.cli.options import Option
 from hfmds.errors import ConfigurationError
-from hfmds.wire.types import Asynchronous, Eligibility, RoundPolicy
+from hfmds.wire.types import (
+    Asynchronous,
+    EarlyStop,
+    Eligibility,
+    EvaluationByDevices,
+    Retention,
+    RoundPolicy,
+)
 
 DEFAULT_METHOD = Hfmds.name
 DEFAULT_ROUNDS = 100  # the paper names no T
@@ -41,6 +48,9 @@ _TABLES: Mapping[str, type] = {
     "policy": RoundPolicy,
     "eligibility": Eligibility,
     "asynchronous": Asynchronous,
+    "evaluation": EvaluationByDevices,
+    "early_stop": EarlyStop,
+    "retention": Retention,
     **METHODS,
 }
 _PANELS = {
@@ -207,11 +217,21 @@ _FIELDS_WITH_OPTION = (
     ),
 )
 
+_WITHOUT_OPTIONS = (
+    "aggregation",
+    "sampling",
+    "eligibility",
+    "asynchronous",
+    "evaluation",
+    "early_stop",
+    "retention",
+)
+
 FIELDS = (
     *_FIELDS_WITH_OPTION,
     *(
         RecipeField(f"{table}.{field.name}")
-        for table in ("aggregation", "sampling", "eligibility", "asynchronous", *METHODS)
+        for table in (*_WITHOUT_OPTIONS, *METHODS)
         if table not in _PANELS
         for field in dataclasses.fields(_TABLES[table])
     ),

@@ -30,6 +30,15 @@ method in a table that has its name; what is not said is the paper's:
     [eligibility]
     labels = ["site=north"]
     require_charging = true
+
+    [evaluation]                # by devices; when to stop, what to keep: docs/evaluation.md
+    devices = 5
+
+    [early_stop]
+    patience_rounds = 10
+
+    [retention]
+    keep_last = 3
 """
 
 from __future__ import annotations
@@ -58,7 +67,15 @@ from hfmds.cli.recipe_fields import (
     require_table,
 )
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.wire.types import Asynchronous, Eligibility, RoundPolicy, RunSpec
+from hfmds.wire.types import (
+    Asynchronous,
+    EarlyStop,
+    Eligibility,
+    EvaluationByDevices,
+    Retention,
+    RoundPolicy,
+    RunSpec,
+)
 
 _MOST = 2**31 - 1  # what the contract has room for
 
@@ -105,6 +122,9 @@ def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
         **table("policy"),
         eligibility=Eligibility(**table("eligibility")),
         asynchronous=_asynchronous(table("asynchronous")),
+        evaluation=EvaluationByDevices(**table("evaluation")),
+        early_stop=_early_stop(table("early_stop")),
+        retention=Retention(**table("retention")),
     )
     return RunSpec(recipe, policy)
 
@@ -118,6 +138,17 @@ def _asynchronous(said: Mapping[str, Any]) -> Asynchronous | None:
             "number of results that make a round; add it"
         )
     return Asynchronous(**said)
+
+
+def _early_stop(said: Mapping[str, Any]) -> EarlyStop | None:
+    if not said:
+        return None
+    if "patience_rounds" not in said:
+        raise ConfigurationError(
+            f"early_stop.{next(iter(said))} is given, but not early_stop.patience_rounds, the "
+            "number of evaluated rounds to wait for a better one; add it"
+        )
+    return EarlyStop(**said)
 
 
 def _method_named(name: str) -> type[Method]:

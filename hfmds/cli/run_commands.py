@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +10,10 @@ from typing import Annotated
 import typer
 
 from hfmds.cli.console import complain, output
-from hfmds.cli.downloads import download_model
 from hfmds.cli.following import FollowedRun, follow
 from hfmds.cli.interrupts import run_interruptible
 from hfmds.cli.live import display_for
+from hfmds.cli.model_commands import find_version
 from hfmds.cli.options import with_options
 from hfmds.cli.oversight_tables import funnel_table
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, admin_client, ask_coordinator
@@ -20,7 +21,6 @@ from hfmds.cli.recipe_fields import RECIPE_OPTIONS
 from hfmds.cli.recipes import spec_from
 from hfmds.cli.records import to_json
 from hfmds.cli.tables import rounds_table, run_table, runs_table
-from hfmds.errors import NotFound
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.types import Round, Run
 
@@ -48,6 +48,14 @@ def create(
     run_id: Annotated[
         str, typer.Option(help="Id of the run; the coordinator chooses one if not given.")
     ] = "",
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="RUN[:ROUND|:best]",
+            help="Start from the model of another run, not from fresh weights.",
+        ),
+    ] = "",
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
     **given: object,
@@ -59,7 +67,12 @@ def create(
     Methods besides hfmds are set up with --set, or with a table of their name in the recipe.
     """
     spec = spec_from(recipe, given, settings or ())
-    run = ask_coordinator(coordinator, lambda client: client.create_run(spec, run_id))
+
+    async def create_run(client: AdminClient) -> Run:
+        version = await find_version(client, start) if start else None
+        return await client.create_run(replace(spec, start_from=version), run_id)
+
+    run = ask_coordinator(coordinator, create_run)
     if as_json:
         typer.echo(to_json(run))
     else:
@@ -163,42 +176,6 @@ def cancel(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) 
     _tell(ask_coordinator(coordinator, lambda client: client.cancel_run(run_id)))
 
 
-@app.command()
-def export(
-    run_id: RunId,
-    round_number: Annotated[
-        int, typer.Option("--round", min=0, help="After which round; 0: the last completed one.")
-    ] = 0,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Where to.", show_default="RUN-roundN.safetensors"
-        ),
-    ] = None,
-    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
-) -> None:
-    """Save the model after a round as a safetensors file, verified and in one piece.
-
-    Tensors with a slash in their name are not the classifier's: generator/ and fedgen/ of FedGen,
-    gan/ of FedGAN.
-    """
-
-    async def download(client: AdminClient) -> tuple[Round, Path]:
-        rounds = await client.list_rounds(run_id)
-        completed = _find_round(run_id, rounds, round_number)
-        path = file or Path(f"{run_id}-round{completed.number}.safetensors")
-        await download_model(client, run_id, completed, path)
-        return completed, path
-
-    completed, path = ask_coordinator(coordinator, download)
-    output().print(
-        f"{path}: model of run {run_id} after round {completed.number}, "
-        f"sha256 {completed.weights.sha256}",
-        markup=False,
-        soft_wrap=True,
-    )
-
-
 async def _ask_all(client: AdminClient, run_id: str) -> tuple[Run, tuple[Round, ...]]:
     """The run and its rounds, in this order: of a run that has ended no round is left out."""
     return await client.get_run(run_id), await client.list_rounds(run_id)
@@ -213,14 +190,6 @@ async def _watch(run_id: str, coordinator: str) -> None:
             async for new_rounds in follow(client, followed):
                 display.changed(followed, new_rounds)
     followed.require_completed()
-
-
-def _find_round(run_id: str, rounds: tuple[Round, ...], number: int) -> Round:
-    for completed in reversed(rounds):
-        if number in (0, completed.number):
-            return completed
-    done = f"its last completed round is {rounds[-1].number}" if rounds else "it has none yet"
-    raise NotFound(f"run {run_id} has not completed round {number or 1}; {done}")
 
 
 def _tell(run: Run, what: str = "") -> None:

@@ -18,6 +18,7 @@ from hfmds.wire.types import (
     Device,
     DeviceState,
     Progress,
+    Retention,
     Round,
     RoundPolicy,
     Run,
@@ -90,6 +91,10 @@ def run_table(run: Run, now: datetime) -> Table:
         name = "now" if run.state is RunState.RUNNING else "paused in"
         add_row(facts, name, f"round {run.progress.round_number}: {phase_of(run.progress)}")
     add_row(facts, "created", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}, {ago(run.created_at, now)}")
+    if run.best_round:
+        add_row(facts, "best", f"round {run.best_round}")
+    if run.spec.start_from:
+        add_row(facts, "started from", str(run.spec.start_from))
     add_row(facts, "method", f"{method.name}, {recipe.rounds} rounds, seed {recipe.seed}")
     add_row(
         facts,
@@ -143,12 +148,27 @@ def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
         age = f"at most {mode.max_staleness} rounds old"
         at_work = f"{mode.concurrency or 'all'} devices at work"
         yield "asynchronous", f"{mode.buffer_size} results, weighing {weight}, {age}, {at_work}"
+    asked, stop, retention = policy.evaluation, policy.early_stop, policy.retention
+    if asked.devices:
+        often = f"every {asked.every_rounds} rounds" if asked.every_rounds > 1 else "every round"
+        yield "evaluated", f"by {asked.devices} devices, {often}"
+    if stop:
+        by = f" by more than {percent(stop.min_improvement)}" if stop.min_improvement else ""
+        yield (
+            "stops early",
+            f"after {stop.patience_rounds} evaluated rounds that are not better{by}",
+        )
+    if retention != Retention():
+        every = f", every {retention.keep_every}th" if retention.keep_every else ""
+        yield "models kept", f"the best, the last {max(1, retention.keep_last)}{every}"
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
     """One line per completed round."""
     table = new_table()
-    for name in ("round", "devices", "accuracy", "loss", "pool", "PSNR", "moved", "took"):
+    asked = any(done.evaluation and done.device_evaluation for done in rounds)
+    measured = ("accuracy", "by devices") if asked else ("accuracy",)
+    for name in ("round", "devices", *measured, "loss", "pool", "PSNR", "moved", "took"):
         table.add_column(name, no_wrap=True, justify="right")
     for done in rounds:
         pool = done.pool
@@ -157,11 +177,34 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
             str(done.number),
             str(len(done.device_ids)),
             accuracy_of(done),
+            *((device_accuracy_of(done),) if asked else ()),
             loss_of(done),
             f"{pool.samples}{' new' if done.refreshed else ''}" if pool else NOTHING,
             decibel(pool.leakage.paired_mean if pool else None),
             size(done.traffic.received_bytes + done.traffic.sent_bytes),
             seconds(done.duration_seconds),
+        )
+    return table
+
+
+def models_table(run: Run, rounds: Sequence[Round]) -> Table:
+    """One line per model that a run has made."""
+    table = new_table()
+    for name in ("round", "held out", "by devices", "size"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("", no_wrap=True)
+    table.add_column("sha256", overflow="fold")
+    for done in rounds:
+        best = "best" if done.number == run.best_round else ""
+        add_row(
+            table,
+            str(done.number),
+            percent(done.evaluation.accuracy if done.evaluation else None),
+            device_accuracy_of(done),
+            NOTHING if done.model_dropped else size(done.weights.size_bytes),
+            "dropped" if done.model_dropped else best,
+            done.weights.sha256[:12],
+            style="dim" if done.model_dropped else "bold" if best else "",
         )
     return table
 
@@ -327,8 +370,13 @@ def phase_of(progress: Progress | None) -> str:
 
 
 def accuracy_of(done: Round | None) -> str:
-    """A round's accuracy on held-out data."""
-    return percent(done.evaluation.accuracy if done and done.evaluation else None)
+    """A round's accuracy: on held-out data, or without any by devices."""
+    return percent(done.accuracy if done else None)
+
+
+def device_accuracy_of(done: Round | None) -> str:
+    """A round's accuracy on devices' own data."""
+    return percent(done.device_evaluation.accuracy if done and done.device_evaluation else None)
 
 
 def loss_of(done: Round | None) -> str:

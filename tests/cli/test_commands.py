@@ -169,27 +169,6 @@ def test_steering(coordinator: FakeCoordinator, capsys: Output, command: str, st
     assert main(["run", command, "other"]) == 1
 
 
-def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) -> None:
-    coordinator.model = b"weights" * 1000
-    good = a_round(2)
-    object.__setattr__(good, "weights", digest_of(coordinator.model))
-    coordinator.runs["run-1"] = a_run(completed_rounds=2)
-    coordinator.rounds = [a_round(1), good]
-    target = tmp_path / "model.safetensors"
-    target.write_text("old")
-    assert main(["run", "export", "run-1", "--output", str(target)]) == 0
-    assert target.read_bytes() == coordinator.model
-    assert "after round 2" in capsys.readouterr().out
-    # Round 1 is announced under another digest than the bytes that come.
-    assert main(["run", "export", "run-1", "--round", "1", "--output", str(target)]) == 1
-    assert "try again" in capsys.readouterr().err
-    assert target.read_bytes() == coordinator.model
-    assert main(["run", "export", "run-1", "--round", "9"]) == 1
-    assert "its last completed round is 2" in capsys.readouterr().err
-    assert main(["run", "export", "run-1", "--output", str(tmp_path / "no" / "where")]) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
-
-
 def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert main(["devices"]) == 0
     assert "no devices yet" in capsys.readouterr().out
@@ -277,7 +256,8 @@ def test_wrong_usage_is_exit_code_2(capsys: Output) -> None:
 def test_help_of_every_command_needs_no_torch() -> None:
     commands = [
         [], ["demo"], ["run"], ["run", "create"], ["run", "list"], ["run", "show"],
-        ["run", "watch"], ["run", "pause"], ["run", "resume"], ["run", "cancel"], ["run", "export"],
+        ["run", "watch"], ["run", "pause"], ["run", "resume"], ["run", "cancel"], ["model"],
+        ["model", "list"], ["model", "export"],
         ["devices"], ["snapshots"], ["snapshots", "list"], ["snapshots", "show"],
         ["snapshots", "export"],
     ]  # fmt: skip

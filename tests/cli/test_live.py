@@ -1,11 +1,13 @@
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
+from hfmds.algorithm.types import DeviceEvaluation
 from hfmds.cli.following import FollowedRun
 from hfmds.cli.live import LiveTable, PlainLines, display_for
 from hfmds.wire.types import Phase, Progress, RunState
-from tests.cli.values import a_followed_run, a_round, a_run
+from tests.cli.values import a_followed_run, a_round, a_run, a_spec
 
 
 def terminal(width: int = 100) -> Console:
@@ -35,6 +37,7 @@ def test_a_pipe_gets_lines_without_control_codes() -> None:
     assert len(lines) == 4  # running, two rounds, completed: what does not change is not repeated
     assert lines[0].endswith("running")
     assert "round   2/3  accuracy  62.5 %  loss 1.250  PSNR 10.1 dB  pool 40 new" in lines[2]
+    assert lines[2].endswith("took 2.5 s  best so far")
     assert lines[3].endswith("completed")
 
 
@@ -86,6 +89,32 @@ def test_a_terminal_gets_a_table_with_curves() -> None:
     assert "▁█" in text
     assert "10.1 dB" in text
     assert "completed" in text
+
+
+def test_a_terminal_says_how_well_a_run_does_and_how_long_it_may_take() -> None:
+    console = terminal()
+    by_devices = DeviceEvaluation(0.375, 2.0, 90, devices=4)
+    rounds = [a_round(1, 0.75), replace(a_round(2, 0.5), device_evaluation=by_devices)]
+    run = FollowedRun("x", a_run(completed_rounds=2, spec=a_spec(rounds=12)), rounds)
+    with display_for(console, [run]):
+        pass
+    told = "best 75.0 % after round 1, by 4 devices 37.5 %, a round takes 2.5 s, about 25.0 s left"
+    assert f"x: {told}" in written(console)
+
+
+def test_without_a_held_out_set_accuracy_is_that_by_devices() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    found = [DeviceEvaluation(share, 2.0, 90, devices=4) for share in (0.75, 0.5)]
+    rounds = [
+        replace(a_round(number, None), device_evaluation=one)
+        for number, one in enumerate(found, start=1)
+    ]
+    run = FollowedRun("x", a_run(completed_rounds=2), rounds)
+    PlainLines(console).changed(run, rounds)
+    first, second, _ = written(console).splitlines()
+    assert "accuracy  75.0 %  loss 1.250  moved" in first
+    assert first.endswith("best so far")
+    assert second.endswith("took 2.5 s")
 
 
 def test_a_running_run_shows_its_phase_and_who_is_away() -> None:

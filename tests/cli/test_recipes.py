@@ -24,7 +24,14 @@ from hfmds.algorithm.recipes import (
 from hfmds.cli.recipe_fields import FIELDS, RECIPE_OPTIONS
 from hfmds.cli.recipes import spec_from
 from hfmds.errors import ConfigurationError
-from hfmds.wire.types import Asynchronous, Eligibility, RoundPolicy
+from hfmds.wire.types import (
+    Asynchronous,
+    EarlyStop,
+    Eligibility,
+    EvaluationByDevices,
+    Retention,
+    RoundPolicy,
+)
 
 WHOLE = """
 method = "hfmds"
@@ -166,6 +173,17 @@ def test_asynchronous_rounds_are_said_in_a_table_of_their_own(tmp_path: Path) ->
         spec_from(None, {}, ["asynchronous.concurrency=2"])
 
 
+def test_evaluation_early_stop_and_retention_can_be_set(tmp_path: Path) -> None:
+    said = "[evaluation]\ndevices = 5\n[early_stop]\npatience_rounds = 3\nmin_improvement = 0.25"
+    policy = spec_from(recipe_file(tmp_path, said), {}, ["retention.keep_last=2"]).policy
+    assert policy.evaluation == EvaluationByDevices(devices=5)
+    assert policy.early_stop == EarlyStop(3, 0.25)
+    assert policy.retention == Retention(keep_last=2)
+    assert spec_from(None, {}).policy.early_stop is None
+    with pytest.raises(ConfigurationError, match=r"not early_stop\.patience_rounds"):
+        spec_from(None, {}, ["early_stop.min_improvement=0.5"])
+
+
 def test_what_is_true_or_false_can_be_set_and_nothing_else_is(tmp_path: Path) -> None:
     for text, expected in (("true", True), ("false", False)):
         spec = spec_from(None, {}, [f"eligibility.require_charging={text}"])
@@ -187,6 +205,9 @@ def test_fields_cover_the_types() -> None:
         "policy": RoundPolicy,
         "eligibility": Eligibility,
         "asynchronous": Asynchronous,
+        "evaluation": EvaluationByDevices,
+        "early_stop": EarlyStop,
+        "retention": Retention,
         **METHODS,
     }
     keys = {f"{table}.{f.name}" for table, kind in tables.items() for f in fields(kind)}

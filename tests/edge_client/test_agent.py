@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.algorithm.types import Traffic
+from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.data.named_images import NamedImages
 from hfmds.errors import (
     Conflict,
@@ -96,6 +96,28 @@ def test_synthesis_puts_a_batch_and_reports_its_leakage(device: Device) -> None:
     assert device.metric("psnr_paired_db", statistic="max") == pytest.approx(12)
     assert device.metric("synthetic_accuracy_ratio") == 0.9
     assert device.metric("tasks_total", kind="synthesise", outcome="accepted") == 1
+
+
+def test_evaluation_hands_in_numbers_and_nothing_else(device: Device) -> None:
+    device.work(device.evaluate_task())
+    report = device.coordinator.evaluations["e1"]
+    assert report.evaluation == Evaluation(accuracy=0.75, loss=7.0, samples=3)
+    size = device.coordinator.weights.size_bytes
+    assert report.traffic == Traffic(received_bytes=size, sent_bytes=0)
+    assert device.coordinator.calls.count("submit_evaluation") == 1
+    assert not {"upload_update", "submit_update"} & set(device.coordinator.calls)
+    assert device.store.calls == []
+    assert device.metric("tasks_total", kind="evaluate", outcome="accepted") == 1
+
+
+def test_device_killed_with_a_finished_evaluation_hands_it_in(device: Device) -> None:
+    device.coordinator.errors["submit_evaluation"] = [Killed()]  # type: ignore[list-item]
+    with pytest.raises(Killed):
+        device.work(device.evaluate_task())
+    again = Device(device.folder, device.coordinator, device.store)
+    again.work(device.evaluate_task())
+    assert again.coordinator.evaluations["e1"].evaluation.accuracy == 0.75
+    assert again.engine.works == []  # nothing was computed twice
 
 
 def test_what_a_synthesis_does_not_measure_is_not_reported(

@@ -42,7 +42,15 @@ from hfmds.data.statistics import normalisation_of
 from hfmds.service.peer import Peer
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import DeviceState, Round, RoundPolicy, Run, RunSpec, RunState
+from hfmds.wire.types import (
+    DeviceState,
+    EvaluationByDevices,
+    Round,
+    RoundPolicy,
+    Run,
+    RunSpec,
+    RunState,
+)
 from tests.integration.programs import Program, Programs
 
 pytestmark = pytest.mark.integration
@@ -65,6 +73,7 @@ SMALL: dict[str, tuple[Method, int]] = {
 
 DEVICES = ("device-a", "device-b", "device-c")
 SIZE = 16
+NOBODY = EvaluationByDevices()
 
 
 @dataclass(frozen=True)
@@ -112,11 +121,13 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         yield started
 
 
-def simulated(experiment: Experiment) -> list[RoundResult]:
+def simulated(
+    experiment: Experiment, evaluation: EvaluationByDevices = NOBODY
+) -> list[RoundResult]:
     """The same run in this process, as the devices compute: on one thread."""
     torch.set_num_threads(1)
     recipe = experiment.recipe
-    fleet = LocalFleet(recipe, experiment.shards, experiment.held_out)
+    fleet = LocalFleet(recipe, experiment.shards, experiment.held_out, evaluation=evaluation)
     return list(federate(fleet, recipe, first_checkpoint(recipe)))
 
 
@@ -144,8 +155,9 @@ async def model(client: AdminClient, run_id: str, number: int) -> bytes:
     return b"".join([chunk async for chunk in client.download_model(run_id, number)])
 
 
-def spec_of(experiment: Experiment) -> RunSpec:
-    return RunSpec(experiment.recipe, RoundPolicy(len(DEVICES), 600.0, 5.0))
+def spec_of(experiment: Experiment, evaluation: EvaluationByDevices = NOBODY) -> RunSpec:
+    policy = RoundPolicy(len(DEVICES), 600.0, 5.0, evaluation=evaluation)
+    return RunSpec(experiment.recipe, policy)
 
 
 def start_devices(
@@ -167,6 +179,7 @@ def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
     experiments["fp16"] = experiment.by(
         FedAvg(), 3, compression="fp16", aggregation=AggregationRecipe(optimiser="fedadam")
     )
+    by_two = EvaluationByDevices(devices=2, every_rounds=2)
     store = programs.store().address("grpc")
     coordinator_program = programs.coordinator(store, experiment.file("held-out"))
     coordinator = coordinator_program.address("grpc")
@@ -174,11 +187,11 @@ def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
 
     async def create(client: AdminClient) -> None:
         for name, one in experiments.items():
-            await client.create_run(spec_of(one), name)
+            await client.create_run(spec_of(one, by_two), name)
 
     # The runs go on at the same time, on one fleet, while they are simulated here.
     with_admin(coordinator, create)
-    expected = {name: simulated(one) for name, one in experiments.items()}
+    expected = {name: simulated(one, by_two) for name, one in experiments.items()}
 
     async def compare(client: AdminClient) -> dict[str, tuple[Round, ...]]:
         rounds = {name: (await completed(client, name))[1] for name in experiments}
@@ -220,6 +233,7 @@ def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
 
 def _same_round(result: RoundResult, recorded: Round) -> None:
     assert recorded.evaluation == result.evaluation
+    assert recorded.device_evaluation == result.device_evaluation
     assert recorded.refreshed == result.refreshed
     assert recorded.device_ids == result.cohort
     pool, local_pool = recorded.pool, result.checkpoint.pool
