@@ -58,6 +58,14 @@ async def _work(settings: EdgeSettings) -> None:
         images = await asyncio.to_thread(
             load_named_images, settings.data, "the device's data", settings.own_class_names
         )
+        held_out = None
+        if settings.held_out:
+            held_out = await asyncio.to_thread(
+                load_named_images,
+                settings.held_out,
+                "the device's held-out set (HFMDS_HELD_OUT)",
+                settings.own_class_names,
+            )
         engine = await asyncio.to_thread(open_engine, settings)
 
         backoff = Backoff(max_seconds=settings.retry_max_seconds)
@@ -73,7 +81,7 @@ async def _work(settings: EdgeSettings) -> None:
         stack.push_async_callback(store.close)
         patience = patience_with(settings.coordinator_peer)
         peers = Peers(coordinator, patience, store, patience_with(settings.store_peer))
-        runner = TaskRunner(peers, engine, images, state, cache, metrics)
+        runner = TaskRunner(peers, engine, images, state, cache, metrics, held_out)
         agent = Agent(
             DeviceProfile(
                 samples=len(images),

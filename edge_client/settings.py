@@ -56,6 +56,11 @@ class EdgeSettings(ServiceSettings):
         description="device's own images: a folder with one folder per class, an .npz file, "
         "or digits[:SIZE][#train|#test]"
     )
+    held_out: str | None = Field(
+        None,
+        description="images this device evaluates models on, as those of data, and never trains "
+        "on; unset: on its data",
+    )
     class_names: str = Field(
         "",
         description="names of the data's classes in label order, separated by commas; "

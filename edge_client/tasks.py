@@ -63,12 +63,15 @@ class TaskRunner:
         state: DeviceState,
         cache: ContentCache,
         metrics: EdgeMetrics,
+        held_out: NamedImages | None = None,
     ) -> None:
+        """Models are evaluated on `held_out`, or without on the images it trains on."""
         self._coordinator, self._store = peers.coordinator, peers.store
         self._to_coordinator = peers.coordinator_patience.call
         self._to_store = peers.store_patience.call
         self._engine = engine
         self._images = images
+        self._held_out = held_out or images
         self._state = state
         self._cache = cache
         self._metrics = metrics
@@ -195,7 +198,7 @@ class TaskRunner:
     # --- evaluation -----------------------------------------------------------------------------
 
     async def _evaluate(self, task: Assignment, tell: Tell) -> EvaluationReport:
-        shard = self._images.labelled_for(task.recipe)
+        shard = self._held_out.labelled_for(task.recipe)
         received = await self._fetch_weights(task)
         await asyncio.to_thread(self._cache.evict, {task.weights})
         tell(TaskStage.DOWNLOADED)

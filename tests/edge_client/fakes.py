@@ -314,6 +314,7 @@ class Device:
     store: FakeStore = field(default_factory=FakeStore)
     engine: FakeEngine = field(default_factory=FakeEngine)
     local: NamedImages = field(default_factory=lambda: NamedImages("test data", images(0, 1, 2)))
+    held_out: NamedImages | None = None
     cache_max_bytes: int = 10_000_000
     run_id: str = ""
     free_memory_bytes: Callable[[], int] = lambda: 0
@@ -347,7 +348,9 @@ class Device:
             Patience(STORE, backoff, rng=random.Random(2), sleep=sleep),
         )
         cache = ContentCache(self.folder / "cache", self.cache_max_bytes)
-        runner = TaskRunner(self.peers, self.engine, self.local, state, cache, metrics)
+        runner = TaskRunner(
+            self.peers, self.engine, self.local, state, cache, metrics, self.held_out
+        )
         profile = DeviceProfile(len(self.local), "1.0", self.engine.name)
         return Agent(
             profile,

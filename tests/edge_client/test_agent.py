@@ -110,6 +110,14 @@ def test_evaluation_hands_in_numbers_and_nothing_else(device: Device) -> None:
     assert device.metric("tasks_total", kind="evaluate", outcome="accepted") == 1
 
 
+def test_what_a_device_holds_out_is_evaluated_on_and_never_trained_on(tmp_path: Path) -> None:
+    device = Device(tmp_path, held_out=NamedImages("held out", images(2, 2)))
+    device.work(device.train_task(), device.synthesise_task(), device.evaluate_task())
+    shards = [work.shard.labels.tolist() for work in device.engine.works]
+    assert shards == [[0, 1, 2], [0, 1, 2], [2, 2]]
+    assert device.coordinator.evaluations["e1"].evaluation.samples == 2
+
+
 def test_device_killed_with_a_finished_evaluation_hands_it_in(device: Device) -> None:
     device.coordinator.errors["submit_evaluation"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):
