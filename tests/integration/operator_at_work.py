@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from hfmds.digest import Digest, digest_of
 from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.events import flaw
+from hfmds.wire.oversight import Funnel
 from hfmds.wire.types import Device, Run, RunSpec, RunState
 from tests.integration.scripted_devices import patience, peer
 
@@ -46,6 +48,22 @@ class Operator:
 
     async def cancel(self, run_id: str) -> None:
         await self._persist(self._admin.cancel_run, run_id)
+
+    async def delete(self, run_id: str) -> None:
+        await self._persist(self._admin.delete_run, run_id)
+
+    async def drain(self, *, on: bool) -> None:
+        assert (await self._persist(self._admin.set_drain, on)).on is on
+
+    async def funnels(self) -> tuple[Funnel, ...]:
+        return await self._persist(self._admin.funnels, "run")
+
+    async def told(self, run_id: str) -> list[str]:
+        """What became of a run by its log, which must be sound; on the way there it may vary."""
+        run_uid, events = await self._persist(self._admin.list_events, run_id)
+        assert flaw(events, run_uid) == ""
+        ends = ("run-created", "run-cancelled", "run-completed", "run-deleted")
+        return [event.kind for event in events if event.kind in ends]
 
     async def resume(self) -> None:
         await self._persist(self._admin.resume_run, "run")

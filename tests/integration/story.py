@@ -3,12 +3,14 @@
 Three rounds, a pool at the second; four devices, of which three are wanted. Whoever is killed on
 the way, it must come to the same:
 
-    before    the operator creates another run, for which there are too few devices, and cancels it
-    round 1   b gives its task up; too few are left: the run is paused. The operator resumes it, and
-              b does the task
+    before    the operator drains the coordinator and ends that, creates another run, for which
+              there are too few devices, and cancels it
+    round 1   a hands in rubbish, which is refused, before its update. b gives its task up; too few
+              are left: the run is paused. The operator looks how far tasks came and resumes it,
+              and b does the task
     round 2   a, b and c synthesise. While they train, d arrives; c gives up and leaves; d takes
               its place
-    round 3   a, b and d train
+    round 3   a, b and d train. The operator deletes the other run, and checks the logs of both
 """
 
 from __future__ import annotations
@@ -19,18 +21,24 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from hfmds.algorithm.engine import LocalWork, Progress
 from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.recipes import Normalisation, Recipe
 from hfmds.errors import InvalidInput
+from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.types import DeviceState, RoundPolicy, RunSpec, RunState
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import (
     MODEL,
+    Call,
     Script,
     ScriptedDevice,
     do_nothing,
+    patience,
     renew_first,
 )
 
@@ -72,10 +80,12 @@ class Story:
                 coordinator,
                 store,
                 script=scripts.get(device_id, do_nothing),
-                meddler=renew_first,
+                meddler=self._clumsy if device_id == "a" else renew_first,
             )
             for device_id in "abcd"
         }
+        self._folder = folder
+        self._a_was_clumsy = False
         self._b_was_unwell = False
         self._c_is_training = threading.Event()
         self._d_is_here = threading.Event()
@@ -87,12 +97,15 @@ class Story:
             Operator.of(self._coordinator) as operator,
             AsyncExitStack() as stack,
         ):
+            await operator.drain(on=True)
+            await operator.drain(on=False)
             for device_id in "abc":
                 await stack.enter_async_context(self._devices[device_id].working())
             await operator.create(_OTHER_SPEC, "other")
             await operator.cancel("other")
             await operator.create(_SPEC)
             assert _UNWELL in await operator.until_paused()
+            assert [funnel.kind for funnel in await operator.funnels()] == ["train"]
             await operator.resume()
             await operator.until(self._c_is_training.is_set)
             await stack.enter_async_context(self._devices["d"].working())
@@ -101,7 +114,22 @@ class Story:
             await operator.until_seen("c", lambda device: device.last_failure == _LEAVING)
             await self._devices["c"].leave()
             assert (await operator.run("other")).state is RunState.CANCELLED
-            return await operator.outcome()
+            outcome = await operator.outcome()
+            await operator.delete("other")
+            assert await operator.told("other") == ["run-created", "run-cancelled", "run-deleted"]
+            assert (await operator.told("run")).count("run-completed") == 1
+            return outcome
+
+    async def _clumsy(self, call: Call) -> Any:
+        if call.method == "submit_update" and not self._a_was_clumsy:
+            self._a_was_clumsy = True
+            persist, blobs = patience("coordinator").call, FolderBlobs(self._folder / "rubbish")
+            task_id, report = call.args
+            rubbish = replace(report, update=blobs.put_bytes(b"rubbish"))
+            await persist(call.client.upload_update, task_id, rubbish.update, blobs)
+            with pytest.raises(InvalidInput, match="update"):
+                await persist(call.client.submit_update, task_id, rubbish)
+        return await renew_first(call)
 
     def _of_b(self, work: LocalWork, progress: Progress) -> None:
         if work.round_number == 1 and not self._b_was_unwell:

@@ -97,6 +97,8 @@ def test_killed_at_a_commit_the_run_ends_the_same(
     assert passing, f"no story passes through {transition}; make one do so"
     expected = passing[0]
     times = expected.journals[program].done.count(transition)
+    if transition == "StageNotes.write":  # a slow run has more of them
+        times = 1
     last = times if transition != "TaskRecords.renew" else 1  # slow devices renew more often
     for occurrence in sorted({1, (times + 1) // 2, last}):
         point = CrashPoint(transition, occurrence, moment)
