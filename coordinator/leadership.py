@@ -23,7 +23,7 @@ from coordinator.metrics import Metrics
 from coordinator.switchboard import Switchboard, Topic
 from coordinator.tables import LeadershipRow
 from hfmds.errors import HfmdsError
-from hfmds.storage.database import fenced, transaction
+from hfmds.storage.database import fenced, passing_errors_are_unavailable, transaction
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,62 @@ class Term:
     def _fence(self, session: Session) -> None:
         if self.over or session.scalar(_EPOCH) != self.epoch:
             raise Deposed(f"leadership {self.epoch} is over")
+
+
+class LeaseRecords:
+    """The lease in the database."""
+
+    def __init__(self, engine: Engine, holder: str, lease_seconds: float) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._lease_seconds = lease_seconds
+        self._renewing: Connection | None = None  # kept, so that renewing does not wait for one
+
+    def take(self) -> tuple[int, float]:
+        """The epoch of a new term, if the lease was free; else 0, and for how long it is not."""
+        with transaction(self._engine) as session:
+            now = session.scalar(select(_NOW)) or 0.0
+            row = session.get(LeadershipRow, _NAME)
+            if row is not None and row.expires_at > now:
+                return 0, row.expires_at - now
+            epoch = row.epoch + 1 if row else 1
+            session.merge(
+                LeadershipRow(
+                    name=_NAME,
+                    holder=self._holder,
+                    epoch=epoch,
+                    expires_at=now + self._lease_seconds,
+                )
+            )
+            return epoch, self._lease_seconds
+
+    def renew(self, epoch: int) -> bool:
+        """Keep the lease; false if another term has begun.
+
+        One statement, which waits for no turn: a busy database must not cost us the lease.
+        """
+        with passing_errors_are_unavailable(self._engine):
+            if self._renewing is None:
+                connection = self._engine.connect()
+                self._renewing = connection.execution_options(isolation_level="AUTOCOMMIT")
+                self._renewing.detach()
+            try:
+                renewed = self._renewing.execute(
+                    update(LeadershipRow)
+                    .where(LeadershipRow.name == _NAME, LeadershipRow.epoch == epoch)
+                    .values(expires_at=_NOW + self._lease_seconds)
+                )
+            except DBAPIError:
+                connection, self._renewing = self._renewing, None
+                connection.close()
+                raise
+            return renewed.rowcount == 1
+
+    def release(self, epoch: int) -> None:
+        """Let the lease of this term end now."""
+        mine = (LeadershipRow.name == _NAME, LeadershipRow.epoch == epoch)
+        with transaction(self._engine) as session:
+            session.execute(update(LeadershipRow).where(*mine).values(expires_at=0.0))
 
 
 class Leader(Protocol):
@@ -75,6 +131,7 @@ class Leadership:
     ) -> None:
         self._engine = engine
         self._replica = replica
+        self._lease = LeaseRecords(engine, replica, lease_seconds)
         self._lease_seconds = lease_seconds
         self._leader = leader
         self._switchboard = switchboard
@@ -85,7 +142,6 @@ class Leadership:
         self._good_until = 0.0  # by our clock; the lease itself ends a little later
         self._look_at = 0.0
         self._closing = False
-        self._connection: Connection | None = None  # renewing must not wait for one
         switchboard.listen(Topic.TERM, self._look_now)
 
     def start(self) -> None:
@@ -102,10 +158,8 @@ class Leadership:
         if term is None:
             return
         self._step_down(term, "this coordinator stops")
-        mine = (LeadershipRow.name == _NAME, LeadershipRow.epoch == term.epoch)
         try:
-            with transaction(self._engine) as session:
-                session.execute(update(LeadershipRow).where(*mine).values(expires_at=0.0))
+            self._lease.release(term.epoch)
         except HfmdsError as error:
             log.warning("the lease is left to run out: %s", error)
         self._switchboard.post(Topic.TERM)
@@ -127,11 +181,12 @@ class Leadership:
             try:
                 self._ask()
                 told = False
-            except (HfmdsError, DBAPIError) as error:
-                self._drop_connection()
+            except HfmdsError as error:
                 if not told:
-                    log.warning("cannot ask who leads: %s", str(error).partition("\n")[0])
+                    log.warning("cannot ask who leads: %s", error)
                 told = True
+            except Exception:  # this thread must not end: nobody would lead
+                log.exception("unexpected error")
 
     def _keep_watch(self) -> None:
         """Step down when the lease was not renewed in time, even while somebody is asking."""
@@ -149,13 +204,15 @@ class Leadership:
     def _ask(self) -> None:
         asked_at, term = self._clock(), self._term
         if term is None:
-            epoch = self._take()
-            if epoch is None:
+            epoch, seconds = self._lease.take()
+            if not epoch:
+                with self._changed:
+                    self._look_at = min(self._look_at, asked_at + seconds)
                 return
             term = Term(self._engine, epoch)
             log.info("this coordinator leads", extra={"replica": self._replica, "epoch": epoch})
             self._metrics.leads(True)
-        elif not self._renew(term):
+        elif not self._lease.renew(term.epoch):
             self._step_down(term, "another coordinator leads")
             return
         with self._changed:
@@ -166,40 +223,6 @@ class Leadership:
             self._good_until = asked_at + 0.9 * self._lease_seconds
             self._changed.notify_all()
         self._leader.lead(term)
-
-    def _take(self) -> int | None:
-        """The new term's epoch, if the lease was free; else look again when it may be."""
-        with transaction(self._engine) as session:
-            now = session.scalar(select(_NOW)) or 0.0
-            row = session.get(LeadershipRow, _NAME)
-            if row is not None and row.expires_at > now:
-                self._look_at = self._clock() + min(
-                    row.expires_at - now, self._lease_seconds / _RENEWALS_PER_LEASE
-                )
-                return None
-            epoch = row.epoch + 1 if row else 1
-            session.merge(
-                LeadershipRow(
-                    name=_NAME,
-                    holder=self._replica,
-                    epoch=epoch,
-                    expires_at=now + self._lease_seconds,
-                )
-            )
-            return epoch
-
-    def _renew(self, term: Term) -> bool:
-        """One statement, which waits for no turn: a busy database must not cost us the lease."""
-        if self._connection is None:
-            connection = self._engine.connect()
-            connection.detach()
-            self._connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-        renewed = self._connection.execute(
-            update(LeadershipRow)
-            .where(LeadershipRow.name == _NAME, LeadershipRow.epoch == term.epoch)
-            .values(expires_at=_NOW + self._lease_seconds)
-        )
-        return renewed.rowcount == 1
 
     def _step_down(self, term: Term, reason: str) -> None:
         with self._changed:
@@ -216,8 +239,3 @@ class Leadership:
         with self._changed:
             self._look_at = 0.0
             self._changed.notify_all()
-
-    def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()

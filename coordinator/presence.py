@@ -86,8 +86,10 @@ class Presence:
             )
             with reading(self._engine) as session:
                 rows = session.execute(news).all()
-            self._registry.told_by_others([_sighting(row, device) for row, device in rows])
-            self._known_batch = max((self._known_batch, *(row.batch for row, _ in rows)))
+                sightings = [_sighting(row, device) for row, device in rows]
+                newest = max((row.batch for row, _ in rows), default=0)
+            self._registry.told_by_others(sightings)
+            self._known_batch = max(self._known_batch, newest)
 
     def _told(self, by: tuple[str, ...]) -> None:
         if self._replica not in by:
@@ -101,6 +103,8 @@ class Presence:
                 self.read()
             except HfmdsError as error:
                 log.debug("others do not hear who is there: %s", error)
+            except Exception:  # this thread must not end: devices would seem to be away
+                log.exception("unexpected error")
             self._closing.wait(_LEAST_SECONDS)
             self._bell.wait(rings, _LOOK_SECONDS)
 

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -109,6 +109,12 @@ class SharedSwitchboard(Switchboard):
                 self._outbox[notice] = None
             self._changed.notify_all()
 
+    def send(self, notices: Sequence[Notice]) -> None:
+        """Tell the other replicas."""
+        payloads = [{"channel": self._channel, "notice": self._payload(n)} for n in notices]
+        with passing_errors_are_unavailable(self._engine), self._engine.begin() as connection:
+            connection.execute(text("SELECT pg_notify(:channel, :notice)"), payloads)
+
     # --- the threads ----------------------------------------------------------------------------
 
     def _keep_sending(self) -> None:
@@ -118,13 +124,8 @@ class SharedSwitchboard(Switchboard):
                 if self._closing.is_set():
                     return
                 notices = tuple(self._outbox)
-            payloads = [{"channel": self._channel, "notice": self._payload(n)} for n in notices]
             try:
-                with (
-                    passing_errors_are_unavailable(self._engine),
-                    self._engine.begin() as connection,
-                ):
-                    connection.execute(text("SELECT pg_notify(:channel, :notice)"), payloads)
+                self.send(notices)
             except Unavailable as error:
                 log.debug("notices wait: %s", error)
                 self._closing.wait(_RETRY_SECONDS)
@@ -147,15 +148,18 @@ class SharedSwitchboard(Switchboard):
                     log.warning("does not hear of the other coordinators: %s", reason)
                 told = True
                 self._closing.wait(_RETRY_SECONDS)
+            except Exception:  # this thread must not end, either
+                log.exception("unexpected error")
+                self._closing.wait(_RETRY_SECONDS)
             else:
                 told = False
 
     def _listen(self) -> None:
         with self._engine.connect() as connection:
-            connection.detach()  # it is ours: nobody should get one that listens
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()  # it is ours: nobody should get one that listens
             connection.exec_driver_sql(f'LISTEN "{self._channel}"')
-            driver: Any = connection.connection.driver_connection
+            driver: Any = connection.connection.dbapi_connection
             for topic in Topic:  # what was told meanwhile was not heard
                 self._receive(Notice(topic))
             while not self._closing.is_set():

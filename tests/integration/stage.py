@@ -58,20 +58,25 @@ class Stage:
             return outcome
 
 
+def run_on(model: ModelSpec = MODEL) -> RunSpec:
+    """The run."""
+    method = Hfmds(every_rounds=1, first_round=1, samples_per_device=64, steps=1)
+    recipe = Recipe(model, Normalisation((0.5,), (0.5,)), rounds=3, seed=5, method=method)
+    policy = RoundPolicy(minimum_devices=2, deadline_seconds=600.0, lease_seconds=60.0)
+    return RunSpec(recipe, policy)
+
+
 @asynccontextmanager
 async def stage(
     launcher: Launcher, folder: Path, model: ModelSpec = MODEL, **settings: str
 ) -> AsyncIterator[Stage]:
     """A stage on a folder; `settings` are of both servers."""
-    method = Hfmds(every_rounds=1, first_round=1, samples_per_device=64, steps=1)
-    recipe = Recipe(model, Normalisation((0.5,), (0.5,)), rounds=3, seed=5, method=method)
-    policy = RoundPolicy(minimum_devices=2, deadline_seconds=600.0, lease_seconds=60.0)
     async with (
         asyncio.timeout(SECONDS),
         servers(launcher, folder, {}, **settings) as (coordinator, store),
         Operator.of(coordinator.address) as operator,
     ):
-        await operator.create(RunSpec(recipe, policy))
+        await operator.create(run_on(model))
         yield Stage(folder, model, coordinator.address, store.address, operator)
 
 

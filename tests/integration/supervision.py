@@ -47,11 +47,13 @@ class Launcher:
         log: Path,
         journal: Path,
         point: CrashPoint | None,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
-        """Start a program with these HFMDS_ settings; the process's id."""
+        """Start a program with these HFMDS_ settings and other variables; the process's id."""
+        ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
         order = {
             "program": program,
-            "environment": {f"HFMDS_{key.upper()}": value for key, value in settings.items()},
+            "environment": {**environment, **ours},
             "log": str(log),
             "journal": str(journal),
             "point": dataclasses.asdict(point) if point else None,

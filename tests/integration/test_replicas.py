@@ -1,0 +1,246 @@
+"""Two coordinators on one PostgreSQL and one S3: one leads, the other takes over, nothing is lost.
+
+Device b knows the one that stands by at first, so that all it does is done there; device a knows
+both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from coordinator.tables import LeadershipRow
+from hfmds.storage.database import opened_database, reading
+from hfmds.storage.migrations import Schema
+from tests.integration.operator_at_work import Operator, Outcome
+from tests.integration.scripted_devices import Call, Meddler
+from tests.integration.stage import Stage, run_on, undisturbed
+from tests.integration.supervision import Launcher, Supervised
+from tests.servers.postgres import PostgresServer
+from tests.servers.s3 import S3Server
+
+log = logging.getLogger(__name__)
+
+pytestmark = pytest.mark.integration
+
+SECONDS = 120.0
+LEASE_SECONDS = 2.0
+LEADS = "this coordinator leads"
+LEADS_NO_MORE = "no longer leads"
+
+
+class Coordinator:
+    """One replica, which a test may kill, or stop for a while."""
+
+    def __init__(
+        self, launcher: Launcher, folder: Path, environment: dict[str, str], **settings: str
+    ) -> None:
+        folder.mkdir()
+        self._launcher = launcher
+        self._address_file = folder / "address.json"
+        self._log = folder / "log"
+        own = {"data_dir": folder / "data", "address_file": self._address_file}
+        places = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+        settings = {**settings, **places, **{name: str(path) for name, path in own.items()}}
+        journal = folder / "journal"
+        self._process = launcher.start(
+            "coordinator", settings, self._log, journal, None, environment
+        )
+
+    async def address(self) -> str:
+        """Where it answers, once it does."""
+        await until(self._address_file.exists)
+        address: str = json.loads(self._address_file.read_text())["grpc"]
+        return address
+
+    async def says(self, message: str) -> None:
+        """Wait until it has said so."""
+        await until(lambda: self._log.exists() and message in self._log.read_text())
+
+    def kill(self) -> None:
+        self._launcher.kill(self._process)
+
+    def signal(self, signum: signal.Signals) -> None:
+        os.kill(self._process, signum)
+
+
+@dataclass
+class Pair:
+    """Both coordinators with the run created, waiting for devices a and b."""
+
+    leader: Coordinator
+    other: Coordinator
+    stage: Stage
+    addresses: str  # of both
+
+    async def outcome(self, of_b: Meddler) -> Outcome:
+        """What the run comes to."""
+        a = self.stage.device("a", coordinator=self.addresses)
+        return await self.stage.outcome(a, self.stage.device("b", of_b))
+
+
+async def until(so: Callable[[], bool]) -> None:
+    while not so():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def pair(
+    launcher: Launcher, folder: Path, database_url: str, s3: S3Server
+) -> AsyncIterator[Pair]:
+    """The servers; the operator speaks with the coordinator that stands by."""
+    with opened_database(database_url) as engine:
+        Schema("coordinator").upgrade(engine)
+    where = {"data_dir": str(folder / "store-data"), "listen": "127.0.0.1:0"}
+    store = Supervised(launcher, "synthesis_store", folder, **where)
+    async with asyncio.timeout(SECONDS), store.running():
+        settings = {
+            "database_url": database_url,
+            "blobs_url": s3.new_place(),
+            "store": store.address,
+            "leader_lease_seconds": str(LEASE_SECONDS),
+        }
+        coordinators: list[Coordinator] = []
+        try:
+            for name in ("first", "second"):
+                made = Coordinator(launcher, folder / name, s3.environment, **settings)
+                coordinators.append(made)
+                await made.address()
+                await coordinators[0].says(LEADS)
+            leader, other = coordinators
+            addresses = [await coordinator.address() for coordinator in coordinators]
+            async with Operator.of(addresses[1]) as operator:
+                await operator.create(run_on())
+                on = Stage(folder, run_on().recipe.model, addresses[1], store.address, operator)
+                yield Pair(leader, other, on, ",".join(addresses))
+        finally:
+            for coordinator in coordinators:
+                coordinator.kill()
+
+
+def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Meddler:
+    """Do something once, just before the device hands its so-and-so-manyth result in."""
+    submitted = 0
+
+    async def meddle(call: Call) -> object:
+        nonlocal submitted
+        if call.method.startswith("submit"):
+            submitted += 1
+            if submitted == number:
+                await act()
+        return await call()
+
+    return meddle
+
+
+@pytest.fixture
+def expected(launcher: Launcher, tmp_path: Path) -> Outcome:
+    (tmp_path / "undisturbed").mkdir()
+    return undisturbed(launcher, tmp_path / "undisturbed")  # on SQLite
+
+
+def epoch(database_url: str) -> int:
+    with opened_database(database_url) as engine, reading(engine) as session:
+        return session.get_one(LeadershipRow, "coordinator").epoch
+
+
+@pytest.mark.parametrize("submission", [3, 4])  # to synthesise, and to train, in round 2
+def test_another_coordinator_takes_over_when_the_leader_is_killed(
+    launcher: Launcher,
+    tmp_path: Path,
+    postgres_url: str,
+    s3_server: S3Server,
+    expected: Outcome,
+    submission: int,
+) -> None:
+    async def play() -> tuple[Outcome, float]:
+        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+            killed_at = 0.0
+
+            async def kill() -> None:
+                nonlocal killed_at
+                both.leader.kill()
+                killed_at = time.monotonic()
+
+            running = asyncio.create_task(both.outcome(at_submission(submission, kill)))
+            await both.other.says(LEADS)
+            seconds = time.monotonic() - killed_at
+            return await running, seconds
+
+    outcome, seconds = asyncio.run(play())
+    assert outcome == expected
+    assert epoch(postgres_url) == 2
+    log.info("another one leads %.1f s after the leader was killed", seconds)
+
+
+def test_a_leader_that_stood_still_does_not_lead_any_more(
+    launcher: Launcher,
+    tmp_path: Path,
+    postgres_url: str,
+    s3_server: S3Server,
+    expected: Outcome,
+) -> None:
+    async def play() -> list[Outcome]:
+        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+
+            async def stop_past_the_lease() -> None:
+                """The next result is handed in when another one leads and both are awake."""
+                both.leader.signal(signal.SIGSTOP)
+                await both.other.says(LEADS)
+                both.leader.signal(signal.SIGCONT)
+                await both.leader.says(LEADS_NO_MORE)
+
+            outcome = await both.outcome(at_submission(4, stop_past_the_lease))
+            async with Operator.of(await both.leader.address()) as at_the_first:
+                return [outcome, await at_the_first.outcome()]
+
+    assert asyncio.run(play()) == [expected, expected]
+    assert epoch(postgres_url) == 2
+
+
+def test_both_go_on_when_the_database_server_is_restarted(
+    launcher: Launcher,
+    tmp_path: Path,
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    s3_server: S3Server,
+    expected: Outcome,
+) -> None:
+    async def restart() -> None:
+        await asyncio.to_thread(postgres_server.restart, signal.SIGKILL)
+
+    async def play() -> Outcome:
+        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+            return await both.outcome(at_submission(4, restart))
+
+    assert asyncio.run(play()) == expected
+
+
+def test_a_leader_that_is_told_to_stop_hands_over_at_once(
+    launcher: Launcher,
+    tmp_path: Path,
+    postgres_url: str,
+    s3_server: S3Server,
+    expected: Outcome,
+) -> None:
+    async def play() -> Outcome:
+        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+
+            async def stop() -> None:
+                both.leader.signal(signal.SIGTERM)
+                await both.other.says(LEADS)
+
+            return await both.outcome(at_submission(3, stop))
+
+    assert asyncio.run(play()) == expected
+    assert epoch(postgres_url) == 2
