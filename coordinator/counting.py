@@ -6,7 +6,7 @@ the next one is told that it is late, or, in asynchronous rounds, counts in the 
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
@@ -22,6 +22,13 @@ _AFTER = {
     "train": RoundState.AGGREGATING,
     "evaluate": RoundState.EVALUATING,  # in which it stays until it is recorded
 }
+
+
+_COUNTED = select(func.count()).where(
+    TaskRow.run_id == bindparam("run_id"),
+    TaskRow.counted_round == bindparam("round"),
+    TaskRow.kind == bindparam("kind"),
+)
 
 
 def count_result(session: Session, row: TaskRow, phase: PhaseRow, now: float) -> None:
@@ -93,9 +100,5 @@ def _close_if_full(session: Session, phase: PhaseRow, now: float) -> None:
 
 
 def _counted(session: Session, phase: PhaseRow) -> int:
-    counted = select(func.count()).where(
-        TaskRow.run_id == phase.run_id,
-        TaskRow.counted_round == phase.round_number,
-        TaskRow.kind == phase.kind,
-    )
-    return session.scalar(counted) or 0
+    which = {"run_id": phase.run_id, "round": phase.round_number, "kind": phase.kind}
+    return session.scalar(_COUNTED, which) or 0

@@ -233,19 +233,25 @@ class Dispatch:
         self, device_id: str, task_id: str, digest: Digest, offset: int
     ) -> AsyncIterator[bytes]:
         """The content a task refers to, from an offset on."""
-        task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
-        if digest != task.weights:
-            raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
-        content = await self._content(task)
+        task, content = await asyncio.to_thread(self._downloading, device_id, task_id, digest)
         async for chunk in outgoing(content.blobs, digest, offset):
             yield chunk
         if task.key.kind != "train" or not task.reference:  # else the pool is still to come
             self._stages.note(task_id, TaskStage.DOWNLOADED)
 
+    def _downloading(self, device_id: str, task_id: str, digest: Digest) -> tuple[Task, Content]:
+        task = self._tasks.get(device_id, task_id)
+        if digest != task.weights:
+            raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
+        return task, self._contents.of(task.key.run_id)
+
     async def query_upload(self, device_id: str, task_id: str, update: Digest) -> UploadState:
         """Where the upload of a task's update stands."""
-        task = await self._uploading(device_id, task_id, update)
-        return await asyncio.to_thread(upload_state, await self._content(task), task_id, update)
+
+        def look() -> UploadState:
+            return upload_state(self._uploading(device_id, task_id, update), task_id, update)
+
+        return await asyncio.to_thread(look)
 
     async def receive_update(
         self,
@@ -256,26 +262,23 @@ class Dispatch:
         chunks: AsyncIterator[bytes],
     ) -> None:
         """Take the bytes of a task's update."""
-        task = await self._uploading(device_id, task_id, update)
-        await receive(await self._content(task), task_id, update, offset, chunks)
+        content = await asyncio.to_thread(self._uploading, device_id, task_id, update)
+        await receive(content, task_id, update, offset, chunks)
         self._stages.note(task_id, TaskStage.UPLOADED)
         self._registry.heard(device_id)
 
-    async def _uploading(self, device_id: str, task_id: str, update: Digest) -> Task:
-        task = await self._answerable(device_id, task_id, "train")
-        forms = await asyncio.to_thread(self._update_form, task)
-        size_bytes = sum(form.size_bytes for form in forms.values())
+    def _uploading(self, device_id: str, task_id: str, update: Digest) -> Content:
+        task = self._answerable(device_id, task_id, "train")
+        size_bytes = sum(form.size_bytes for form in self._update_form(task).values())
         largest = size_bytes + _HEADER_SLACK_BYTES
         if update.size_bytes > largest:
             self._metrics.update_refused("too large")
-            await asyncio.to_thread(
-                self._tasks.refuse, device_id, task_id, "too large", self._clock()
-            )
+            self._tasks.refuse(device_id, task_id, "too large", self._clock())
             raise LimitExceeded(
                 f"an update of {update.size_bytes} bytes for task {task_id!r}: what it trains has "
                 f"{size_bytes}, so {largest} is the most"
             )
-        return task
+        return self._contents.of(task.key.run_id)
 
     def _update_form(self, task: Task) -> dict[str, TensorForm]:
         """The tensors that an update for this task has, and must have."""
@@ -301,30 +304,39 @@ class Dispatch:
         blobs = self._contents.of(run_id).blobs
         return StoredWeights(blobs.local_path(weights), f"model {weights}")
 
-    async def _content(self, task: Task) -> Content:
-        return await asyncio.to_thread(self._contents.of, task.key.run_id)
-
     # --- taking results -------------------------------------------------------------------------
 
     async def submit_update(self, device_id: str, task_id: str, report: UpdateReport) -> bool:
         """Count an uploaded update; true if it was counted before."""
-        task = await self._answerable(device_id, task_id, "train")
-        if task.state is not TaskState.ACCEPTED:  # of a counted update the bytes may be gone
-            await asyncio.to_thread(self._check_update, task, report.update)
-        return await self._accept(task, report.update, report)
+
+        def check_and_accept() -> bool:
+            task = self._answerable(device_id, task_id, "train")
+            if task.state is not TaskState.ACCEPTED:  # of a counted update the bytes may be gone
+                self._check_update(task, report.update)
+            return self._accept(task, report.update, report)
+
+        return await asyncio.to_thread(check_and_accept)
 
     async def submit_synthesis(self, device_id: str, task_id: str, report: SynthesisReport) -> bool:
         """Count a batch that is at the store; true if it was counted before."""
-        task = await self._answerable(device_id, task_id, "synthesise")
-        return await self._accept(task, report.batch, report)
+
+        def accept() -> bool:
+            task = self._answerable(device_id, task_id, "synthesise")
+            return self._accept(task, report.batch, report)
+
+        return await asyncio.to_thread(accept)
 
     async def submit_evaluation(
         self, device_id: str, task_id: str, report: EvaluationReport
     ) -> bool:
         """Count what a device has measured; true if it was counted before."""
-        task = await self._answerable(device_id, task_id, "evaluate")
         measured = EvaluationReport(report.evaluation, Traffic(), 0.0)
-        return await self._accept(task, digest_of(encode_report(measured)), report)
+
+        def accept() -> bool:
+            task = self._answerable(device_id, task_id, "evaluate")
+            return self._accept(task, digest_of(encode_report(measured)), report)
+
+        return await asyncio.to_thread(accept)
 
     async def report_failure(
         self,
@@ -351,10 +363,10 @@ class Dispatch:
         for run_id in runs:
             self._on_result(run_id)
 
-    async def _answerable(self, device_id: str, task_id: str, kind: Kind) -> Task:
+    def _answerable(self, device_id: str, task_id: str, kind: Kind) -> Task:
         """The device's task, if it is of this kind and its answer is wanted or known."""
         with self._counting_late():
-            task = await asyncio.to_thread(self._tasks.get_pending, device_id, task_id)
+            task = self._tasks.get_pending(device_id, task_id)
         if task.key.kind != kind:
             raise WrongState(f"task {task_id!r} is to {task.key.kind}, not to {kind}")
         return task
@@ -394,7 +406,7 @@ class Dispatch:
             self._tasks.refuse(task.device_id, task.task_id, reason, self._clock())
             raise
 
-    async def _accept(
+    def _accept(
         self,
         task: Task,
         result: Digest,
@@ -402,8 +414,8 @@ class Dispatch:
     ) -> bool:
         record = encode_report(report)
         with self._counting_late():
-            already = await asyncio.to_thread(
-                self._tasks.accept, task.device_id, task.task_id, result, record, self._clock()
+            already = self._tasks.accept(
+                task.device_id, task.task_id, result, record, self._clock()
             )
         self._registry.heard(task.device_id)
         if not already:

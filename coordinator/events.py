@@ -7,7 +7,7 @@ replicas, so a log has one end. It outlives its run: nothing here refers to the 
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, select
 from sqlalchemy.orm import Session
 
 from coordinator.tables import EventRow, RunRow
@@ -19,6 +19,12 @@ COORDINATOR = "coordinator"
 """Who asked, when nobody did: the coordinator acted by itself."""
 
 _ENDS = "hfmds_ends_of_logs"  # of a session: where each log ends that it has appended to
+_NEWEST = (
+    select(EventRow.sequence, EventRow.hash)
+    .where(EventRow.run_uid == bindparam("run_uid"))
+    .order_by(EventRow.sequence.desc())
+    .limit(1)
+)
 
 
 def append_event(
@@ -90,13 +96,7 @@ class EventRecords:
 
 
 def _end(session: Session, run_uid: str) -> tuple[int, str]:
-    newest = (
-        select(EventRow.sequence, EventRow.hash)
-        .where(EventRow.run_uid == run_uid)
-        .order_by(EventRow.sequence.desc())
-        .limit(1)
-    )
-    found = session.execute(newest).first()
+    found = session.execute(_NEWEST, {"run_uid": run_uid}).first()
     return (found[0], found[1]) if found else (0, origin(run_uid))
 
 

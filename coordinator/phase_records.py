@@ -18,6 +18,7 @@ from coordinator.states import PENDING, RoundState, TaskState
 from coordinator.tables import PhaseRow, RoundRow, TaskRow
 from coordinator.task_rows import (
     PENDING_NAMES,
+    WHOLE_TASKS,
     PhaseKey,
     Task,
     add_tasks,
@@ -27,7 +28,6 @@ from coordinator.task_rows import (
     pending_of_run,
     primary_key,
     task_of,
-    whole_tasks,
 )
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
@@ -226,7 +226,7 @@ class PhaseRecords:
             TaskRow.kind == key.kind,
         )
         with reading(self._engine) as session:
-            found = session.execute(whole_tasks().where(*counted).order_by(TaskRow.device_id))
+            found = session.execute(WHOLE_TASKS.where(*counted).order_by(TaskRow.device_id))
             return tuple(task_of(row, phase, nonce) for row, phase, nonce in found)
 
     def first_failure(self, key: PhaseKey) -> tuple[str, str]:

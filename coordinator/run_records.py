@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, delete, func, select
+from sqlalchemy import Engine, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.events import COORDINATOR, append_event, require_log
@@ -27,6 +27,8 @@ from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
 from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
+
+_STATE = select(RunRow.state).where(RunRow.run_id == bindparam("run_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ class RunRecords:
     def state(self, run_id: str) -> RunState:
         """Where one run is."""
         with reading(self._engine) as session:
-            return RunState[_row(session, run_id).state]
+            state = session.scalar(_STATE, {"run_id": run_id})
+            return RunState[state or _row(session, run_id).state]
 
     def list(self) -> list[RunRecord]:
         """All runs, newest first."""

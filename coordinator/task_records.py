@@ -6,7 +6,7 @@ result does to its round is in `counting`.
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, case, func, select, update
+from sqlalchemy import Engine, bindparam, case, func, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.counting import count_result
@@ -15,12 +15,12 @@ from coordinator.states import PENDING, TaskState
 from coordinator.tables import PhaseRow, RunRow, TaskRow
 from coordinator.task_rows import (
     PENDING_NAMES,
+    WHOLE_TASKS,
     Task,
     move_task,
     phase_of,
     task_of,
     tell_of_task,
-    whole_tasks,
 )
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate
@@ -29,6 +29,22 @@ from hfmds.wire.events import EventKind
 from hfmds.wire.types import FailureCause, LateReason, RunState, TaskStage
 
 _ALMOST_NEW = 0.9  # of a lease that is not worth a commit
+
+# Made once: to make a statement takes longer than to have it answered.
+_BY_ID = WHOLE_TASKS.where(TaskRow.task_id == bindparam("task_id"))
+_NEXT = (
+    WHOLE_TASKS.where(
+        TaskRow.device_id == bindparam("device_id"),
+        TaskRow.state.in_(PENDING_NAMES),
+        RunRow.state == RunState.RUNNING.name,
+    )
+    # LEASED sorts after ASSIGNED: a device goes on with what it holds.
+    .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
+    .limit(1)
+)
+_NEXT_OF_RUN = _NEXT.where(TaskRow.run_id == bindparam("run_id"))
+_NEXT_ID = _NEXT.with_only_columns(TaskRow.task_id)
+_NEXT_ID_OF_RUN = _NEXT_OF_RUN.with_only_columns(TaskRow.task_id)
 
 _WHY_LATE = {
     LateReason.ACCEPTED: "its result was accepted before",
@@ -55,25 +71,13 @@ class TaskRecords:
         Without a run id, a task of any running run. While the coordinator is drained, none but
         that which it holds.
         """
-        candidates = (
-            whole_tasks()
-            .where(
-                TaskRow.device_id == device_id,
-                TaskRow.state.in_(PENDING_NAMES),
-                RunRow.state == RunState.RUNNING.name,
-            )
-            # LEASED sorts after ASSIGNED: a device goes on with what it holds.
-            .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
-            .limit(1)
-        )
-        if run_id:
-            candidates = candidates.where(TaskRow.run_id == run_id)
+        whose = {"device_id": device_id, "run_id": run_id}
         # Looked for first without the write lock: most check-ins find nothing.
         with reading(self._engine) as session:
-            if session.scalar(candidates.with_only_columns(TaskRow.task_id)) is None:
+            if session.scalar(_NEXT_ID_OF_RUN if run_id else _NEXT_ID, whose) is None:
                 return None
         with transaction(self._engine) as session:
-            found = session.execute(candidates).first()
+            found = session.execute(_NEXT_OF_RUN if run_id else _NEXT, whose).first()
             if found is None:
                 return None
             row, phase, nonce = found
@@ -214,7 +218,7 @@ def _own_task(session: Session, device_id: str, task_id: str) -> TaskRow:
 def _own_whole_task(
     session: Session, device_id: str, task_id: str
 ) -> tuple[TaskRow, PhaseRow, str]:
-    found = session.execute(whole_tasks().where(TaskRow.task_id == task_id)).first()
+    found = session.execute(_BY_ID, {"task_id": task_id}).first()
     if found is None:
         raise _missing(task_id)
     row, phase, nonce = found

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import cast
 
-from sqlalchemy import ColumnElement, Select, select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
@@ -19,6 +19,18 @@ from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason, TaskStage
 
 PENDING_NAMES = tuple(state.name for state in PENDING)
+
+WHOLE_TASKS = (
+    select(TaskRow, PhaseRow, RunRow.nonce)
+    .join(
+        PhaseRow,
+        (PhaseRow.run_id == TaskRow.run_id)
+        & (PhaseRow.round_number == TaskRow.round_number)
+        & (PhaseRow.kind == TaskRow.kind),
+    )
+    .join(RunRow, RunRow.run_id == TaskRow.run_id)
+)
+"""Tasks with what `task_of` needs besides: their phase, and the nonce of their run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +85,6 @@ def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
 def pending_of_run(run_id: str) -> tuple[ColumnElement[bool], ...]:
     """A run's tasks whose results are still wanted."""
     return (TaskRow.run_id == run_id, TaskRow.state.in_(PENDING_NAMES))
-
-
-def whole_tasks() -> Select[TaskRow, PhaseRow, str]:
-    """Tasks with what `task_of` needs besides: their phase, and the nonce of their run."""
-    return (
-        select(TaskRow, PhaseRow, RunRow.nonce)
-        .join(
-            PhaseRow,
-            (PhaseRow.run_id == TaskRow.run_id)
-            & (PhaseRow.round_number == TaskRow.round_number)
-            & (PhaseRow.kind == TaskRow.kind),
-        )
-        .join(RunRow, RunRow.run_id == TaskRow.run_id)
-    )
 
 
 def task_of(row: TaskRow, phase: PhaseRow, nonce: str) -> Task:
