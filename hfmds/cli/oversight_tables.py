@@ -70,8 +70,7 @@ def status_table(status: Status, now: datetime) -> Table:
     drain = status.drain
     told = "no"
     if drain.on:
-        since = f", since {ago(drain.since, now)}" if drain.since else ""
-        told = f"yes{since}, by {drain.by}"
+        told = f"yes, by {drain.by}" + (f", {ago(drain.since, now)}" if drain.since else "")
     add_row(table, "drained", told)
     add_row(table, "runs", _counts(status.runs))
     add_row(table, "devices", _counts(status.devices))
