@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfmds.digest import Digest
-from hfmds.errors import InvalidInput
+from hfmds.errors import InvalidInput, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs
 from hfmds.storage.staging import Staging
 from hfmds.wire.types import UploadState
@@ -123,5 +123,12 @@ async def send(
     state = await query()
     if state.complete:
         return 0
-    await upload(state.offset, outgoing(blobs, digest, state.offset))
+    try:
+        await upload(state.offset, outgoing(blobs, digest, state.offset))
+    except WrongState:
+        # Where it stands is not where it stood: another replica of the receiver has answered.
+        state = await query()
+        if state.complete:
+            return 0
+        await upload(state.offset, outgoing(blobs, digest, state.offset))
     return digest.size_bytes

@@ -1,7 +1,14 @@
 import pytest
 
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.address import bound_socket, is_loopback, join_address, split_address
+from hfmds.service.address import (
+    bound_socket,
+    grpc_target,
+    is_loopback,
+    join_address,
+    split_address,
+    split_addresses,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +30,32 @@ def test_host_and_port_survive_a_round_trip(address: str, host: str, port: int) 
 def test_what_is_not_host_and_port_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput, match=r"host:port with a port from 0 to 65535"):
         split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "target"),
+    [
+        ("coordinator:7401", "coordinator:7401"),
+        ("10.0.0.1:7401,10.0.0.2:7402", "ipv4:10.0.0.1:7401,10.0.0.2:7402"),
+        ("[::1]:7401,[::2]:7402", "ipv6:[::1]:7401,[::2]:7402"),
+    ],
+)
+def test_one_or_several_addresses_are_a_target(addresses: str, target: str) -> None:
+    assert grpc_target(addresses) == target
+    assert [join_address(*place) for place in split_addresses(addresses)] == addresses.split(",")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "complaint"),
+    [
+        ("10.0.0.1:7401,", "host:port with a port"),
+        ("10.0.0.1:7401,b:7401", "'b' is a name; give one name"),
+        ("10.0.0.1:7401,[::1]:7401", "all IPv4 or all IPv6"),
+    ],
+)
+def test_several_addresses_must_be_numbers_of_one_kind(addresses: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        split_addresses(addresses)
 
 
 def test_ipv6_without_brackets_is_refused_with_the_remedy() -> None:

@@ -161,6 +161,23 @@ def test_send_sends_nothing_when_the_receiver_has_it() -> None:
     assert receiver.uploads == []
 
 
+class Replicas(Receiver):
+    """Two servers: one is asked how much it holds, and then the other, which holds nothing."""
+
+    async def upload(self, offset: int, chunks: AsyncIterator[bytes]) -> None:
+        held, self._state = self._state.offset, UploadState(0, complete=False)
+        if held:
+            raise WrongState(f"offset {offset} was sent, 0 is next")
+        await super().upload(offset, chunks)
+
+
+def test_send_begins_anew_where_another_replica_answers() -> None:
+    receiver = Replicas(UploadState(7, complete=False))
+    sent = asyncio.run(send(MemoryBlobs(DATA), DIGEST, receiver.query, receiver.upload))
+    assert sent == len(DATA)
+    assert receiver.uploads == [(0, DATA)]
+
+
 # --- at the server ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,80 @@
+"""Of several coordinators on one PostgreSQL one leads; who led before can do nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, select, update
+
+from coordinator.leadership import Deposed, LeaseRecords, Term
+from coordinator.round_records import RoundRecords
+from coordinator.run_records import RunRecords
+from coordinator.tables import LeadershipRow, RoundRow, create_tables
+from hfmds.storage.database import opened_database, reading, transaction
+from tests.coordinator.workbench import make_spec
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[Engine]:
+    with opened_database(postgres_url) as engine:
+        create_tables(engine)
+        yield engine
+
+
+def lease(engine: Engine, holder: str) -> LeaseRecords:
+    return LeaseRecords(engine, holder, lease_seconds=3600.0)
+
+
+def let_it_run_out(engine: Engine) -> None:
+    with transaction(engine) as session:
+        session.execute(update(LeadershipRow).values(expires_at=1.0))
+
+
+def test_the_lease_is_one_coordinators_until_it_runs_out(engine: Engine) -> None:
+    one, other = lease(engine, "one"), lease(engine, "other")
+    assert one.take() == (1, 3600.0)
+    epoch, seconds = other.take()
+    assert epoch == 0
+    assert 3500.0 < seconds <= 3600.0
+    let_it_run_out(engine)
+    assert other.take()[0] == 2
+
+
+def test_a_lease_is_renewed_as_long_as_nobody_else_has_taken_it(engine: Engine) -> None:
+    one, other = lease(engine, "one"), lease(engine, "other")
+    one.take()
+    let_it_run_out(engine)
+    assert one.renew(1)
+    assert other.take()[0] == 0
+    let_it_run_out(engine)
+    other.take()
+    assert not one.renew(1)
+
+
+def test_a_released_lease_is_free_at_once(engine: Engine) -> None:
+    one, other = lease(engine, "one"), lease(engine, "other")
+    one.take()
+    one.release(1)
+    assert other.take()[0] == 2
+    one.release(1)  # not its own any more
+    assert one.take()[0] == 0
+
+
+def test_a_term_that_is_over_neither_writes_nor_reads(engine: Engine) -> None:
+    RunRecords(engine).create("run", make_spec(), now=1.0)
+    first = Term(engine, lease(engine, "one").take()[0])
+    RoundRecords(first.engine).begin("run", 1, now=1.0)
+    let_it_run_out(engine)
+    RoundRecords(first.engine).begin("run", 2, now=1.0)  # late, but nobody else leads
+    second = Term(engine, lease(engine, "other").take()[0])
+    with pytest.raises(Deposed):
+        RoundRecords(first.engine).begin("run", 3, now=1.0)
+    with pytest.raises(Deposed):
+        RunRecords(first.engine).state("run")
+    RoundRecords(second.engine).begin("run", 4, now=1.0)
+    second.over = True
+    with pytest.raises(Deposed):
+        RoundRecords(second.engine).begin("run", 5, now=1.0)
+    with reading(engine) as session:
+        assert set(session.scalars(select(RoundRow.number))) == {1, 2, 4}
