@@ -87,8 +87,9 @@ class LiveTable:
             curves=not self._console.options.ascii_only,
         )
         away = {f"{followed.away} (trying again)" for followed in self._runs if followed.away}
-        paused = (f.run for f in self._runs if f.run.state is RunState.PAUSED)
-        notes = [*(f"run {run.run_id}: {state_line(run)}" for run in paused), *sorted(away)]
+        runs = (followed.run for followed in self._runs)
+        told = [run for run in runs if run.state is RunState.PAUSED or run.state_reason]
+        notes = [*(f"run {run.run_id}: {state_line(run)}" for run in told), *sorted(away)]
         return Group(
             table,
             *(Text(line, style="dim") for line in map(_outlook, self._runs) if line),

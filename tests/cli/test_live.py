@@ -79,6 +79,16 @@ def test_a_terminal_shows_why_a_run_is_paused_and_how_to_go_on() -> None:
     assert "hfmds run resume run-1" in text
 
 
+def test_a_terminal_shows_why_a_run_stopped_early() -> None:
+    console = terminal()
+    reason = "stopped early: no better"
+    with display_for(
+        console, [FollowedRun("x", a_run(state=RunState.COMPLETED, state_reason=reason))]
+    ):
+        pass
+    assert "run run-1: completed: stopped early: no better" in written(console)
+
+
 def test_a_terminal_gets_a_table_with_curves() -> None:
     console = terminal()
     runs = [a_followed_run("FedAvg", [0.1, 0.2]), a_followed_run("HFMDS", [0.0, 1.0], pool=True)]

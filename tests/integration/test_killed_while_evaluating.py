@@ -1,0 +1,136 @@
+"""Killed around any commit of an evaluation, a run measures, stops and keeps the same models.
+
+What a device measures here is drawn from its task's seed, so a model that is measured twice, by
+others or not at all shows in the numbers, and in when the run stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from hfmds.algorithm.recipes import Normalisation, Recipe
+from hfmds.algorithm.types import Traffic
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.types import (
+    EarlyStop,
+    EvaluationByDevices,
+    Retention,
+    Round,
+    RoundPolicy,
+    Run,
+    RunSpec,
+    RunState,
+)
+from tests.integration.crash_points import CrashPoint, Journal, Moment
+from tests.integration.scripted_devices import MODEL, ScriptedDevice, patience, peer
+from tests.integration.story import PATIENCE_SECONDS, SECONDS
+from tests.integration.supervision import Launcher, servers
+
+pytestmark = pytest.mark.integration
+
+TRANSITIONS = (
+    "RoundRecords.enter",
+    "PhaseRecords.open",
+    "PhaseRecords.close",
+    "RunRecords.complete_round",
+)
+"""What the run's driver commits: so many times in every telling."""
+
+_ATTEMPTS = 5  # a commit may be made together with a device's, and then has the name of that
+
+_SPEC = RunSpec(
+    Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=9, seed=11),
+    RoundPolicy(
+        minimum_devices=2,
+        lease_seconds=PATIENCE_SECONDS,
+        evaluation=EvaluationByDevices(devices=2),
+        early_stop=EarlyStop(patience_rounds=2),
+        retention=Retention(keep_last=1),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a run came to, and what the coordinator did until it was killed."""
+
+    state: RunState
+    reason: str
+    best_round: int
+    rounds: tuple[Round, ...]
+    journal: Journal
+
+    @property
+    def outcome(self) -> tuple[object, ...]:
+        """All that must not depend on when the coordinator was killed."""
+        return self.state, self.reason, self.best_round, self.rounds
+
+
+def tell(launcher: Launcher, folder: Path, points: Mapping[str, CrashPoint]) -> Told:
+    folder.mkdir(exist_ok=True)
+
+    async def told() -> Told:
+        away = str(PATIENCE_SECONDS)
+        async with (
+            asyncio.timeout(SECONDS),
+            servers(launcher, folder, points, device_away_seconds=away) as (coordinator, store),
+            AsyncExitStack() as stack,
+        ):
+            admin = AdminClient(peer("coordinator", coordinator.address))
+            stack.push_async_callback(admin.close)
+            persist = patience("coordinator").call
+            await persist(admin.create_run, _SPEC, "run")
+            for device_id in "ab":
+                device = ScriptedDevice(device_id, folder, coordinator.address, store.address)
+                await stack.enter_async_context(device.working())
+            run: Run = await persist(admin.get_run, "run")
+            while run.state is RunState.RUNNING:
+                await asyncio.sleep(0.03)
+                run = await persist(admin.get_run, "run")
+            # How long it took and what devices fetched again may well differ.
+            rounds = tuple(
+                replace(done, duration_seconds=0.0, traffic=Traffic())
+                for done in await persist(admin.list_rounds, "run")
+            )
+            journal = coordinator.journal
+            return Told(run.state, run.state_reason, run.best_round, rounds, journal)
+
+    return asyncio.run(told())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    with closing(Launcher()) as launcher:
+        yield tell(launcher, tmp_path_factory.mktemp("undisturbed"), {})
+
+
+def test_the_run_stops_early_and_keeps_the_best_and_the_last(undisturbed: Told) -> None:
+    assert undisturbed.state is RunState.COMPLETED
+    assert undisturbed.reason.startswith("stopped early")
+    last = len(undisturbed.rounds)
+    assert last == undisturbed.best_round + 2 < _SPEC.recipe.rounds
+    kept = [done.number for done in undisturbed.rounds if not done.model_dropped]
+    assert kept == [undisturbed.best_round, last]
+    devices = [d.device_evaluation and d.device_evaluation.devices for d in undisturbed.rounds]
+    assert devices == [2] * last
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("transition", TRANSITIONS)
+def test_killed_at_the_last_of_these_commits_the_run_ends_the_same(
+    launcher: Launcher, undisturbed: Told, tmp_path: Path, transition: str, moment: Moment
+) -> None:
+    # The last of each is that of the last round's evaluation.
+    point = CrashPoint(transition, undisturbed.journal.done.count(transition), moment)
+    for attempt in range(_ATTEMPTS):
+        told = tell(launcher, tmp_path / str(attempt), {"coordinator": point})
+        assert told.outcome == undisturbed.outcome, point
+        if told.journal.killed:
+            return
+    pytest.fail(f"{point} was not reached")
