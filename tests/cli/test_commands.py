@@ -259,7 +259,8 @@ def test_help_of_every_command_needs_no_torch() -> None:
         ["run", "watch"], ["run", "pause"], ["run", "resume"], ["run", "cancel"], ["model"],
         ["model", "list"], ["model", "export"],
         ["devices"], ["snapshots"], ["snapshots", "list"], ["snapshots", "show"],
-        ["snapshots", "export"],
+        ["snapshots", "export"], ["run", "delete"], ["run", "funnel"], ["status"], ["drain"],
+        ["audit"], ["audit", "show"], ["audit", "verify"],
     ]  # fmt: skip
     script = f"""
 import sys
