@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from sqlalchemy import Connection, Double, Engine, cast, func, select, update
@@ -23,7 +24,12 @@ from coordinator.metrics import Metrics
 from coordinator.switchboard import Switchboard, Topic
 from coordinator.tables import LeadershipRow
 from hfmds.errors import HfmdsError
-from hfmds.storage.database import fenced, passing_errors_are_unavailable, transaction
+from hfmds.storage.database import (
+    fenced,
+    passing_errors_are_unavailable,
+    reading,
+    transaction,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,22 +56,41 @@ class Term:
             raise Deposed(f"leadership {self.epoch} is over")
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of trying to take the lease."""
+
+    epoch: int  # of the new term; 0: another one has the lease
+    seconds: float  # for how long it is held, by us or by the other
+    since: float  # by our clock, and no later than the database began to count
+
+
 class LeaseRecords:
     """The lease in the database."""
 
-    def __init__(self, engine: Engine, holder: str, lease_seconds: float) -> None:
+    def __init__(
+        self, engine: Engine, holder: str, lease_seconds: float, clock: Callable[[], float]
+    ) -> None:
         self._engine = engine
         self._holder = holder
         self._lease_seconds = lease_seconds
+        self._clock = clock
         self._renewing: Connection | None = None  # kept, so that renewing does not wait for one
 
-    def take(self) -> tuple[int, float]:
-        """The epoch of a new term, if the lease was free; else 0, and for how long it is not."""
+    def take(self) -> Attempt:
+        """Begin a new term, if the lease is free or was ours."""
+        since = self._clock()
+        with reading(self._engine) as session:  # who stands by should not wait for turns
+            seconds = self._others_seconds(session)
+        if seconds > 0:
+            return Attempt(0, seconds, since)
         with transaction(self._engine) as session:
+            since = self._clock()  # the turn may have been long in coming
+            seconds = self._others_seconds(session)
+            if seconds > 0:
+                return Attempt(0, seconds, since)
             now = session.scalar(select(_NOW)) or 0.0
             row = session.get(LeadershipRow, _NAME)
-            if row is not None and row.expires_at > now:
-                return 0, row.expires_at - now
             epoch = row.epoch + 1 if row else 1
             session.merge(
                 LeadershipRow(
@@ -75,7 +100,14 @@ class LeaseRecords:
                     expires_at=now + self._lease_seconds,
                 )
             )
-            return epoch, self._lease_seconds
+            return Attempt(epoch, self._lease_seconds, since)
+
+    def _others_seconds(self, session: Session) -> float:
+        """For how long another one has the lease."""
+        row = session.get(LeadershipRow, _NAME)
+        if row is None or row.holder == self._holder:
+            return 0.0
+        return row.expires_at - (session.scalar(select(_NOW)) or 0.0)
 
     def renew(self, epoch: int) -> bool:
         """Keep the lease; false if another term has begun.
@@ -131,7 +163,7 @@ class Leadership:
     ) -> None:
         self._engine = engine
         self._replica = replica
-        self._lease = LeaseRecords(engine, replica, lease_seconds)
+        self._lease = LeaseRecords(engine, replica, lease_seconds, clock)
         self._lease_seconds = lease_seconds
         self._leader = leader
         self._switchboard = switchboard
@@ -204,13 +236,15 @@ class Leadership:
     def _ask(self) -> None:
         asked_at, term = self._clock(), self._term
         if term is None:
-            epoch, seconds = self._lease.take()
-            if not epoch:
+            attempt = self._lease.take()
+            asked_at = attempt.since
+            if not attempt.epoch:
                 with self._changed:
-                    self._look_at = min(self._look_at, asked_at + seconds)
+                    self._look_at = min(self._look_at, asked_at + attempt.seconds)
                 return
-            term = Term(self._engine, epoch)
-            log.info("this coordinator leads", extra={"replica": self._replica, "epoch": epoch})
+            term = Term(self._engine, attempt.epoch)
+            who = {"replica": self._replica, "epoch": term.epoch}
+            log.info("this coordinator leads", extra=who)
             self._metrics.leads(True)
         elif not self._lease.renew(term.epoch):
             self._step_down(term, "another coordinator leads")

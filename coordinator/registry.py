@@ -206,7 +206,7 @@ class Registry:
 
     # --- with other coordinators ----------------------------------------------------------------
 
-    def untold(self) -> list[Sighting]:
+    def untold(self) -> Sequence[Sighting]:
         """What the others should know of the devices seen here, and do not."""
         now = self._clock()
         with self._lock:

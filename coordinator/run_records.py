@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -133,7 +134,7 @@ class RunRecords:
             newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id)
             return [_record(session, row) for row in session.scalars(newest_first)]
 
-    def active(self) -> list[RunRecord]:
+    def active(self) -> Sequence[RunRecord]:
         """Those that have not ended, oldest first."""
         not_ended = [state.name for state in RunState if not state.ended]
         oldest_first = select(RunRow).order_by(RunRow.created_at, RunRow.run_id)

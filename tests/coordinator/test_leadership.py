@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, select, update
 
-from coordinator.leadership import Deposed, LeaseRecords, Term
+from coordinator.leadership import Attempt, Deposed, LeaseRecords, Term
 from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.tables import LeadershipRow, RoundRow, create_tables
@@ -23,7 +23,7 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 
 
 def lease(engine: Engine, holder: str) -> LeaseRecords:
-    return LeaseRecords(engine, holder, lease_seconds=3600.0)
+    return LeaseRecords(engine, holder, 3600.0, clock=lambda: 5.0)
 
 
 def let_it_run_out(engine: Engine) -> None:
@@ -33,12 +33,12 @@ def let_it_run_out(engine: Engine) -> None:
 
 def test_the_lease_is_one_coordinators_until_it_runs_out(engine: Engine) -> None:
     one, other = lease(engine, "one"), lease(engine, "other")
-    assert one.take() == (1, 3600.0)
-    epoch, seconds = other.take()
-    assert epoch == 0
-    assert 3500.0 < seconds <= 3600.0
+    assert one.take() == Attempt(1, 3600.0, 5.0)
+    refused = other.take()
+    assert refused.epoch == 0
+    assert 3500.0 < refused.seconds <= 3600.0
     let_it_run_out(engine)
-    assert other.take()[0] == 2
+    assert other.take().epoch == 2
 
 
 def test_a_lease_is_renewed_as_long_as_nobody_else_has_taken_it(engine: Engine) -> None:
@@ -46,9 +46,15 @@ def test_a_lease_is_renewed_as_long_as_nobody_else_has_taken_it(engine: Engine) 
     one.take()
     let_it_run_out(engine)
     assert one.renew(1)
-    assert other.take()[0] == 0
+    assert other.take().epoch == 0
     let_it_run_out(engine)
     other.take()
+    assert not one.renew(1)
+
+
+def test_a_new_term_begins_at_once_where_the_last_one_was_ones_own(engine: Engine) -> None:
+    one = lease(engine, "one")
+    assert [one.take().epoch, one.take().epoch] == [1, 2]
     assert not one.renew(1)
 
 
@@ -56,18 +62,18 @@ def test_a_released_lease_is_free_at_once(engine: Engine) -> None:
     one, other = lease(engine, "one"), lease(engine, "other")
     one.take()
     one.release(1)
-    assert other.take()[0] == 2
+    assert other.take().epoch == 2
     one.release(1)  # not its own any more
-    assert one.take()[0] == 0
+    assert one.take().epoch == 0
 
 
 def test_a_term_that_is_over_neither_writes_nor_reads(engine: Engine) -> None:
     RunRecords(engine).create("run", make_spec(), now=1.0)
-    first = Term(engine, lease(engine, "one").take()[0])
+    first = Term(engine, lease(engine, "one").take().epoch)
     RoundRecords(first.engine).begin("run", 1, now=1.0)
     let_it_run_out(engine)
     RoundRecords(first.engine).begin("run", 2, now=1.0)  # late, but nobody else leads
-    second = Term(engine, lease(engine, "other").take()[0])
+    second = Term(engine, lease(engine, "other").take().epoch)
     with pytest.raises(Deposed):
         RoundRecords(first.engine).begin("run", 3, now=1.0)
     with pytest.raises(Deposed):
