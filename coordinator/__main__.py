@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -41,6 +42,8 @@ from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
 from hfmds.wire.store_client import StoreClient
 
+_STORAGE_THREADS = 12  # fewer than the database's connections
+
 
 async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; ready once storage is open and the runs are going on."""
@@ -58,6 +61,8 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
     ):
         loop = asyncio.get_running_loop()
+        # Who waits for a commit holds a thread: of as many as there are cores, none would be left.
+        loop.set_default_executor(ThreadPoolExecutor(_STORAGE_THREADS, "storage"))
         engine = await asyncio.to_thread(open_tables, settings)
         # SQLite's file is one process's: there it is alone, and leads.
         replica = Replica(engine) if engine.dialect.name == "postgresql" else None

@@ -36,6 +36,9 @@ _lines: WeakKeyDictionary[Engine, _Line] = WeakKeyDictionary()
 
 _MOST_TOGETHER = 64  # transactions that are committed as one
 
+# Connections are kept: one beyond the pool's size would be made anew each time.
+_POOL = {"pool_size": 15, "max_overflow": 0}
+
 # Execution options of our own.
 _READ_ONLY = "hfmds_read_only"
 _BUSY_TIMEOUT = "hfmds_busy_timeout_seconds"
@@ -260,7 +263,7 @@ def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(f"{_SETTING} names no file; use sqlite:///file")
     make_data_folder(Path(url.database).absolute().parent, setting=_SETTING)
-    engine = create_engine(url, connect_args={"timeout": busy_timeout_seconds})
+    engine = create_engine(url, connect_args={"timeout": busy_timeout_seconds}, **_POOL)
     _lines[engine] = _Line()
 
     @event.listens_for(engine, "connect")
@@ -272,8 +275,11 @@ def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        read_only = connection.get_execution_options().get(_READ_ONLY)
-        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        if connection.get_execution_options().get(_READ_ONLY):
+            # Waits for nothing, so it cannot fail, and need not be done in SQLAlchemy's long way.
+            connection.connection.cursor().execute("BEGIN")
+        else:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     try:
         with passing_errors_are_unavailable(engine), engine.begin() as connection:
@@ -295,6 +301,7 @@ def _open_postgresql(url: URL, busy_timeout_seconds: float) -> Engine:
         engine = create_engine(
             url.set(query={**_POSTGRESQL_DEFAULTS, **url.query}),
             pool_pre_ping=True,
+            **_POOL,
             execution_options={_BUSY_TIMEOUT: busy_timeout_seconds},
         )
     except ModuleNotFoundError as error:
