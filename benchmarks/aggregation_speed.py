@@ -41,7 +41,7 @@ _FLOAT32_BYTES = 4
 
 def ours(paths: Sequence[Path], weights: Weights) -> None:
     """The server's step of a round."""
-    updates = (
+    updates = tuple(
         Update(path.name, StoredWeights(path, path.name), 100, 0.0, Traffic()) for path in paths
     )
     method_of(RECIPE).aggregate(1, weights, updates)
