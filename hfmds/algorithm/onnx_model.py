@@ -31,18 +31,19 @@ _TOLERANCE = 1e-4  # of the largest logit: the engines add up in another order
 class _FromPixels(nn.Module):
     """A classifier with its normalisation in front."""
 
-    mean: Tensor
-    std: Tensor
+    # Named as no operator is: the exporter would call both by the same name.
+    pixel_mean: Tensor
+    pixel_std: Tensor
 
     def __init__(self, classifier: nn.Module, normalisation: Normalisation) -> None:
         super().__init__()
         self.classifier = classifier
         for name in ("mean", "std"):
             values = torch.tensor(getattr(normalisation, name)).reshape(1, -1, 1, 1)
-            self.register_buffer(name, values)
+            self.register_buffer(f"pixel_{name}", values)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        logits: Tensor = self.classifier((pixels - self.mean) / self.std)
+        logits: Tensor = self.classifier((pixels - self.pixel_mean) / self.pixel_std)
         return logits
 
 
@@ -53,16 +54,15 @@ def save_onnx(recipe: Recipe, weights: Weights, path: Path, origin: str) -> None
     """
     model = _FromPixels(model_with(recipe.model, weights), recipe.normalisation).eval()
     shape = recipe.model.image_shape
-    _quietly_export(model, torch.zeros(2, *shape), path)
-    _describe(recipe, path, origin)
     random = np.random.default_rng(0)
-    for batch in _CHECKED_BATCHES:
-        pixels = random.random((batch, *shape), np.float32)
-        try:
-            _require_equal(model, pixels, path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+    try:
+        _quietly_export(model, torch.zeros(2, *shape), path)
+        _describe(recipe, path, origin)
+        for batch in _CHECKED_BATCHES:
+            _require_equal(model, random.random((batch, *shape), np.float32), path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _quietly_export(model: nn.Module, example: Tensor, path: Path) -> None:
@@ -103,7 +103,12 @@ def _describe(recipe: Recipe, path: Path, origin: str) -> None:
     }
     graph = onnx.load(path)
     onnx.helper.set_model_props(graph, told)
-    onnx.checker.check_model(graph)
+    try:
+        onnx.checker.check_model(graph)
+    except onnx.checker.ValidationError as error:
+        raise CorruptData(
+            f"{recipe.model.architecture} cannot be exported to ONNX: {error}"
+        ) from error
     onnx.save(graph, path)
 
 

@@ -11,19 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from hfmds.algorithm import onnx_model
-from hfmds.algorithm.models import model_with
+from hfmds.algorithm.models import initial_weights, model_with
 from hfmds.algorithm.onnx_model import save_onnx
 from hfmds.algorithm.pixels import normalise
 from hfmds.errors import CorruptData
-from tests.algorithm.examples import RECIPE, images, weights
+from tests.algorithm.examples import RECIPE, images
+from tests.algorithm.examples import weights as some_weights
 
 
-def test_the_file_takes_pixels_and_says_what_its_classes_are(tmp_path: Path):
+@pytest.mark.parametrize("architecture", ["paper-cnn", "resnet-gn"])
+def test_the_file_takes_pixels_and_says_what_its_classes_are(tmp_path: Path, architecture: str):
     path = tmp_path / "model.onnx"
     names = tuple(f"class {n}" for n in range(RECIPE.model.classes))
-    save_onnx(replace(RECIPE, class_names=names), weights(), path, "run x")
+    model = replace(RECIPE.model, architecture=architecture)
+    weights = initial_weights(model, seed=1)
+    save_onnx(replace(RECIPE, model=model, class_names=names), weights, path, "run x")
     some = images(7, seed=3)
-    expected = model_with(RECIPE.model, weights())(
+    expected = model_with(model, weights)(
         torch.from_numpy(normalise(some.pixels, RECIPE.normalisation))
     )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -53,5 +57,5 @@ def test_a_file_that_computes_something_else_is_not_kept(
     )
     path = tmp_path / "model.onnx"
     with pytest.raises(CorruptData, match="away from those of torch"):
-        save_onnx(RECIPE, weights(), path, "run x")
+        save_onnx(RECIPE, some_weights(), path, "run x")
     assert not path.exists()

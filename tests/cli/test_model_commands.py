@@ -90,6 +90,7 @@ def test_a_model_that_is_not_there(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.integration  # it loads torch and the exporter
 def test_export_as_onnx(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) -> None:
     target = tmp_path / "model.onnx"
     assert main(["model", "export", "run-1", "--format", "onnx", "-o", str(target)]) == 0

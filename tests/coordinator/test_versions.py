@@ -159,6 +159,7 @@ def test_an_evaluation_goes_on_after_a_restart(tmp_path: Path) -> None:
 # --- the best, and the end ----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_the_best_round_is_the_first_of_equals(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
@@ -171,6 +172,7 @@ def test_the_best_round_is_the_first_of_equals(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_a_run_that_learns_no_more_is_completed_early_with_the_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
@@ -204,6 +206,7 @@ def test_stopping_early_needs_something_to_measure_by(tmp_path: Path) -> None:
 # --- keeping and dropping -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_the_last_the_best_and_every_so_many_models_are_kept_and_the_others_go(
     tmp_path: Path,
 ) -> None:
@@ -241,6 +244,7 @@ def test_a_model_that_was_made_again_is_not_dropped_with_the_first(tmp_path: Pat
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_what_a_slow_device_began_at_stays_until_its_result_has_counted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
