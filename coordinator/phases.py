@@ -94,7 +94,7 @@ class PhaseConductor:
             self._phases.close(phase.key, reason, now)
             return True
         if self._is_stuck(phase, patient):
-            self._extend_or_pause(phase)
+            self._extend_or_pause(phase, patient)
         return False
 
     def _reason_to_close(
@@ -155,10 +155,11 @@ class PhaseConductor:
             self._announce_to(devices)
         return bool(devices)
 
-    def _extend_or_pause(self, phase: PhaseRecord) -> None:
+    def _extend_or_pause(self, phase: PhaseRecord, patient: bool) -> None:
         fresh = self._replacements(phase, self._missing(phase))
         if phase.failed and not fresh and not phase.pending:
-            self._control.pause(self._complaint(phase))
+            if not patient:  # else who could take their places may be on the way back
+                self._control.pause(self._complaint(phase))
             return
         self._phases.extend(phase.key, fresh, self._clock())
         log.info("phase extended", extra={"kind": phase.key.kind, "more": len(fresh)})
