@@ -4,6 +4,7 @@
 `postgres_server` or `s3_server`) must start it again.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import pytest
 from tests.servers.databases import use_database
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
+
+# Servers are started from tests that have channels open: gRPC would put itself in order in the
+# child before that becomes the server, and now and then it crashes there.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 @pytest.fixture(scope="session")
