@@ -101,6 +101,23 @@ with transaction(engine) as session:
 """
 
 
+ADD_FOR_EVER = """
+import sys, threading
+from sqlalchemy import text
+from hfmds.storage.database import open_database, transaction
+engine = open_database(sys.argv[1])
+def add_for_ever(number):
+    while True:
+        with transaction(engine) as session:
+            session.execute(text(f"INSERT INTO runs (id, n) VALUES ({number}, 0)"))
+        sys.stdout.write(f"{number}\\n")
+        sys.stdout.flush()
+        number += 8
+for number in range(8):
+    threading.Thread(target=add_for_ever, args=(number,)).start()
+"""
+
+
 class DatabaseSuite:
     """The contract of `hfmds.storage.database`, test by test."""
 
@@ -169,6 +186,20 @@ class DatabaseSuite:
         assert sorted(refused) == [3, 5]
         with reading(engine) as session:
             assert numbers(session) == [1, 2, 4, 6, 7, 8]
+
+    def test_a_process_killed_while_many_write_keeps_all_it_acknowledged(
+        self, engine: Engine, url: str
+    ) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ADD_FOR_EVER, url], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(100)]
+        process.kill()
+        lines += process.communicate(timeout=30)[0].splitlines(keepends=True)
+        acknowledged = {int(line) for line in lines if line.endswith("\n")}
+        with reading(engine) as session:
+            assert acknowledged <= set(session.scalars(select(runs.c.id)))
 
     def test_foreign_keys_are_enforced(self, engine: Engine) -> None:
         with pytest.raises(IntegrityError), transaction(engine) as session:
