@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
 from coordinator.tables import PhaseRow, RoundRow, RunRow, TaskRow
-from hfmds.errors import NotFound, WrongState
+from hfmds.errors import InvalidInput, NotFound, WrongState
 from hfmds.storage.database import opened_database, reading
 from hfmds.wire.events import flaw
+from hfmds.wire.tensors import encode_weights
 from hfmds.wire.types import RunState
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench
 from tests.servers.databases import database_of
@@ -96,6 +98,23 @@ def test_the_id_of_a_deleted_run_names_the_next_one_and_both_logs_can_be_read(
             assert again == first
             assert list(old[: len(before)]) == list(before)
             assert old[-1].kind == "run-deleted"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_remembered_of_a_deleted_run_is_not_said_of_the_next_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await complete(bench)
+            await asyncio.to_thread(bench.runs.delete, "run")
+            spec = make_spec(seed=1)
+            spec = replace(spec, recipe=replace(spec.recipe, compression="fp16"))
+            await bench.create(spec)
+            assignment = await bench.check_in("a")
+            assert assignment.recipe == spec.recipe
+            update = encode_weights(bench.weights(assignment))
+            with pytest.raises(InvalidInput, match="it must be F16"):
+                await bench.submit("a", assignment, await bench.upload("a", assignment, update))
 
     asyncio.run(scenario())
 
