@@ -21,6 +21,7 @@ from typing import Any
 
 import edge_client.__main__
 from coordinator.__main__ import main as coordinator
+from hfmds.storage import database
 from synthesis_store.__main__ import main as synthesis_store
 from tests.integration.crash_points import CrashPoint, Watch, watch_commits, watch_steps
 from tests.integration.scripted_devices import STEPS, ScriptedEngine
@@ -76,6 +77,8 @@ def _become(order: dict[str, Any]) -> None:
         sys.argv = [order["program"]]
         point = CrashPoint(**order["point"]) if order["point"] else None
         watch = Watch(Path(order["journal"]), point)
+        # Each transaction by itself, so that there is a point between any two of them.
+        database._MOST_TOGETHER = 1
         watch_commits(watch)
         watch_steps(watch, STEPS)
         PROGRAMS[order["program"]]()
