@@ -23,6 +23,8 @@ from hfmds.algorithm.recipes import (
 )
 from hfmds.algorithm.types import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import digest_of
+from hfmds.wire.events import make_event, origin
+from hfmds.wire.oversight import Drain, Funnel, Status
 from hfmds.wire.types import (
     Assignment,
     Asynchronous,
@@ -52,6 +54,7 @@ from hfmds.wire.types import (
     Staleness,
     SynthesiseWork,
     SynthesisReport,
+    TaskStage,
     TrainWork,
     UpdateReport,
 )
@@ -238,7 +241,28 @@ DEVICE = Device(
     failed_tasks=1,
     task_id="task-1",
     last_failure="images are too small",
+    stage=TaskStage.COMPUTED,
 )
+
+DRAIN = Drain(on=True, since=MOMENT, by="127.0.0.1")
+STATUS = Status(DRAIN, runs={"running": 1}, devices={"working": 2}, tasks={"taken": 3})
+FUNNEL = Funnel(
+    "train",
+    here=12,
+    eligible=11,
+    assigned=10,
+    taken=9,
+    downloaded=8,
+    computed=7,
+    uploaded=6,
+    accepted=5,
+    pending=1,
+    unneeded=2,
+    late={"deadline": 1},
+    failed={"no-memory": 2},
+    refused={"not finite": 3},
+)
+EVENT = make_event("run-1.0a1b", 3, 1_770_000_000_000_001, "run-paused", "{}", origin("run-1.0a1b"))
 
 POOL_SPEC = PoolSpec(
     run_id="run-1",

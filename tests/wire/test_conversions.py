@@ -16,7 +16,7 @@ from hfmds.algorithm.recipes import Sampling
 from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, synthesis_store_pb2
-from hfmds.wire import assignments, messages, runs, snapshots
+from hfmds.wire import assignments, events, messages, oversight, runs, snapshots
 from hfmds.wire.types import RoundPolicy, RunState, TrainWork, require_id
 from tests.wire import examples
 
@@ -86,6 +86,14 @@ PAIRS: dict[str, Pair] = {
     "round": (examples.ROUND, runs.round_message, runs.round_from),
     "run": (examples.RUN, runs.run_message, runs.run_from),
     "device": (examples.DEVICE, runs.device_message, runs.device_from),
+    "drain": (examples.DRAIN, oversight.drain_message, oversight.drain_from),
+    "status": (examples.STATUS, oversight.status_message, oversight.status_from),
+    "funnel": (examples.FUNNEL, oversight.funnel_message, oversight.funnel_from),
+    "event": (
+        examples.EVENT,
+        events.event_message,
+        partial(events.event_from, examples.EVENT.run_uid),
+    ),
     "timestamp": (examples.MOMENT, runs.timestamp_message, runs.timestamp_from),
     "pool spec": (examples.POOL_SPEC, snapshots.pool_spec_message, snapshots.pool_spec_from),
     "contribution": (
