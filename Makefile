@@ -15,7 +15,7 @@ demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and
 test: lint  ## everything that must pass: style, types, contracts, all tests
 	$(BIN)/python -m pytest
 
-test-fast: lint  ## the same without the tests that start programs
+test-fast: lint  ## the same without the tests that start programs or servers
 	$(BIN)/python -m pytest -m "not integration"
 
 lint: $(READY)

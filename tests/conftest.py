@@ -19,6 +19,17 @@ from tests.servers.s3 import S3Server
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a real server is slower, and marked so."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        chosen = getattr(item, "callspec", None)
+        asks = {"postgres_server", "s3_server"}.intersection(fixtures)
+        if asks or (chosen and chosen.params.get("database_url") == "postgresql"):
+            item.add_marker("integration")
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     server = PostgresServer()
