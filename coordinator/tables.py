@@ -6,7 +6,7 @@ rounds are kept as the bytes of their contract messages (`hfmds.wire.records`).
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Engine, ForeignKey, Index, LargeBinary, String
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 _ID = String(128)
@@ -176,8 +176,3 @@ class LeadershipRow(Base):
     holder: Mapped[str] = mapped_column(_ID)  # a replica
     epoch: Mapped[int] = mapped_column(BigInteger)  # grows whenever the leader changes
     expires_at: Mapped[float]  # by the database's clock
-
-
-def create_tables(engine: Engine) -> None:
-    """Make what is missing of the schema."""
-    Base.metadata.create_all(engine)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from coordinator.events import EventRecords
 from coordinator.phase_records import PhasePlan
 from coordinator.states import RoundState
-from coordinator.tables import create_tables
+from coordinator.tables import Base
 from coordinator.task_rows import PhaseKey
 from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput, NotFound, TooLate, WrongState
@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def log_in(folder: Path, run: str = "run") -> tuple[str, list[Event]]:
     with opened_database(database_of(folder)) as engine:
-        create_tables(engine)
+        Base.metadata.create_all(engine)
         records = EventRecords(engine)
         run_uid = records.log_of(run)
         return run_uid, records.events(run_uid, 0, 1000)
@@ -173,7 +173,7 @@ def test_a_restart_goes_on_with_the_chain(tmp_path: Path) -> None:
 
 def test_a_log_that_never_was(tmp_path: Path) -> None:
     with opened_database(database_of(tmp_path)) as engine:
-        create_tables(engine)
+        Base.metadata.create_all(engine)
         with pytest.raises(NotFound, match="no log of a run 'none'"):
             EventRecords(engine).log_of("none")
 

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, select, update
 from coordinator.leadership import Attempt, Deposed, LeaseRecords, Term
 from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
-from coordinator.tables import LeadershipRow, RoundRow, create_tables
+from coordinator.tables import Base, LeadershipRow, RoundRow
 from hfmds.storage.database import opened_database, reading, transaction
 from tests.coordinator.workbench import make_spec
 
@@ -18,7 +18,7 @@ from tests.coordinator.workbench import make_spec
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
     with opened_database(postgres_url) as engine:
-        create_tables(engine)
+        Base.metadata.create_all(engine)
         yield engine
 
 

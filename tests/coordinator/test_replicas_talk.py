@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from coordinator.presence import Presence
 from coordinator.registry import Registry
 from coordinator.switchboard import SharedSwitchboard, Switchboard, Topic
-from coordinator.tables import create_tables
+from coordinator.tables import Base
 from coordinator.task_records import TaskRecords
 from hfmds.storage.database import opened_database
 from tests.coordinator.workbench import PROFILE
@@ -24,7 +24,7 @@ WAIT_SECONDS = 30.0
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
     with opened_database(postgres_url) as engine:
-        create_tables(engine)
+        Base.metadata.create_all(engine)
         yield engine
 
 

@@ -20,7 +20,7 @@ from coordinator.states import (
     TaskState,
     require_transition,
 )
-from coordinator.tables import create_tables
+from coordinator.tables import Base
 from coordinator.task_records import TaskRecords
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.types import Traffic
@@ -70,7 +70,7 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self._engine = open_database(database_of(folder))
-        create_tables(self._engine)
+        Base.metadata.create_all(self._engine)
         self.runs = RunRecords(self._engine)
         self.rounds = RoundRecords(self._engine)
         self.phases = PhaseRecords(self._engine)

@@ -30,7 +30,7 @@ from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
 from coordinator.switchboard import Switchboard
-from coordinator.tables import create_tables
+from coordinator.tables import Base
 from coordinator.task_records import TaskRecords
 from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
 from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, Sampling, TrainingRecipe
@@ -255,7 +255,7 @@ async def workbench(
 ) -> AsyncIterator[Workbench]:
     """A coordinator on this folder; opening another one later is a restart."""
     engine = open_database(database_of(folder))
-    create_tables(engine)
+    Base.metadata.create_all(engine)
     runs, tasks = RunRecords(engine), TaskRecords(engine)
     drain, stages = DrainRecords(engine, clock), StageNotes(engine)
     registry = Registry(engine, tasks, clock, away_seconds)
