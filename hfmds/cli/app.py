@@ -13,6 +13,7 @@ from hfmds.cli import (
     model_commands,
     oversight_commands,
     run_commands,
+    snapshot_commands,
 )
 
 app = typer.Typer(
@@ -27,6 +28,6 @@ app.command()(fleet_commands.devices)
 app.command()(oversight_commands.status)
 app.command()(oversight_commands.drain)
 app.add_typer(audit_commands.app, name="audit")
-app.add_typer(fleet_commands.snapshots_app, name="snapshots")
+app.add_typer(snapshot_commands.app, name="snapshots")
 app.add_typer(database_commands.app, name="database")
 app.add_typer(experiment_commands.app, name="experiment")

@@ -23,7 +23,6 @@ from hfmds.wire.types import (
     RoundPolicy,
     Run,
     RunState,
-    Snapshot,
 )
 
 _STATE_STYLES = {
@@ -83,7 +82,7 @@ def run_table(run: Run, now: datetime) -> Table:
     """What the run is, as names and values."""
     recipe, policy = run.spec.recipe, run.spec.policy
     model, training, method = recipe.model, recipe.training, recipe.method
-    facts = _facts(f"run {run.run_id}")
+    facts = facts_table(f"run {run.run_id}")
     add_row(facts, "state", state_text(run.state))
     if run.state_reason:
         add_row(facts, "reason", run.state_reason)
@@ -246,64 +245,6 @@ def devices_table(devices: Sequence[Device], now: datetime) -> Table:
     return table
 
 
-def snapshots_table(snapshots: Sequence[Snapshot], now: datetime) -> Table:
-    """One line per snapshot."""
-    table = new_table()
-    for name in ("snapshot", "run"):
-        table.add_column(name, overflow="fold")
-    for name in ("round", "images", "PSNR mean", "max", "size", "sealed"):
-        table.add_column(name, no_wrap=True, justify="right")
-    for snapshot in snapshots:
-        add_row(
-            table,
-            snapshot.snapshot_id,
-            snapshot.spec.run_id,
-            str(snapshot.spec.round_number),
-            str(snapshot.samples),
-            decibel(snapshot.leakage.paired_mean),
-            decibel(snapshot.leakage.paired_max),
-            size(snapshot.size_bytes),
-            ago(snapshot.sealed_at, now),
-        )
-    return table
-
-
-def snapshot_table(snapshot: Snapshot) -> Table:
-    """What a snapshot is, as names and values."""
-    spec, model = snapshot.spec, snapshot.spec.model
-    facts = _facts(f"snapshot {snapshot.snapshot_id}")
-    add_row(facts, "run", f"{spec.run_id}, round {spec.round_number}, {spec.method}")
-    add_row(facts, "model", f"version {spec.weights.sha256[:12]}, {model.architecture}")
-    add_row(facts, "sealed", f"{snapshot.sealed_at:%Y-%m-%d %H:%M:%S %Z}")
-    add_row(
-        facts,
-        "images",
-        f"{snapshot.samples} of {model.channels}x{model.height}x{model.width}, "
-        f"{size(snapshot.size_bytes)}, {snapshot.duplicates} duplicates left out",
-    )
-    if spec.with_shares:
-        add_row(facts, "", "mixtures with class shares, each counted in the class it has most of")
-    add_row(facts, "by class", " ".join(str(count) for count in snapshot.class_histogram))
-    for name, row in leakage_rows(snapshot.leakage).items():
-        add_row(facts, f"PSNR {name}", "mean {}, p99 {}, max {}".format(*row))
-    return facts
-
-
-def shards_table(snapshot: Snapshot) -> Table:
-    """One line per contribution to a snapshot."""
-    table = new_table()
-    table.add_column("contributor", overflow="fold")
-    table.add_column("images", justify="right")
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("sha256", overflow="fold")
-    for shard in snapshot.shards:
-        digest = shard.digest
-        add_row(
-            table, shard.contributor, str(shard.samples), size(digest.size_bytes), digest.sha256
-        )
-    return table
-
-
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     """Runs side by side; PSNR is to the paired real image."""
     table = new_table()
@@ -384,7 +325,8 @@ def loss_of(done: Round | None) -> str:
     return f"{done.training_loss:.3f}" if done else NOTHING
 
 
-def _facts(title: str) -> Table:
+def facts_table(title: str) -> Table:
+    """An empty table of names and values."""
     table = Table(
         title=title, title_justify="left", box=None, show_header=False, pad_edge=False, padding=0
     )
