@@ -41,5 +41,5 @@ $(READY): pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { \
 		echo "The venv module is missing; on Debian: apt-get install python3-venv" >&2; exit 2; }
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --editable '.[torch,cli,dev]'
+	$(BIN)/python -m pip install --editable '.[edge,server,torch,cli,dev]'
 	@touch $(READY)
