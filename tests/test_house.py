@@ -17,6 +17,7 @@ SERVICES = ("coordinator", "edge_client", "synthesis_store")
 ROOMS: dict[str, set[str]] = {
     "hfmds.errors": set(),
     "hfmds.digest": {"hfmds.errors"},
+    "hfmds.event_chain": set(),
     "hfmds.algorithm": {"hfmds.errors", "numpy", "onnx", "onnxruntime", "torch"},
     "hfmds.data": {
         "hfmds.errors",
@@ -38,10 +39,18 @@ ROOMS: dict[str, set[str]] = {
         "pydantic_core",
         "pydantic_settings",
     },
-    "hfmds.storage": {"hfmds.errors", "hfmds.digest", "alembic", "obstore", "sqlalchemy"},
+    "hfmds.storage": {
+        "hfmds.errors",
+        "hfmds.digest",
+        "hfmds.event_chain",
+        "alembic",
+        "obstore",
+        "sqlalchemy",
+    },
     "hfmds.wire": {
         "hfmds.errors",
         "hfmds.digest",
+        "hfmds.event_chain",
         "hfmds.v1",
         "hfmds.algorithm.blocks",
         "hfmds.algorithm.compression",
@@ -55,6 +64,17 @@ ROOMS: dict[str, set[str]] = {
         "google.protobuf",
         "numpy",
         "safetensors",
+    },
+    "hfmds.plans": {
+        "hfmds.errors",
+        "hfmds.digest",
+        "hfmds.algorithm",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "onnxscript",
+        "safetensors",
+        "torch",
     },
     "hfmds.experiments": {
         "hfmds.errors",
@@ -71,6 +91,7 @@ ROOMS: dict[str, set[str]] = {
     "hfmds.cli": {
         "hfmds.errors",
         "hfmds.digest",
+        "hfmds.event_chain",
         "hfmds.algorithm.methods.settings",
         "hfmds.algorithm.onnx_model",
         "hfmds.algorithm.pool",

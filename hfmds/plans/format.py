@@ -1,0 +1,205 @@
+"""A plan: what a device computes, as ONNX graphs, so that it needs no torch and no code of ours.
+
+A plan is one file: safetensors, with the bytes of each graph as a uint8 tensor of the graph's name,
+and the manifest as JSON in the header. It belongs to a model and holds no weights. Writing is
+deterministic, so equal plans have equal digests. docs/plans.md has each graph's inputs and outputs.
+Knows no torch and runs no graph.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import InvalidInput
+
+FORMAT_VERSION = 1
+OPSET = 18
+"""The version of ONNX's operators that our graphs are made of."""
+
+MAX_PLAN_BYTES = 64 * 1024 * 1024
+
+GRAPHS = (
+    "train",  # one step of SGD on a weighted batch
+    "train_proximal",  # the same, with FedProx's term
+    "features",  # what the extractor and the classifier make of images
+    "targets",  # hard features, their class activation, and what synthesis is to match
+    "synthesise",  # one step of Adam on synthetic images
+    "assess",  # losses and gradient norms by which a broken synthesis is noticed
+    "evaluate",  # loss and correct answers on labelled images
+)
+
+# In front of a weight's name: what of it a graph takes. An output that takes an input's place at
+# the next step has its name with NEXT in front.
+PARAMETER, MOMENTUM, ANCHOR, BUFFER = "parameter:", "momentum:", "anchor:", "buffer:"
+NEXT = "next:"
+
+BATCH = "n"
+"""The dimension that every call may choose anew, of at least 1."""
+
+_MANIFEST = "plan"  # its key in the header
+_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "int64": np.dtype(np.int64)}
+
+Dimension: TypeAlias = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output of a graph."""
+
+    name: str
+    dtype: str  # "float32" or "int64"
+    shape: tuple[Dimension, ...]  # BATCH, or a number
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise InvalidInput(
+                f"tensor {self.name!r} is {self.dtype}; in a plan it is one of {', '.join(_DTYPES)}"
+            )
+        if not all(d == BATCH or (isinstance(d, int) and d >= 0) for d in self.shape):
+            raise InvalidInput(f"tensor {self.name!r} has the shape {list(self.shape)}")
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Its type in numpy."""
+        return _DTYPES[self.dtype]
+
+    def shape_for(self, batch: int) -> tuple[int, ...]:
+        """Its shape with so many images."""
+        return tuple(batch if isinstance(d, str) else d for d in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A pure function of tensors: an ONNX file, and what it takes and gives."""
+
+    onnx: bytes
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    # Tensors that live at the same time, inputs and outputs too, at the worst moment: so many
+    # bytes and so many more for each image of the batch.
+    fixed_bytes: int
+    bytes_per_image: int
+
+    def memory_bytes(self, batch: int) -> int:
+        """What one call with so many images needs, weights and all; without the runtime itself."""
+        return self.fixed_bytes + batch * self.bytes_per_image
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a device computes for a model; the weights come with each task."""
+
+    model: ModelSpec
+    features: int  # of the model's extractor
+    graphs: Mapping[str, Graph]  # by names of GRAPHS
+    opset: int = OPSET
+
+    def graph(self, name: str) -> Graph:
+        """One of its graphs."""
+        if name not in self.graphs:
+            raise InvalidInput(
+                f"the plan of {self.model.architecture} has no graph {name!r}; update the "
+                "coordinator, or use the torch engine"
+            )
+        return self.graphs[name]
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The plan as a file."""
+    manifest = {
+        "format": FORMAT_VERSION,
+        "opset": plan.opset,
+        "model": asdict(plan.model),
+        "features": plan.features,
+        "graphs": {name: _described(plan.graphs[name]) for name in sorted(plan.graphs)},
+    }
+    return save(
+        {name: np.frombuffer(graph.onnx, np.uint8) for name, graph in plan.graphs.items()},
+        {_MANIFEST: json.dumps(manifest, sort_keys=True, separators=(",", ":"))},
+    )
+
+
+def read_plan(path: Path, what: str, *, max_opset: int = OPSET) -> Plan:
+    """The plan in a file, which `what` names in errors.
+
+    InvalidInput: it is malformed, or made for another version; `max_opset` is the highest that the
+    caller's runtime knows.
+    """
+    size_bytes = path.stat().st_size
+    if size_bytes > MAX_PLAN_BYTES:
+        raise InvalidInput(f"{what} has {size_bytes} bytes; a plan has at most {MAX_PLAN_BYTES}")
+    try:
+        tensors: Any = safe_open(path, framework="np")
+        manifest = json.loads((tensors.metadata() or {})[_MANIFEST])
+        _require_versions(manifest, what, max_opset)
+        return Plan(
+            model=ModelSpec(**manifest["model"]),
+            features=int(manifest["features"]),
+            graphs={
+                name: _graph(tensors.get_tensor(name), told, f"{what}, graph {name!r}")
+                for name, told in manifest["graphs"].items()
+                if name in GRAPHS  # what a later version may have added is nothing to us
+            },
+            opset=manifest["opset"],
+        )
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(
+            f"{what} is not a plan ({type(error).__name__}: {error}); fetch it again, or update "
+            "the coordinator"
+        ) from error
+
+
+def _described(graph: Graph) -> dict[str, Any]:
+    digest = digest_of(graph.onnx)
+    return {
+        "sha256": digest.sha256,
+        "size_bytes": digest.size_bytes,
+        "inputs": [asdict(spec) for spec in graph.inputs],
+        "outputs": [asdict(spec) for spec in graph.outputs],
+        "fixed_bytes": graph.fixed_bytes,
+        "bytes_per_image": graph.bytes_per_image,
+    }
+
+
+def _require_versions(manifest: dict[str, Any], what: str, max_opset: int) -> None:
+    version, opset = manifest["format"], manifest["opset"]
+    if version != FORMAT_VERSION:
+        raise InvalidInput(
+            f"{what} is of format {version}, this version reads {FORMAT_VERSION}; update "
+            f"{'this device' if version > FORMAT_VERSION else 'the coordinator'}"
+        )
+    if opset > max_opset:
+        raise InvalidInput(
+            f"{what} is made of ONNX operators of version {opset}, the runtime here knows them up "
+            f"to {max_opset}; update onnxruntime"
+        )
+
+
+def _graph(onnx: NDArray[np.uint8], told: dict[str, Any], what: str) -> Graph:
+    if onnx.dtype != np.uint8 or onnx.ndim != 1:
+        raise InvalidInput(f"{what}: it is {onnx.dtype} {list(onnx.shape)}, not a row of bytes")
+    data = onnx.tobytes()
+    if digest_of(data) != Digest(told["sha256"], told["size_bytes"]):
+        raise InvalidInput(f"{what}: its bytes are not those of the manifest; fetch the plan again")
+    return Graph(
+        onnx=data,
+        inputs=_specs(told["inputs"]),
+        outputs=_specs(told["outputs"]),
+        fixed_bytes=int(told["fixed_bytes"]),
+        bytes_per_image=int(told["bytes_per_image"]),
+    )
+
+
+def _specs(told: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(one["name"], one["dtype"], tuple(one["shape"])) for one in told)
