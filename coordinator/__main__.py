@@ -19,7 +19,6 @@ from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
 from coordinator.oversight import Oversight
-from coordinator.pace import Pace
 from coordinator.parts import Parts, PoolStore
 from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
@@ -32,6 +31,7 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.switchboard import Switchboard
 from coordinator.task_records import TaskRecords
 from hfmds.service.metrics_http import MetricsServer
+from hfmds.service.pace import Pace
 from hfmds.service.peer import Peer
 from hfmds.service.process import published_addresses, run
 from hfmds.service.rpc_metrics import RpcMetrics

@@ -15,7 +15,6 @@ from coordinator.content import RunContents
 from coordinator.drain import DrainRecords
 from coordinator.funnel import StageNotes
 from coordinator.metrics import Metrics
-from coordinator.pace import Pace
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
 from coordinator.states import TaskState
@@ -28,6 +27,7 @@ from hfmds.algorithm.seeds import task_seed
 from hfmds.algorithm.types import Traffic
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.service.pace import Pace
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import Content, outgoing, receive, upload_state
 from hfmds.wire.records import encode_report

@@ -22,7 +22,6 @@ from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
 from coordinator.metrics import Metrics
 from coordinator.oversight import Oversight
-from coordinator.pace import Pace
 from coordinator.parts import Parts
 from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
@@ -37,6 +36,7 @@ from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, Sampling, 
 from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic, Weights
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.pace import Pace
 from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
 from hfmds.wire.tensors import StoredWeights, encode_weights
