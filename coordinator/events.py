@@ -1,30 +1,24 @@
-"""The event log of each run in the database: appended to, read, and never changed.
+"""The event log of each run (`hfmds.storage.event_log`).
 
-An event is written in the transaction of what it tells of: both are there, or neither. A
-transaction that may write has the database for itself (`hfmds.storage.database`), also with two
-replicas, so a log has one end. It outlives its run: nothing here refers to the run's row.
+It outlives its run: nothing here refers to the run's row.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, bindparam, select
+from dataclasses import asdict
+
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from coordinator.tables import EventRow, RunRow
 from hfmds.errors import NotFound
+from hfmds.event_chain import Event
 from hfmds.storage.database import reading
-from hfmds.wire.events import Event, EventKind, canonical, make_event, origin
+from hfmds.storage.event_log import next_event, read_events
+from hfmds.wire.events import EventKind
 
 COORDINATOR = "coordinator"
 """Who asked, when nobody did: the coordinator acted by itself."""
-
-_ENDS = "hfmds_ends_of_logs"  # of a session: where each log ends that it has appended to
-_NEWEST = (
-    select(EventRow.sequence, EventRow.hash)
-    .where(EventRow.run_uid == bindparam("run_uid"))
-    .order_by(EventRow.sequence.desc())
-    .limit(1)
-)
 
 
 def append_event(
@@ -33,24 +27,8 @@ def append_event(
     """Within the transaction that makes it true: write an event to a run's log."""
     run = session.get_one(RunRow, run_id)
     run_uid = f"{run_id}.{run.nonce}"
-    ends: dict[str, tuple[int, str]] = session.info.setdefault(_ENDS, {})
-    sequence, previous_hash = ends.get(run_uid) or _end(session, run_uid)
-    event = make_event(
-        run_uid, sequence + 1, round(now * 1e6), kind.value, canonical(details), previous_hash
-    )
-    session.add(
-        EventRow(
-            run_uid=run_uid,
-            sequence=event.sequence,
-            run_id=run_id,
-            at_microseconds=event.at_microseconds,
-            kind=event.kind,
-            details=event.details,
-            previous_hash=event.previous_hash,
-            hash=event.hash,
-        )
-    )
-    ends[run_uid] = event.sequence, event.hash
+    event = next_event(session, EventRow, run_uid, now, kind.value, details)
+    session.add(EventRow(run_id=run_id, **asdict(event)))
 
 
 def require_log(session: Session, run_id: str) -> None:
@@ -70,9 +48,9 @@ class EventRecords:
 
         Of runs that had the same id one after the other, the last.
         """
-        by_uid = select(EventRow.run_uid).where(EventRow.run_uid == run).limit(1)
+        by_uid = select(EventRow.log_id).where(EventRow.log_id == run).limit(1)
         by_id = (
-            select(EventRow.run_uid)
+            select(EventRow.log_id)
             .where(EventRow.run_id == run)
             .order_by(EventRow.at_microseconds.desc())
             .limit(1)
@@ -85,28 +63,5 @@ class EventRecords:
 
     def events(self, run_uid: str, after: int, limit: int) -> list[Event]:
         """At most so many events of a log after a number, in order."""
-        following = (
-            select(EventRow)
-            .where(EventRow.run_uid == run_uid, EventRow.sequence > after)
-            .order_by(EventRow.sequence)
-            .limit(limit)
-        )
         with reading(self._engine) as session:
-            return [_event(row) for row in session.scalars(following)]
-
-
-def _end(session: Session, run_uid: str) -> tuple[int, str]:
-    found = session.execute(_NEWEST, {"run_uid": run_uid}).first()
-    return (found[0], found[1]) if found else (0, origin(run_uid))
-
-
-def _event(row: EventRow) -> Event:
-    return Event(
-        row.run_uid,
-        row.sequence,
-        row.at_microseconds,
-        row.kind,
-        row.details,
-        row.previous_hash,
-        row.hash,
-    )
+            return read_events(session, EventRow, run_uid, after, limit)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from coordinator.parts import Parts
 from coordinator.switchboard import Topic
-from hfmds.wire.events import Event
+from hfmds.event_chain import Event
 from hfmds.wire.oversight import Drain, Funnel, Status
 from hfmds.wire.types import TaskStage
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from hfmds.storage.event_log import EventColumns
+
 _ID = String(128)
 _SHA256 = String(64)
 
@@ -124,19 +126,12 @@ class DeviceRow(Base):
     last_seen_at: Mapped[float]
 
 
-class EventRow(Base):
+class EventRow(EventColumns, Base):
     """An event of a run's log. Only ever added: the log outlives its run."""
 
     __tablename__ = "events"
 
-    run_uid: Mapped[str] = mapped_column(_ID, primary_key=True)
-    sequence: Mapped[int] = mapped_column(primary_key=True)  # from 1, without gaps
     run_id: Mapped[str] = mapped_column(_ID)
-    at_microseconds: Mapped[int] = mapped_column(BigInteger)  # whole, since it is hashed
-    kind: Mapped[str] = mapped_column(String(32))
-    details: Mapped[str]  # a JSON object in canonical form
-    previous_hash: Mapped[str] = mapped_column(_SHA256)
-    hash: Mapped[str] = mapped_column(_SHA256)
 
     __table_args__ = (Index("events_by_run", "run_id", "sequence"),)
 

@@ -10,7 +10,7 @@ from hfmds.cli.console import complain, output
 from hfmds.cli.oversight_tables import events_table
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.records import to_json
-from hfmds.wire.events import flaw
+from hfmds.event_chain import flaw
 
 app = typer.Typer(
     help="Read and check the event logs of runs, also of deleted ones.", no_args_is_help=True

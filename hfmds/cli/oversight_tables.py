@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hfmds.cli.tables import add_row, new_table
 from hfmds.cli.text import NOTHING, ago
-from hfmds.wire.events import Event
+from hfmds.event_chain import Event
 from hfmds.wire.oversight import STEPS, Funnel, Status
 
 _BAR_WIDTH = 30

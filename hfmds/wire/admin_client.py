@@ -8,11 +8,12 @@ from typing import Any
 from google.protobuf.message import Message
 
 from hfmds.errors import InvalidInput
+from hfmds.event_chain import Event
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
 from hfmds.v1 import admin_pb2 as pb
 from hfmds.v1.admin_pb2_grpc import AdminServiceStub
-from hfmds.wire.events import Event, event_from
+from hfmds.wire.events import event_from
 from hfmds.wire.oversight import Drain, Funnel, Status, drain_from, funnel_from, status_from
 from hfmds.wire.runs import device_from, round_from, run_from, spec_message
 from hfmds.wire.types import Device, Round, Run, RunSpec, UnreadableRun

@@ -13,8 +13,9 @@ import grpc
 import pytest
 
 from hfmds.cli.main import main
+from hfmds.event_chain import Event, canonical, make_event, origin
 from hfmds.v1 import admin_pb2
-from hfmds.wire.events import Event, canonical, event_message, make_event, origin
+from hfmds.wire.events import event_message
 from hfmds.wire.oversight import (
     Drain,
     Funnel,

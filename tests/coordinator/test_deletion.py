@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from coordinator.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from hfmds.errors import InvalidInput, NotFound, WrongState
+from hfmds.event_chain import flaw
 from hfmds.storage.database import opened_database, reading
-from hfmds.wire.events import flaw
 from hfmds.wire.tensors import encode_weights
 from hfmds.wire.types import RunState
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench

@@ -18,8 +18,8 @@ from coordinator.tables import Base
 from coordinator.task_rows import PhaseKey
 from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput, NotFound, TooLate, WrongState
+from hfmds.event_chain import Event, canonical, flaw, make_event, origin
 from hfmds.storage.database import opened_database, transaction
-from hfmds.wire.events import Event, canonical, flaw, make_event, origin
 from hfmds.wire.types import FailureCause, LateReason, RunState
 from tests.coordinator.test_states import Records, completed
 from tests.coordinator.workbench import Workbench, echo, make_spec, workbench

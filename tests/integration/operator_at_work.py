@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from hfmds.digest import Digest, digest_of
+from hfmds.event_chain import flaw
 from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.events import flaw
 from hfmds.wire.oversight import Funnel
 from hfmds.wire.types import Device, Run, RunSpec, RunState
 from tests.integration.scripted_devices import patience, peer

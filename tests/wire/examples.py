@@ -23,7 +23,7 @@ from hfmds.algorithm.recipes import (
 )
 from hfmds.algorithm.types import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import digest_of
-from hfmds.wire.events import make_event, origin
+from hfmds.event_chain import make_event, origin
 from hfmds.wire.oversight import Drain, Funnel, Status
 from hfmds.wire.types import (
     Assignment,

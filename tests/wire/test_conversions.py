@@ -92,7 +92,7 @@ PAIRS: dict[str, Pair] = {
     "event": (
         examples.EVENT,
         events.event_message,
-        partial(events.event_from, examples.EVENT.run_uid),
+        partial(events.event_from, examples.EVENT.log_id),
     ),
     "timestamp": (examples.MOMENT, runs.timestamp_message, runs.timestamp_from),
     "pool spec": (examples.POOL_SPEC, snapshots.pool_spec_message, snapshots.pool_spec_from),

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from hfmds.errors import InvalidInput
+from hfmds.event_chain import make_event, origin
 from hfmds.v1 import common_pb2, coordinator_pb2
 from hfmds.wire.assignments import failure_cause_from, stage_from, stage_name
-from hfmds.wire.events import event_from, event_message, make_event, origin
+from hfmds.wire.events import event_from, event_message
 from hfmds.wire.oversight import (
     Drain,
     Funnel,

@@ -34,7 +34,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "events",
-        sa.Column("run_uid", sa.String(length=128), nullable=False),
+        sa.Column("log_id", sa.String(length=128), nullable=False),
         sa.Column("sequence", sa.Integer(), nullable=False),
         sa.Column("run_id", sa.String(length=128), nullable=False),
         sa.Column("at_microseconds", sa.BigInteger(), nullable=False),
@@ -42,7 +42,7 @@ def upgrade() -> None:
         sa.Column("details", sa.String(), nullable=False),
         sa.Column("previous_hash", sa.String(length=64), nullable=False),
         sa.Column("hash", sa.String(length=64), nullable=False),
-        sa.PrimaryKeyConstraint("run_uid", "sequence"),
+        sa.PrimaryKeyConstraint("log_id", "sequence"),
     )
     with op.batch_alter_table("events", schema=None) as batch_op:
         batch_op.create_index("events_by_run", ["run_id", "sequence"], unique=False)
