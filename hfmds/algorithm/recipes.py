@@ -18,6 +18,7 @@ from hfmds.algorithm.limits import (
     require_range,
 )
 from hfmds.algorithm.methods.settings import FedAvg, Method
+from hfmds.algorithm.pool_policy import PoolPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,7 @@ class Recipe:
     sampling: Sampling = field(default_factory=Sampling)
     aggregation: AggregationRecipe = field(default_factory=AggregationRecipe)
     compression: str = "none"  # of the updates: or "fp16", "int8"
+    pool: PoolPolicy = field(default_factory=PoolPolicy)
 
     def __post_init__(self) -> None:
         require_at_least(1, rounds=self.rounds)
@@ -239,6 +241,11 @@ class Recipe:
             f"{self.method.preparation_rounds} before it trains the classifier; ask for more",
         )
         require_one_of("compression", self.compression, COMPRESSIONS)
+        require(
+            self.method.samples_per_device > 0 or self.pool == PoolPolicy(),
+            f"settings of pool are given, but {self.method.name} has no pool; leave them out, or "
+            "choose a method that shares images",
+        )
         least = self.aggregation.least_devices
         require(
             self.cohort_size == 0 or self.cohort_size >= least,

@@ -292,22 +292,6 @@ class Device(_message.Message):
     stage: _common_pb2.TaskStage
     def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ..., last_failure: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ..., stage: _Optional[_Union[_common_pb2.TaskStage, str]] = ...) -> None: ...
 
-class Event(_message.Message):
-    __slots__ = ("sequence", "at_microseconds", "kind", "details", "previous_hash", "hash")
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    AT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    DETAILS_FIELD_NUMBER: _ClassVar[int]
-    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
-    HASH_FIELD_NUMBER: _ClassVar[int]
-    sequence: int
-    at_microseconds: int
-    kind: str
-    details: str
-    previous_hash: str
-    hash: str
-    def __init__(self, sequence: _Optional[int] = ..., at_microseconds: _Optional[int] = ..., kind: _Optional[str] = ..., details: _Optional[str] = ..., previous_hash: _Optional[str] = ..., hash: _Optional[str] = ...) -> None: ...
-
 class Funnel(_message.Message):
     __slots__ = ("kind", "here", "eligible", "assigned", "taken", "downloaded", "computed", "uploaded", "accepted", "pending", "unneeded", "late", "failed", "refused")
     class LateEntry(_message.Message):
@@ -506,8 +490,8 @@ class ListEventsResponse(_message.Message):
     RUN_UID_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     run_uid: str
-    events: _containers.RepeatedCompositeFieldContainer[Event]
-    def __init__(self, run_uid: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[_common_pb2.Event]
+    def __init__(self, run_uid: _Optional[str] = ..., events: _Optional[_Iterable[_Union[_common_pb2.Event, _Mapping]]] = ...) -> None: ...
 
 class GetFunnelRequest(_message.Message):
     __slots__ = ("run_id", "round")

@@ -7,6 +7,33 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PixelType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PIXEL_TYPE_UNSPECIFIED: _ClassVar[PixelType]
+    PIXEL_TYPE_UINT8: _ClassVar[PixelType]
+    PIXEL_TYPE_FP16: _ClassVar[PixelType]
+
+class LeakageAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEAKAGE_ACTION_UNSPECIFIED: _ClassVar[LeakageAction]
+    LEAKAGE_ACTION_REPORT: _ClassVar[LeakageAction]
+    LEAKAGE_ACTION_REFUSE: _ClassVar[LeakageAction]
+    LEAKAGE_ACTION_DROP: _ClassVar[LeakageAction]
+
+class NearAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NEAR_ACTION_UNSPECIFIED: _ClassVar[NearAction]
+    NEAR_ACTION_COUNT: _ClassVar[NearAction]
+    NEAR_ACTION_DROP: _ClassVar[NearAction]
+    NEAR_ACTION_KEEP_BETTER: _ClassVar[NearAction]
+
+class Refresh(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFRESH_UNSPECIFIED: _ClassVar[Refresh]
+    REFRESH_REPLACE: _ClassVar[Refresh]
+    REFRESH_ACCUMULATE: _ClassVar[Refresh]
+    REFRESH_DECAY: _ClassVar[Refresh]
+
 class Weighting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WEIGHTING_UNSPECIFIED: _ClassVar[Weighting]
@@ -27,6 +54,21 @@ class TaskStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STAGE_DOWNLOADED: _ClassVar[TaskStage]
     TASK_STAGE_COMPUTED: _ClassVar[TaskStage]
     TASK_STAGE_UPLOADED: _ClassVar[TaskStage]
+PIXEL_TYPE_UNSPECIFIED: PixelType
+PIXEL_TYPE_UINT8: PixelType
+PIXEL_TYPE_FP16: PixelType
+LEAKAGE_ACTION_UNSPECIFIED: LeakageAction
+LEAKAGE_ACTION_REPORT: LeakageAction
+LEAKAGE_ACTION_REFUSE: LeakageAction
+LEAKAGE_ACTION_DROP: LeakageAction
+NEAR_ACTION_UNSPECIFIED: NearAction
+NEAR_ACTION_COUNT: NearAction
+NEAR_ACTION_DROP: NearAction
+NEAR_ACTION_KEEP_BETTER: NearAction
+REFRESH_UNSPECIFIED: Refresh
+REFRESH_REPLACE: Refresh
+REFRESH_ACCUMULATE: Refresh
+REFRESH_DECAY: Refresh
 WEIGHTING_UNSPECIFIED: Weighting
 WEIGHTING_UNIFORM: Weighting
 WEIGHTING_SAMPLES: Weighting
@@ -107,7 +149,7 @@ class SynthesisRecipe(_message.Message):
     def __init__(self, every_rounds: _Optional[int] = ..., first_round: _Optional[int] = ..., samples_per_device: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., mu: _Optional[float] = ..., prototype_momentum: _Optional[float] = ..., matching_weight: _Optional[float] = ...) -> None: ...
 
 class Recipe(_message.Message):
-    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds", "fedprox", "moon", "fedgen", "fedmix", "fedgan", "aggregation", "compression", "sampling")
+    __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds", "fedprox", "moon", "fedgen", "fedmix", "fedgan", "aggregation", "compression", "sampling", "pool")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NORMALISATION_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +167,7 @@ class Recipe(_message.Message):
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     normalisation: Normalisation
     rounds: int
@@ -142,7 +185,44 @@ class Recipe(_message.Message):
     aggregation: Aggregation
     compression: Compression
     sampling: Sampling
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., fedprox: _Optional[_Union[FedProx, _Mapping]] = ..., moon: _Optional[_Union[Moon, _Mapping]] = ..., fedgen: _Optional[_Union[FedGen, _Mapping]] = ..., fedmix: _Optional[_Union[FedMix, _Mapping]] = ..., fedgan: _Optional[_Union[FedGan, _Mapping]] = ..., aggregation: _Optional[_Union[Aggregation, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+    pool: PoolPolicy
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., fedprox: _Optional[_Union[FedProx, _Mapping]] = ..., moon: _Optional[_Union[Moon, _Mapping]] = ..., fedgen: _Optional[_Union[FedGen, _Mapping]] = ..., fedmix: _Optional[_Union[FedMix, _Mapping]] = ..., fedgan: _Optional[_Union[FedGan, _Mapping]] = ..., aggregation: _Optional[_Union[Aggregation, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., pool: _Optional[_Union[PoolPolicy, _Mapping]] = ...) -> None: ...
+
+class PoolPolicy(_message.Message):
+    __slots__ = ("pixel_type", "max_samples_per_class", "max_pool_samples", "psnr_paired_max_db", "psnr_nearest_max_db", "ssim_paired_max", "ssim_nearest_max", "leakage_action", "halt_psnr_paired_p99_db", "halt_psnr_nearest_p99_db", "halt_minimum_samples", "near_threshold", "near_action", "refresh", "refresh_max_samples", "refresh_keep_fraction")
+    PIXEL_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SAMPLES_PER_CLASS_FIELD_NUMBER: _ClassVar[int]
+    MAX_POOL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    PSNR_PAIRED_MAX_DB_FIELD_NUMBER: _ClassVar[int]
+    PSNR_NEAREST_MAX_DB_FIELD_NUMBER: _ClassVar[int]
+    SSIM_PAIRED_MAX_FIELD_NUMBER: _ClassVar[int]
+    SSIM_NEAREST_MAX_FIELD_NUMBER: _ClassVar[int]
+    LEAKAGE_ACTION_FIELD_NUMBER: _ClassVar[int]
+    HALT_PSNR_PAIRED_P99_DB_FIELD_NUMBER: _ClassVar[int]
+    HALT_PSNR_NEAREST_P99_DB_FIELD_NUMBER: _ClassVar[int]
+    HALT_MINIMUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    NEAR_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    NEAR_ACTION_FIELD_NUMBER: _ClassVar[int]
+    REFRESH_FIELD_NUMBER: _ClassVar[int]
+    REFRESH_MAX_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    REFRESH_KEEP_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    pixel_type: PixelType
+    max_samples_per_class: int
+    max_pool_samples: int
+    psnr_paired_max_db: float
+    psnr_nearest_max_db: float
+    ssim_paired_max: float
+    ssim_nearest_max: float
+    leakage_action: LeakageAction
+    halt_psnr_paired_p99_db: float
+    halt_psnr_nearest_p99_db: float
+    halt_minimum_samples: int
+    near_threshold: float
+    near_action: NearAction
+    refresh: Refresh
+    refresh_max_samples: int
+    refresh_keep_fraction: float
+    def __init__(self, pixel_type: _Optional[_Union[PixelType, str]] = ..., max_samples_per_class: _Optional[int] = ..., max_pool_samples: _Optional[int] = ..., psnr_paired_max_db: _Optional[float] = ..., psnr_nearest_max_db: _Optional[float] = ..., ssim_paired_max: _Optional[float] = ..., ssim_nearest_max: _Optional[float] = ..., leakage_action: _Optional[_Union[LeakageAction, str]] = ..., halt_psnr_paired_p99_db: _Optional[float] = ..., halt_psnr_nearest_p99_db: _Optional[float] = ..., halt_minimum_samples: _Optional[int] = ..., near_threshold: _Optional[float] = ..., near_action: _Optional[_Union[NearAction, str]] = ..., refresh: _Optional[_Union[Refresh, str]] = ..., refresh_max_samples: _Optional[int] = ..., refresh_keep_fraction: _Optional[float] = ...) -> None: ...
 
 class Aggregation(_message.Message):
     __slots__ = ("mean", "median", "trimmed_mean", "multi_krum", "clip_norm", "fedavgm", "fedadam")
@@ -302,6 +382,28 @@ class LeakageSummary(_message.Message):
     nearest_max: float
     def __init__(self, paired_mean: _Optional[float] = ..., paired_p99: _Optional[float] = ..., paired_max: _Optional[float] = ..., nearest_mean: _Optional[float] = ..., nearest_p99: _Optional[float] = ..., nearest_max: _Optional[float] = ...) -> None: ...
 
+class Histogram(_message.Message):
+    __slots__ = ("lowest", "width", "counts")
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    lowest: float
+    width: float
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lowest: _Optional[float] = ..., width: _Optional[float] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LeakageHistograms(_message.Message):
+    __slots__ = ("psnr_paired", "psnr_nearest", "ssim_paired", "ssim_nearest")
+    PSNR_PAIRED_FIELD_NUMBER: _ClassVar[int]
+    PSNR_NEAREST_FIELD_NUMBER: _ClassVar[int]
+    SSIM_PAIRED_FIELD_NUMBER: _ClassVar[int]
+    SSIM_NEAREST_FIELD_NUMBER: _ClassVar[int]
+    psnr_paired: Histogram
+    psnr_nearest: Histogram
+    ssim_paired: Histogram
+    ssim_nearest: Histogram
+    def __init__(self, psnr_paired: _Optional[_Union[Histogram, _Mapping]] = ..., psnr_nearest: _Optional[_Union[Histogram, _Mapping]] = ..., ssim_paired: _Optional[_Union[Histogram, _Mapping]] = ..., ssim_nearest: _Optional[_Union[Histogram, _Mapping]] = ...) -> None: ...
+
 class Traffic(_message.Message):
     __slots__ = ("received_bytes", "sent_bytes")
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -319,3 +421,19 @@ class Evaluation(_message.Message):
     loss: float
     samples: int
     def __init__(self, accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("sequence", "at_microseconds", "kind", "details", "previous_hash", "hash")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AT_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_HASH_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    at_microseconds: int
+    kind: str
+    details: str
+    previous_hash: str
+    hash: str
+    def __init__(self, sequence: _Optional[int] = ..., at_microseconds: _Optional[int] = ..., kind: _Optional[str] = ..., details: _Optional[str] = ..., previous_hash: _Optional[str] = ..., hash: _Optional[str] = ...) -> None: ...

@@ -28,13 +28,17 @@ if _version_not_supported:
 class SynthesisStoreServiceStub:
     """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never models.
 
-    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, for ever.
+    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, which stays as long as a
+    run needs it. A pool can also seal itself, be halted for what it gives away, or be abandoned.
 
     A batch or shard is one safetensors file with these tensors, n samples each:
-    images        uint8   [n, channels, height, width]   pixels 0 to 255
+    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy says so,
+    float16                                0 to 1
     labels        int64   [n]                            0 to classes - 1
-    psnr_paired   float32 [n]                            dB, to the real image it was paired with
-    psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    psnr_paired   float32 [n]                            dB, 0 to 100, to the real image it was paired with
+    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on the device
+    ssim_paired   float32 [n]                            -1 to 1, to the real image it was paired with
+    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest by PSNR
     and, in a pool that takes mixtures (see PoolSpec.with_shares), also
     shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
     1 (within 0.001), and its label has the greatest; of equal
@@ -56,6 +60,11 @@ class SynthesisStoreServiceStub:
                 '/hfmds.v1.SynthesisStoreService/OpenPool',
                 request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.OpenPoolRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.OpenPoolResponse.FromString,
+                _registered_method=True)
+        self.GetPool = channel.unary_unary(
+                '/hfmds.v1.SynthesisStoreService/GetPool',
+                request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetPoolRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetPoolResponse.FromString,
                 _registered_method=True)
         self.QueryBatch = channel.unary_unary(
                 '/hfmds.v1.SynthesisStoreService/QueryBatch',
@@ -82,23 +91,52 @@ class SynthesisStoreServiceStub:
                 request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListSnapshotsRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListSnapshotsResponse.FromString,
                 _registered_method=True)
+        self.GetShare = channel.unary_unary(
+                '/hfmds.v1.SynthesisStoreService/GetShare',
+                request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetShareRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetShareResponse.FromString,
+                _registered_method=True)
         self.DownloadShard = channel.unary_stream(
                 '/hfmds.v1.SynthesisStoreService/DownloadShard',
                 request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.DownloadShardRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.DownloadShardResponse.FromString,
+                _registered_method=True)
+        self.ReleaseRun = channel.unary_unary(
+                '/hfmds.v1.SynthesisStoreService/ReleaseRun',
+                request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ReleaseRunRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ReleaseRunResponse.FromString,
+                _registered_method=True)
+        self.CollectSnapshots = channel.unary_unary(
+                '/hfmds.v1.SynthesisStoreService/CollectSnapshots',
+                request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.CollectSnapshotsRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.CollectSnapshotsResponse.FromString,
+                _registered_method=True)
+        self.WithdrawDevice = channel.unary_unary(
+                '/hfmds.v1.SynthesisStoreService/WithdrawDevice',
+                request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.WithdrawDeviceRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.WithdrawDeviceResponse.FromString,
+                _registered_method=True)
+        self.ListStoreEvents = channel.unary_unary(
+                '/hfmds.v1.SynthesisStoreService/ListStoreEvents',
+                request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsResponse.FromString,
                 _registered_method=True)
 
 
 class SynthesisStoreServiceServicer:
     """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never models.
 
-    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, for ever.
+    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, which stays as long as a
+    run needs it. A pool can also seal itself, be halted for what it gives away, or be abandoned.
 
     A batch or shard is one safetensors file with these tensors, n samples each:
-    images        uint8   [n, channels, height, width]   pixels 0 to 255
+    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy says so,
+    float16                                0 to 1
     labels        int64   [n]                            0 to classes - 1
-    psnr_paired   float32 [n]                            dB, to the real image it was paired with
-    psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    psnr_paired   float32 [n]                            dB, 0 to 100, to the real image it was paired with
+    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on the device
+    ssim_paired   float32 [n]                            -1 to 1, to the real image it was paired with
+    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest by PSNR
     and, in a pool that takes mixtures (see PoolSpec.with_shares), also
     shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
     1 (within 0.001), and its label has the greatest; of equal
@@ -113,8 +151,15 @@ class SynthesisStoreServiceServicer:
     def OpenPool(self, request, context):
         """Opens a pool for one refresh of one run. Caller: coordinator.
 
-        Idempotency key: pool_id. The same request again is answered OK, also when the pool was sealed meanwhile.
+        Idempotency key: pool_id. The same request again is answered OK, also when the pool is over meanwhile.
         Status: INVALID_ARGUMENT; ALREADY_EXISTS the id is taken by a pool with another specification.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPool(self, request, context):
+        """Describes a pool: its state, and what is in it. Caller: anyone. Effect: none. Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,10 +181,12 @@ class SynthesisStoreServiceServicer:
 
         Idempotency key: (pool_id, device_id, batch). A batch that is in the pool is acknowledged without chunks.
         A device's later batch takes the place of its earlier one.
-        Status: NOT_FOUND unknown pool; ABORTED the pool is sealed; FAILED_PRECONDITION the offset is not
-        where the store stands (ask QueryBatch); RESOURCE_EXHAUSTED more bytes or samples than the pool allows a
-        device; DATA_LOSS the bytes do not match the digest (they are discarded, start again at 0);
-        INVALID_ARGUMENT the content is not as described above. A refused batch leaves nothing behind.
+        Status: NOT_FOUND unknown pool; ABORTED the pool is sealed or abandoned; PERMISSION_DENIED the device was
+        withdrawn, or the pool is halted; FAILED_PRECONDITION the offset is not where the store stands (ask
+        QueryBatch); RESOURCE_EXHAUSTED more bytes or samples than the pool allows a device, a class of a device or all;
+        DATA_LOSS the bytes do not match the digest (they are discarded, start again at 0); INVALID_ARGUMENT the content is not as
+        described above, is over the pool's limits of leakage, or was made with other weights. What is wrong is said sample by
+        sample, of the first ten. A refused batch leaves nothing behind.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,17 +197,20 @@ class SynthesisStoreServiceServicer:
         image once (the first of equal ones stays). A named batch that is not in the pool is left out, and
         listed in the answer. Caller: coordinator.
 
+        By the pool's policy, samples over its limits of leakage and near duplicates are left out, too, and the snapshot before is
+        taken over in front of the named batches.
+
         Idempotency key: pool_id. A sealed pool answers with its snapshot.
-        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION none of the named batches is in the pool;
-        ALREADY_EXISTS it was sealed with other batches.
+        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION none of the named batches is in the pool, nothing of them is left, or
+        the pool is or was just now halted, or is abandoned; ALREADY_EXISTS it was sealed with other batches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """Describes a snapshot: its shards, classes and measured leakage. Caller: anyone. Effect: none.
-        Status: NOT_FOUND.
+        """Describes a snapshot: its shards, classes and measured leakage. Shards come in pages. Caller: anyone.
+        Effect: none. Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,6 +218,15 @@ class SynthesisStoreServiceServicer:
 
     def ListSnapshots(self, request, context):
         """Lists snapshots without their shards, newest first. Caller: anyone. Effect: none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetShare(self, request, context):
+        """Chooses the part of a snapshot that a device has room for, in whole shards, and says which of them it lacks. The same request
+        is answered with the same shards. Caller: device. Effect: none.
+        Status: NOT_FOUND; INVALID_ARGUMENT a negative limit; RESOURCE_EXHAUSTED not even one shard fits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,6 +240,45 @@ class SynthesisStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseRun(self, request, context):
+        """Gives up all pools and snapshots that a run has by now: nothing of them is kept any longer than its collection takes. A run
+        that gets the same id later is another one. Caller: coordinator, when a run is deleted.
+
+        Idempotent: what is given up stays so. Status: INVALID_ARGUMENT not an id; an unknown run is answered with OK.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CollectSnapshots(self, request, context):
+        """Removes the snapshots that nobody needs: those of released runs, and of other runs all but the newest and those that the last
+        OpenPool named; then content that is in no snapshot any more. Caller: operator; the store does it by itself, too.
+
+        Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawDevice(self, request, context):
+        """Takes a device's consent back: its batches leave open pools at once, it may put no more, and later snapshots have nothing of it.
+        Sealed snapshots stay as they are; its content is erased with the last of them. Caller: operator.
+
+        Idempotency key: (device_id, run_id). Status: INVALID_ARGUMENT not an id; a device the store has never seen is
+        answered with OK, and may put nothing later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStoreEvents(self, request, context):
+        """Lists the store's event log, in order. Each event is in it as soon as what it tells of is true, and is never changed. Caller:
+        operator. Effect: none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SynthesisStoreServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -188,6 +286,11 @@ def add_SynthesisStoreServiceServicer_to_server(servicer, server):
                     servicer.OpenPool,
                     request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.OpenPoolRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.OpenPoolResponse.SerializeToString,
+            ),
+            'GetPool': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPool,
+                    request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetPoolRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetPoolResponse.SerializeToString,
             ),
             'QueryBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.QueryBatch,
@@ -214,10 +317,35 @@ def add_SynthesisStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListSnapshotsRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListSnapshotsResponse.SerializeToString,
             ),
+            'GetShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetShare,
+                    request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetShareRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.GetShareResponse.SerializeToString,
+            ),
             'DownloadShard': grpc.unary_stream_rpc_method_handler(
                     servicer.DownloadShard,
                     request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.DownloadShardRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.DownloadShardResponse.SerializeToString,
+            ),
+            'ReleaseRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseRun,
+                    request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ReleaseRunRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ReleaseRunResponse.SerializeToString,
+            ),
+            'CollectSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.CollectSnapshots,
+                    request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.CollectSnapshotsRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.CollectSnapshotsResponse.SerializeToString,
+            ),
+            'WithdrawDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawDevice,
+                    request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.WithdrawDeviceRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.WithdrawDeviceResponse.SerializeToString,
+            ),
+            'ListStoreEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStoreEvents,
+                    request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -230,13 +358,17 @@ def add_SynthesisStoreServiceServicer_to_server(servicer, server):
 class SynthesisStoreService:
     """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never models.
 
-    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, for ever.
+    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, which stays as long as a
+    run needs it. A pool can also seal itself, be halted for what it gives away, or be abandoned.
 
     A batch or shard is one safetensors file with these tensors, n samples each:
-    images        uint8   [n, channels, height, width]   pixels 0 to 255
+    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy says so,
+    float16                                0 to 1
     labels        int64   [n]                            0 to classes - 1
-    psnr_paired   float32 [n]                            dB, to the real image it was paired with
-    psnr_nearest  float32 [n]                            dB, to the nearest real image on the device
+    psnr_paired   float32 [n]                            dB, 0 to 100, to the real image it was paired with
+    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on the device
+    ssim_paired   float32 [n]                            -1 to 1, to the real image it was paired with
+    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest by PSNR
     and, in a pool that takes mixtures (see PoolSpec.with_shares), also
     shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
     1 (within 0.001), and its label has the greatest; of equal
@@ -265,6 +397,33 @@ class SynthesisStoreService:
             '/hfmds.v1.SynthesisStoreService/OpenPool',
             hfmds_dot_v1_dot_synthesis__store__pb2.OpenPoolRequest.SerializeToString,
             hfmds_dot_v1_dot_synthesis__store__pb2.OpenPoolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.SynthesisStoreService/GetPool',
+            hfmds_dot_v1_dot_synthesis__store__pb2.GetPoolRequest.SerializeToString,
+            hfmds_dot_v1_dot_synthesis__store__pb2.GetPoolResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -411,6 +570,33 @@ class SynthesisStoreService:
             _registered_method=True)
 
     @staticmethod
+    def GetShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.SynthesisStoreService/GetShare',
+            hfmds_dot_v1_dot_synthesis__store__pb2.GetShareRequest.SerializeToString,
+            hfmds_dot_v1_dot_synthesis__store__pb2.GetShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DownloadShard(request,
             target,
             options=(),
@@ -427,6 +613,114 @@ class SynthesisStoreService:
             '/hfmds.v1.SynthesisStoreService/DownloadShard',
             hfmds_dot_v1_dot_synthesis__store__pb2.DownloadShardRequest.SerializeToString,
             hfmds_dot_v1_dot_synthesis__store__pb2.DownloadShardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.SynthesisStoreService/ReleaseRun',
+            hfmds_dot_v1_dot_synthesis__store__pb2.ReleaseRunRequest.SerializeToString,
+            hfmds_dot_v1_dot_synthesis__store__pb2.ReleaseRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.SynthesisStoreService/CollectSnapshots',
+            hfmds_dot_v1_dot_synthesis__store__pb2.CollectSnapshotsRequest.SerializeToString,
+            hfmds_dot_v1_dot_synthesis__store__pb2.CollectSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.SynthesisStoreService/WithdrawDevice',
+            hfmds_dot_v1_dot_synthesis__store__pb2.WithdrawDeviceRequest.SerializeToString,
+            hfmds_dot_v1_dot_synthesis__store__pb2.WithdrawDeviceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStoreEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.SynthesisStoreService/ListStoreEvents',
+            hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsRequest.SerializeToString,
+            hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

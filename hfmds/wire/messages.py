@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 
+from hfmds.algorithm.histograms import Histogram, LeakageHistograms
 from hfmds.algorithm.methods.settings import METHODS, Method
+from hfmds.algorithm.pool_policy import NO_LIMIT, PoolPolicy
 from hfmds.algorithm.recipes import (
     RULES,
     SERVER_OPTIMISERS,
@@ -102,6 +104,7 @@ def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
         sampling=_sampling_message(recipe.sampling),
         aggregation=_aggregation_message(recipe.aggregation),
         compression=f"COMPRESSION_{recipe.compression.upper()}",
+        pool=pool_policy_message(recipe.pool),
     )
     # The choices of the oneof have the methods' names, their messages the settings' fields.
     method = getattr(message, recipe.method.name)
@@ -126,6 +129,7 @@ def recipe_from(message: common_pb2.Recipe) -> Recipe:
         sampling=_sampling_from(message.sampling),
         aggregation=_aggregation_from(message.aggregation),
         compression=_choice_from(common_pb2.Compression, message.compression, "none"),
+        pool=pool_policy_from(message.pool) if message.HasField("pool") else PoolPolicy(),
     )
 
 
@@ -183,6 +187,42 @@ def _aggregation_from(message: common_pb2.Aggregation) -> AggregationRecipe:
     return AggregationRecipe(rule=rule, clip_norm=message.clip_norm, optimiser=optimiser, **values)
 
 
+_POOL_CHOICES = {
+    "pixel_type": common_pb2.PixelType,
+    "leakage_action": common_pb2.LeakageAction,
+    "near_action": common_pb2.NearAction,
+    "refresh": common_pb2.Refresh,
+}
+
+
+def pool_policy_message(policy: PoolPolicy) -> common_pb2.PoolPolicy:
+    """To the wire; a limit that is none is not said."""
+    values = flat_fields(policy)
+    for name, none in NO_LIMIT.items():
+        if values[name] == none:
+            del values[name]
+    for name in _POOL_CHOICES:
+        values[name] = f"{name}_{values[name]}".upper()
+    if policy.refresh != "decay":
+        del values["refresh_keep_fraction"]
+    return common_pb2.PoolPolicy(**values)
+
+
+def pool_policy_from(message: common_pb2.PoolPolicy) -> PoolPolicy:
+    """From the wire."""
+    default = flat_fields(PoolPolicy())
+    values = {name: getattr(message, name) for name in default}
+    require_finite(message, *values)
+    for name in NO_LIMIT:
+        if not message.HasField(name):
+            values[name] = default[name]
+    for name, kind in _POOL_CHOICES.items():
+        values[name] = _choice_from(kind, values[name], default[name])
+    if values["refresh"] != "decay" and not message.refresh_keep_fraction:
+        values["refresh_keep_fraction"] = default["refresh_keep_fraction"]
+    return PoolPolicy(**values)
+
+
 def _choice_from(kind: EnumTypeWrapper, number: int, unspecified: str) -> str:
     """COMPRESSION_INT8 is "int8"; a number that a newer peer may send is refused."""
     if not number:
@@ -190,7 +230,7 @@ def _choice_from(kind: EnumTypeWrapper, number: int, unspecified: str) -> str:
     by_number = {value: name for name, value in kind.items()}
     if number not in by_number:
         raise InvalidInput(f"{kind.DESCRIPTOR.name} {number} is not known to this version")
-    prefix = f"{kind.DESCRIPTOR.name}_".upper()
+    prefix = by_number[0].removesuffix("UNSPECIFIED")
     return by_number[number].removeprefix(prefix).lower()
 
 
@@ -202,6 +242,28 @@ def leakage_message(leakage: LeakageSummary) -> common_pb2.LeakageSummary:
 def leakage_from(message: common_pb2.LeakageSummary) -> LeakageSummary:
     """From the wire."""
     return flat_value(LeakageSummary, message)
+
+
+def histograms_message(histograms: LeakageHistograms) -> common_pb2.LeakageHistograms:
+    """To the wire."""
+    return common_pb2.LeakageHistograms(
+        **{
+            name: common_pb2.Histogram(**flat_fields(histogram))
+            for name, histogram in flat_fields(histograms).items()
+        }
+    )
+
+
+def histograms_from(message: common_pb2.LeakageHistograms) -> LeakageHistograms:
+    """From the wire; an older store says none, which is as good as one without samples."""
+    parts = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    return LeakageHistograms(
+        **{
+            name: Histogram(part.lowest, part.width, tuple(part.counts))
+            for name, part in parts.items()
+            if message.HasField(name)
+        }
+    )
 
 
 def traffic_message(traffic: Traffic) -> common_pb2.Traffic:

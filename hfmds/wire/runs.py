@@ -39,6 +39,7 @@ from hfmds.wire.types import (
     EvaluationByDevices,
     ModelVersion,
     Phase,
+    PoolState,
     Progress,
     Retention,
     Round,
@@ -50,10 +51,10 @@ from hfmds.wire.types import (
     require_id,
 )
 
-Named = TypeVar("Named", RunState, Phase, DeviceState)
+Named = TypeVar("Named", RunState, Phase, DeviceState, PoolState)
 
 
-def _named(kind: type[Named], wire_kind: EnumTypeWrapper, number: int) -> Named:
+def named(kind: type[Named], wire_kind: EnumTypeWrapper, number: int) -> Named:
     """RUN_STATE_PAUSED is RunState.PAUSED; a number that a newer peer may send is refused."""
     by_number = {value: name for name, value in wire_kind.items()}
     name = by_number.get(number, "")
@@ -247,12 +248,12 @@ def run_from(message: pb.Run) -> Run:
     return Run(
         run_id=message.run_id,
         spec=spec_from(message.spec),
-        state=_named(RunState, pb.RunState, message.state),
+        state=named(RunState, pb.RunState, message.state),
         state_reason=message.state_reason,
         created_at=timestamp_from(message.created_at),
         progress=Progress(
             progress.round,
-            _named(Phase, pb.Phase, progress.phase),
+            named(Phase, pb.Phase, progress.phase),
             progress.done,
             progress.expected,
         )
@@ -283,7 +284,7 @@ def device_from(message: pb.Device) -> Device:
     """From the wire."""
     return Device(
         device_id=message.device_id,
-        state=_named(DeviceState, pb.DeviceState, message.state),
+        state=named(DeviceState, pb.DeviceState, message.state),
         profile=profile_value(message),
         last_seen_at=timestamp_from(message.last_seen_at),
         accepted_tasks=message.accepted_tasks,

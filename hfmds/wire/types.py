@@ -7,10 +7,14 @@ names. Conversion to and from messages lives in the modules beside this one.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from hfmds.algorithm.recipes import ModelSpec, Recipe
+from hfmds.algorithm.histograms import LeakageHistograms as LeakageHistograms
+from hfmds.algorithm.limits import require_at_least
+from hfmds.algorithm.pool_policy import PoolPolicy as PoolPolicy
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.algorithm.types import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput
@@ -352,6 +356,46 @@ class PoolSpec:
     max_samples_per_device: int
     method: str
     with_shares: bool = False
+    normalisation: Normalisation | None = None  # None: not said
+    policy: PoolPolicy = field(default_factory=PoolPolicy)
+    seal_quorum: int = 0  # 0: never by number
+    seal_deadline_seconds: float = 0.0  # 0: never by time
+
+    def __post_init__(self) -> None:
+        require_at_least(
+            0, seal_quorum=self.seal_quorum, seal_deadline_seconds=self.seal_deadline_seconds
+        )
+        if self.normalisation and len(self.normalisation.mean) != self.model.channels:
+            raise InvalidInput(
+                f"normalisation has {len(self.normalisation.mean)} channels, "
+                f"the model {self.model.channels}"
+            )
+
+
+class PoolState(enum.Enum):
+    """Where a pool is in its life."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+    HALTED = "halted"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """A pool and what is in it."""
+
+    pool_id: str
+    spec: PoolSpec
+    state: PoolState
+    state_reason: str
+    devices: int
+    samples: int
+    leaking_samples: int
+    leaking_batches: int
+    leakage: LeakageHistograms
+    opened_at: datetime
+    snapshot_id: str = ""  # empty: none
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -364,11 +408,13 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one device contributed to a snapshot."""
+    """A part of what one device contributed at one refresh."""
 
     digest: Digest
     samples: int
     contributor: str
+    class_counts: Mapping[int, int] = field(default_factory=dict, hash=False)
+    first_round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,4 +430,38 @@ class Snapshot:
     leakage: LeakageSummary
     sealed_at: datetime
     size_bytes: int
+    parent_snapshot_id: str = ""  # empty: none
+    carried_samples: int = 0
+    repeated_samples: int = 0
+    near_duplicates: int = 0
+    near_duplicates_dropped: int = 0
+    leaking_samples: int = 0
+    leaking_samples_dropped: int = 0
+    leaking_batches: int = 0
+    histograms: LeakageHistograms = field(default_factory=LeakageHistograms)
     shards: tuple[Shard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedShard:
+    """A shard of the share a device has room for."""
+
+    shard: Shard
+    missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection removed, or would."""
+
+    snapshot_ids: tuple[str, ...]
+    erased_blobs: int
+    erased_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What became of a device's contributions when its consent was taken back."""
+
+    removed_batches: int
+    remaining_snapshots: int
