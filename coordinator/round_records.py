@@ -12,8 +12,9 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
-from coordinator.states import ROUND_TRANSITIONS, RoundState, require_transition
+from coordinator.states import ROUND_TRANSITIONS, RoundState
 from coordinator.tables import RoundRow
+from hfmds.state_machine import require_transition
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.events import COORDINATOR, append_event, require_log
 from coordinator.round_records import enter
-from coordinator.states import RUN_TRANSITIONS, RoundState, require_transition
+from coordinator.states import RUN_TRANSITIONS, RoundState
 from coordinator.tables import Base, RoundRow, RunRow
 from coordinator.task_rows import end_pending, give_second_chance
 from coordinator.versions import (
@@ -24,6 +24,7 @@ from coordinator.versions import (
 )
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import Conflict, NotFound, WrongState
+from hfmds.state_machine import require_transition
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec

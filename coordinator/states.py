@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TypeVar
 
-from hfmds.errors import WrongState
 from hfmds.wire.types import RunState
 
 
@@ -35,8 +33,6 @@ class TaskState(enum.Enum):
     FAILED = "failed"  # the device gave it up
     OVER = "over"  # nobody wants its result any more; a LateReason says why
 
-
-State = TypeVar("State", RunState, RoundState, TaskState)
 
 RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     RunState.RUNNING: frozenset({RunState.PAUSED, RunState.COMPLETED, RunState.CANCELLED}),
@@ -69,11 +65,3 @@ TASK_TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
 
 PENDING = (TaskState.ASSIGNED, TaskState.LEASED)
 """The states of a task whose result is still wanted."""
-
-
-def require_transition(
-    transitions: Mapping[State, frozenset[State]], current: State, wanted: State, what: str
-) -> None:
-    """Refuse a step that is not in the table; `what` names the thing that would take it."""
-    if wanted not in transitions[current]:
-        raise WrongState(f"{what} is {current.value}: it cannot be {wanted.value} next")

@@ -11,10 +11,11 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
-from coordinator.states import PENDING, TASK_TRANSITIONS, TaskState, require_transition
+from coordinator.states import PENDING, TASK_TRANSITIONS, TaskState
 from coordinator.tables import PhaseRow, RunRow, TaskRow
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
+from hfmds.state_machine import require_transition
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason, TaskStage
 

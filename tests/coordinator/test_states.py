@@ -18,7 +18,6 @@ from coordinator.states import (
     TASK_TRANSITIONS,
     RoundState,
     TaskState,
-    require_transition,
 )
 from coordinator.tables import Base
 from coordinator.task_records import TaskRecords
@@ -26,6 +25,7 @@ from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.types import Traffic
 from hfmds.digest import digest_of
 from hfmds.errors import TooLate, WrongState
+from hfmds.state_machine import require_transition
 from hfmds.storage.database import open_database
 from hfmds.wire.types import FailureCause, LateReason, Round
 from tests.coordinator.workbench import make_spec
