@@ -97,6 +97,7 @@ ROOMS: dict[str, set[str]] = {
         "hfmds.event_chain",
         "hfmds.algorithm.methods.settings",
         "hfmds.algorithm.onnx_model",
+        "hfmds.algorithm.histograms",
         "hfmds.algorithm.pool",
         "hfmds.algorithm.pool_policy",
         "hfmds.algorithm.privacy",

@@ -104,7 +104,7 @@ def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
         sampling=_sampling_message(recipe.sampling),
         aggregation=_aggregation_message(recipe.aggregation),
         compression=f"COMPRESSION_{recipe.compression.upper()}",
-        pool=pool_policy_message(recipe.pool),
+        pool=pool_policy_message(recipe.pool) if recipe.method.samples_per_device else None,
     )
     # The choices of the oneof have the methods' names, their messages the settings' fields.
     method = getattr(message, recipe.method.name)

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 
 from hfmds.digest import Digest
+from hfmds.event_chain import Event
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
 from hfmds.storage.blobs import Blobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.chunks import Content, fetch, send
+from hfmds.wire.events import event_from
 from hfmds.wire.messages import digest_message
 from hfmds.wire.snapshots import (
     contribution_from,
     contribution_message,
+    pool_from,
     pool_spec_message,
+    shared_shard_from,
     snapshot_from,
 )
-from hfmds.wire.types import Contribution, PoolSpec, Snapshot, UploadState
+from hfmds.wire.types import (
+    Collected,
+    Contribution,
+    PoolSpec,
+    PoolStatus,
+    Shard,
+    SharedShard,
+    Snapshot,
+    UploadState,
+    Withdrawal,
+)
 
 _CALL_SECONDS = 30.0
 _TRANSFER_SECONDS = 600.0
@@ -35,13 +50,37 @@ class StoreClient:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
+    async def open_pool(
+        self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
+    ) -> None:
         """Open a pool for one refresh."""
-        request = pb.OpenPoolRequest(pool_id=pool_id, spec=pool_spec_message(spec))
+        request = pb.OpenPoolRequest(
+            pool_id=pool_id,
+            spec=pool_spec_message(spec),
+            referenced_snapshots=referenced_snapshots,
+        )
         await call(self._peer, self._stub.OpenPool, request, timeout_seconds=_CALL_SECONDS)
 
-    async def put_batch(self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs) -> int:
-        """Put a device's batch into the pool; returns the bytes that crossed the network."""
+    async def get_pool(self, pool_id: str) -> PoolStatus:
+        """A pool: its state, and what is in it."""
+        request = pb.GetPoolRequest(pool_id=pool_id)
+        response = await call(
+            self._peer, self._stub.GetPool, request, timeout_seconds=_CALL_SECONDS
+        )
+        return pool_from(response.pool)
+
+    async def put_batch(
+        self,
+        pool_id: str,
+        device_id: str,
+        batch: Digest,
+        blobs: Blobs,
+        weights: Digest | None = None,
+    ) -> int:
+        """Put a device's batch into the pool; returns the bytes that crossed the network.
+
+        With the weights it was made with, the store refuses it unless they are the pool's.
+        """
 
         async def query() -> UploadState:
             request = pb.QueryBatchRequest(
@@ -59,6 +98,7 @@ class StoreClient:
                     device_id=device_id,
                     batch=digest_message(batch),
                     offset=offset,
+                    weights=digest_message(weights) if weights else None,
                 )
                 yield pb.PutBatchRequest(header=header)
                 async for chunk in chunks:
@@ -84,11 +124,46 @@ class StoreClient:
 
     async def get_snapshot(self, snapshot_id: str) -> Snapshot:
         """A snapshot with its shards."""
+        shards: list[Shard] = []
         request = pb.GetSnapshotRequest(snapshot_id=snapshot_id)
-        response = await call(
-            self._peer, self._stub.GetSnapshot, request, timeout_seconds=_CALL_SECONDS
+        while True:
+            response = await call(
+                self._peer, self._stub.GetSnapshot, request, timeout_seconds=_CALL_SECONDS
+            )
+            snapshot = snapshot_from(response.snapshot)
+            shards += snapshot.shards
+            if not response.next_page_token:
+                return replace(snapshot, shards=tuple(shards))
+            request.page_token = response.next_page_token
+
+    async def get_share(
+        self,
+        snapshot_id: str,
+        have: Iterable[Digest] = (),
+        *,
+        max_bytes: int = 0,
+        max_samples: int = 0,
+        balanced: bool = False,
+        seed: int = 0,
+    ) -> tuple[SharedShard, ...]:
+        """The shards of a snapshot that fit the limits, and which of them are not here; 0: any."""
+        shards: list[SharedShard] = []
+        request = pb.GetShareRequest(
+            snapshot_id=snapshot_id,
+            have=map(digest_message, have),
+            max_bytes=max_bytes,
+            max_samples=max_samples,
+            balanced=balanced,
+            seed=seed,
         )
-        return snapshot_from(response.snapshot)
+        while True:
+            response = await call(
+                self._peer, self._stub.GetShare, request, timeout_seconds=_CALL_SECONDS
+            )
+            shards += map(shared_shard_from, response.shards)
+            if not response.next_page_token:
+                return tuple(shards)
+            request.page_token = response.next_page_token
 
     async def list_snapshots(self, run_id: str = "") -> tuple[Snapshot, ...]:
         """All snapshots, or one run's, newest first and without shards."""
@@ -115,3 +190,42 @@ class StoreClient:
                     yield part.data
 
         return await fetch(content, digest, chunks)
+
+    # --- keeping and giving up ------------------------------------------------------------------
+
+    async def release_run(self, run_id: str) -> int:
+        """Give up what a run has; returns how many snapshots that are."""
+        request = pb.ReleaseRunRequest(run_id=run_id)
+        response = await call(
+            self._peer, self._stub.ReleaseRun, request, timeout_seconds=_CALL_SECONDS
+        )
+        return response.snapshots
+
+    async def collect_snapshots(self, *, dry_run: bool = False) -> Collected:
+        """Remove what nobody needs, or only say what that is."""
+        request = pb.CollectSnapshotsRequest(dry_run=dry_run)
+        response = await call(
+            self._peer, self._stub.CollectSnapshots, request, timeout_seconds=_TRANSFER_SECONDS
+        )
+        return Collected(tuple(response.snapshot_ids), response.erased_blobs, response.erased_bytes)
+
+    async def withdraw_device(self, device_id: str, run_id: str = "") -> Withdrawal:
+        """Take a device's consent back, for one run or for all."""
+        request = pb.WithdrawDeviceRequest(device_id=device_id, run_id=run_id)
+        response = await call(
+            self._peer, self._stub.WithdrawDevice, request, timeout_seconds=_TRANSFER_SECONDS
+        )
+        return Withdrawal(response.removed_batches, response.remaining_snapshots)
+
+    async def list_events(self, after_sequence: int = 0) -> tuple[str, tuple[Event, ...]]:
+        """The id of the store's event log, and its events after a number, in order."""
+        events: list[Event] = []
+        request = pb.ListStoreEventsRequest(after_sequence=after_sequence)
+        while True:
+            response = await call(
+                self._peer, self._stub.ListStoreEvents, request, timeout_seconds=_CALL_SECONDS
+            )
+            if not response.events:
+                return response.log_id, tuple(events)
+            events += (event_from(response.log_id, message) for message in response.events)
+            request.after_sequence = events[-1].sequence

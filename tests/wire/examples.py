@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from hfmds.algorithm.histograms import Histogram, LeakageHistograms
 from hfmds.algorithm.methods.settings import (
     FedAvg,
     FedGan,
@@ -13,6 +14,7 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import (
     AggregationRecipe,
     ModelSpec,
@@ -41,6 +43,8 @@ from hfmds.wire.types import (
     ModelVersion,
     Phase,
     PoolSpec,
+    PoolState,
+    PoolStatus,
     Progress,
     Retention,
     RetryLater,
@@ -50,6 +54,7 @@ from hfmds.wire.types import (
     RunSpec,
     RunState,
     Shard,
+    SharedShard,
     Snapshot,
     Staleness,
     SynthesiseWork,
@@ -99,9 +104,28 @@ METHODS: dict[str, Method] = {
         matching_weight=1.5,
     ),
 }
+NORMALISATION = Normalisation(mean=(0.25, 0.5), std=(0.125, 0.375))
+POOL_POLICY = PoolPolicy(
+    pixel_type="fp16",
+    max_samples_per_class=3,
+    max_pool_samples=2**33,
+    psnr_paired_max_db=20.5,
+    psnr_nearest_max_db=21.5,
+    ssim_paired_max=0.25,
+    ssim_nearest_max=0.5,
+    leakage_action="drop",
+    halt_psnr_paired_p99_db=22.5,
+    halt_psnr_nearest_p99_db=23.5,
+    halt_minimum_samples=7,
+    near_threshold=0.125,
+    near_action="keep_better",
+    refresh="decay",
+    refresh_max_samples=2**34,
+    refresh_keep_fraction=0.75,
+)
 RECIPE = Recipe(
     model=MODEL,
-    normalisation=Normalisation(mean=(0.25, 0.5), std=(0.125, 0.375)),
+    normalisation=NORMALISATION,
     rounds=11,
     seed=2**62 + 1,
     training=TrainingRecipe(
@@ -126,8 +150,16 @@ RECIPE = Recipe(
         tau=0.25,
     ),
     compression="int8",
+    pool=POOL_POLICY,
 )
-RECIPES = {name: replace(RECIPE, method=method) for name, method in METHODS.items()}
+RECIPES = {
+    name: replace(
+        RECIPE,
+        method=method,
+        pool=POOL_POLICY if method.samples_per_device else PoolPolicy(),
+    )
+    for name, method in METHODS.items()
+}
 LEAKAGE = LeakageSummary(9.5, 11.5, 12.5, 13.5, 14.5, 15.5)
 TRAFFIC = Traffic(received_bytes=2**40, sent_bytes=7)
 EVALUATION = Evaluation(accuracy=0.75, loss=0.625, samples=1000)
@@ -272,6 +304,29 @@ POOL_SPEC = PoolSpec(
     max_samples_per_device=20,
     method="fedmix",
     with_shares=True,
+    normalisation=NORMALISATION,
+    policy=POOL_POLICY,
+    seal_quorum=5,
+    seal_deadline_seconds=61.5,
+)
+HISTOGRAMS = LeakageHistograms(
+    Histogram(1.0, 2.0, (20, 19)),
+    Histogram(2.0, 3.0, (30, 9)),
+    Histogram(-1.0, 0.5, (1, 2, 36)),
+    Histogram(-0.5, 0.25, (39,)),
+)
+POOL = PoolStatus(
+    pool_id="pool-1",
+    spec=POOL_SPEC,
+    state=PoolState.HALTED,
+    state_reason="its images give too much away",
+    devices=2,
+    samples=39,
+    leaking_samples=3,
+    leaking_batches=4,
+    leakage=HISTOGRAMS,
+    opened_at=MOMENT,
+    snapshot_id="snapshot-1",
 )
 CONTRIBUTION = Contribution(device_id="device-1", batch=digest_of(b"batch"))
 SNAPSHOT = Snapshot(
@@ -284,8 +339,18 @@ SNAPSHOT = Snapshot(
     leakage=LEAKAGE,
     sealed_at=MOMENT,
     size_bytes=2**33,
+    parent_snapshot_id="snapshot-0",
+    carried_samples=20,
+    repeated_samples=2,
+    near_duplicates=4,
+    near_duplicates_dropped=3,
+    leaking_samples=6,
+    leaking_samples_dropped=5,
+    leaking_batches=7,
+    histograms=HISTOGRAMS,
     shards=(
-        Shard(digest_of(b"shard 1"), 20, "pseudonym-1"),
-        Shard(digest_of(b"shard 2"), 19, "pseudonym-2"),
+        Shard(digest_of(b"shard 1"), 20, "pseudonym-1", {0: 20}, first_round=2),
+        Shard(digest_of(b"shard 2"), 19, "pseudonym-2", {2: 19}, first_round=4),
     ),
 )
+SHARED_SHARD = SharedShard(SNAPSHOT.shards[0], missing=True)

@@ -101,7 +101,18 @@ PAIRS: dict[str, Pair] = {
         snapshots.contribution_message,
         snapshots.contribution_from,
     ),
+    "pool policy": (
+        examples.POOL_POLICY,
+        messages.pool_policy_message,
+        messages.pool_policy_from,
+    ),
+    "pool": (examples.POOL, snapshots.pool_message, snapshots.pool_from),
     "snapshot": (examples.SNAPSHOT, snapshots.snapshot_message, snapshots.snapshot_from),
+    "shared shard": (
+        examples.SHARED_SHARD,
+        snapshots.shared_shard_message,
+        snapshots.shared_shard_from,
+    ),
 }
 
 # What devices and operators send: a server must never compute with a NaN from outside.
@@ -120,6 +131,11 @@ EITHER = {
     "unmeasured synthesis report": ["SubmitSynthesisRequest.synthetic_accuracy"],
     "run spec": ["RoundPolicy.asynchronous"],  # which excludes its recipe's cohort
     "run": ["RoundPolicy.asynchronous"],
+    **{
+        f"{name} recipe": ["Recipe.pool"]  # it has none
+        for name, recipe in examples.RECIPES.items()
+        if not recipe.method.samples_per_device
+    },
 }
 
 
