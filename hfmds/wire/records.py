@@ -5,7 +5,9 @@ The contract's rule, additive within v1, is also what keeps old records readable
 
 from __future__ import annotations
 
-from hfmds.v1 import admin_pb2, coordinator_pb2, synthesis_store_pb2
+from dataclasses import replace
+
+from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, synthesis_store_pb2
 from hfmds.wire.assignments import (
     evaluation_report_from,
     evaluation_report_message,
@@ -14,13 +16,24 @@ from hfmds.wire.assignments import (
     update_report_from,
     update_report_message,
 )
+from hfmds.wire.messages import histograms_from, histograms_message
 from hfmds.wire.runs import round_from, round_message, spec_from, spec_message
-from hfmds.wire.snapshots import pool_spec_from, pool_spec_message
+from hfmds.wire.snapshots import (
+    pool_spec_from,
+    pool_spec_message,
+    shard_from,
+    shard_message,
+    snapshot_from,
+    snapshot_message,
+)
 from hfmds.wire.types import (
     EvaluationReport,
+    LeakageHistograms,
     PoolSpec,
     Round,
     RunSpec,
+    Shard,
+    Snapshot,
     SynthesisReport,
     UpdateReport,
 )
@@ -80,3 +93,33 @@ def encode_pool_spec(spec: PoolSpec) -> bytes:
 def decode_pool_spec(record: bytes) -> PoolSpec:
     """From the database."""
     return pool_spec_from(synthesis_store_pb2.PoolSpec.FromString(record))
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """To the database; its shards have rows of their own."""
+    return snapshot_message(replace(snapshot, shards=())).SerializeToString()
+
+
+def decode_snapshot(record: bytes) -> Snapshot:
+    """From the database, without shards."""
+    return snapshot_from(synthesis_store_pb2.Snapshot.FromString(record))
+
+
+def encode_shard(shard: Shard) -> bytes:
+    """To the database."""
+    return shard_message(shard).SerializeToString()
+
+
+def decode_shard(record: bytes) -> Shard:
+    """From the database."""
+    return shard_from(synthesis_store_pb2.Shard.FromString(record))
+
+
+def encode_histograms(histograms: LeakageHistograms) -> bytes:
+    """To the database."""
+    return histograms_message(histograms).SerializeToString()
+
+
+def decode_histograms(record: bytes) -> LeakageHistograms:
+    """From the database."""
+    return histograms_from(common_pb2.LeakageHistograms.FromString(record))
