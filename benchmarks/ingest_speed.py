@@ -1,0 +1,196 @@
+"""How fast does the store take synthetic images, beside plain writes to the same disk?
+
+    .venv/bin/python benchmarks/ingest_speed.py [--devices 1000] [--samples 1000] [--quick]
+
+So many devices, a few at a time, each put one batch of 32 x 32 colour images (3 KB each) into one
+pool of a real store on loopback; a batch counts when the store has answered, so when it is
+checked and durable. Beside it, in the same run, before and after: one process that writes the
+same bytes one after the other into one file on the same disk and syncs it at the end.
+
+Printed as Markdown: samples per second of both and their ratio, the store's rate in its first and
+its last tenth, and its memory and processor time. All images are different, as those of devices
+are. Making and hashing batches is the clients' work, and shares the processors with the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from programs import MEGABYTE, Program, forget_peak, programs, show, tell, usage, warn_if_busy
+
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.digest import Digest, digest_of
+from hfmds.storage.blobs import CHUNK_BYTES
+from hfmds.wire.store_client import StoreClient
+from hfmds.wire.tensors import encode_batch
+from hfmds.wire.types import PoolSpec
+
+_MODEL = ModelSpec()
+_POOL = "ingest"
+_PARTS = 10  # of the whole, whose rates are compared
+
+
+class OneBatch:
+    """A device's only content, in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.digest = digest_of(data)
+
+    def read(
+        self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        """Its bytes from an offset on."""
+        for at in range(offset, digest.size_bytes, chunk_bytes):
+            yield bytes(self._data[at : at + chunk_bytes])
+
+
+class Batches:
+    """Batches of which no two have an image in common, made quickly."""
+
+    def __init__(self, samples: int) -> None:
+        source = np.random.default_rng(0)
+        self._pixels = source.integers(0, 256, (samples, *_MODEL.image_shape), np.uint8)
+        self._labels = source.integers(0, _MODEL.classes, samples)
+        measured = [field.name for field in dataclasses.fields(SyntheticBatch)[1:]]
+        self._measured = {name: np.full(samples, 9.5, np.float32) for name in measured}
+
+    def encoded(self, number: int) -> bytes:
+        """The batch of the device with this number."""
+        pixels = self._pixels.copy()
+        # The number in its first four bytes is what makes each image of a batch its own.
+        pixels.reshape(len(pixels), -1)[:, :4] = np.frombuffer(number.to_bytes(4), np.uint8)
+        return encode_batch(SyntheticBatch(LabelledImages(pixels, self._labels), **self._measured))
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """What the store did."""
+
+    seconds: float
+    part_seconds: tuple[float, ...]
+    cpu_seconds: float
+    peak_bytes: int
+
+
+async def put_all(store: Program, batches: Batches, devices: int, at_once: int) -> Ingest:
+    """Let every device put its batch."""
+    client = StoreClient(store.peer)
+    numbers = iter(range(devices))
+    done_at: list[float] = []
+
+    async def one_after_the_other() -> None:
+        for number in numbers:
+            batch = OneBatch(await asyncio.to_thread(batches.encoded, number))
+            await client.put_batch(_POOL, f"device-{number}", batch.digest, batch)
+            done_at.append(time.monotonic())
+            if len(done_at) % max(1, devices // 20) == 0:
+                tell(f"{len(done_at)} of {devices} devices")
+
+    forget_peak(store.pid)
+    before = usage(store.pid)
+    started = time.monotonic()
+    try:
+        await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+    finally:
+        await client.close()
+    after = usage(store.pid)
+    ends = [started, *(done_at[devices * part // _PARTS - 1] for part in range(1, _PARTS + 1))]
+    return Ingest(
+        ends[-1] - started,
+        tuple(np.diff(ends)),
+        after.cpu_seconds - before.cpu_seconds,
+        after.peak_rss_bytes,
+    )
+
+
+def write_all(folder: Path, batches: Batches, devices: int) -> float:
+    """Seconds to write all batches into one file and to sync it; making them is not counted."""
+    seconds = 0.0
+    descriptor, name = tempfile.mkstemp(dir=folder)
+    try:
+        for number in range(devices):
+            data = batches.encoded(number)
+            started = time.monotonic()
+            os.write(descriptor, data)
+            seconds += time.monotonic() - started
+        started = time.monotonic()
+        os.fsync(descriptor)
+        return seconds + time.monotonic() - started
+    finally:
+        os.close(descriptor)
+        Path(name).unlink()
+
+
+async def open_pool(store: Program, samples: int) -> None:
+    """Open the pool that takes everything."""
+    client = StoreClient(store.peer)
+    try:
+        spec = PoolSpec(
+            run_id="ingest",
+            round_number=1,
+            weights=digest_of(b"weights"),
+            model=_MODEL,
+            max_samples_per_device=samples,
+            method="hfmds",
+        )
+        await client.open_pool(_POOL, spec)
+    finally:
+        await client.close()
+
+
+def measure(devices: int, samples: int, at_once: int) -> None:
+    """Measure, and print the table."""
+    batches = Batches(samples)
+    total = devices * samples
+    total_bytes = devices * len(batches.encoded(0))
+    with programs() as ours:
+        store = ours.start_store()
+        asyncio.run(open_pool(store, samples))
+        writing = [write_all(ours.folder, batches, devices)]
+        tell(f"written in {writing[0]:.1f} s")
+        ingest = asyncio.run(put_all(store, batches, devices, at_once))
+        writing.append(write_all(ours.folder, batches, devices))
+    plain = sum(writing) / len(writing)
+    first, last = ingest.part_seconds[0], ingest.part_seconds[-1]
+    show(
+        f"| {total:,} samples, {total_bytes / 1e9:.2f} GB, {devices} devices, {at_once} at once | |"
+        f"\n|---|---|\n"
+        f"| store | {total / ingest.seconds:,.0f} samples/s, "
+        f"{total_bytes / ingest.seconds / MEGABYTE:.0f} MB/s |\n"
+        f"| plain writes of the same bytes | {total / plain:,.0f} samples/s, "
+        f"{total_bytes / plain / MEGABYTE:.0f} MB/s "
+        f"({' and '.join(f'{seconds:.1f} s' for seconds in writing)}) |\n"
+        f"| store, share of plain writes | {plain / ingest.seconds:.2f} |\n"
+        f"| rate of its last tenth, of its first | {first / last:.2f} |\n"
+        f"| its memory, peak | {ingest.peak_bytes / MEGABYTE:.0f} MB |\n"
+        f"| its processor time | {ingest.cpu_seconds:.1f} s of {ingest.seconds:.1f} s |"
+    )
+
+
+def main() -> None:
+    """Parse, warn and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=1000, help="of each device")
+    parser.add_argument("--at-once", type=int, default=4, help="devices that put at a time")
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args()
+    if options.quick:
+        options.devices, options.samples = 20, 100
+    warn_if_busy()
+    measure(options.devices, options.samples, options.at_once)
+
+
+if __name__ == "__main__":
+    main()
