@@ -368,14 +368,16 @@ class ListStoreEventsResponse(_message.Message):
     def __init__(self, log_id: _Optional[str] = ..., events: _Optional[_Iterable[_Union[_common_pb2.Event, _Mapping]]] = ...) -> None: ...
 
 class DownloadShardRequest(_message.Message):
-    __slots__ = ("snapshot_id", "digest", "offset")
+    __slots__ = ("snapshot_id", "digest", "offset", "further")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     digest: _common_pb2.Digest
     offset: int
-    def __init__(self, snapshot_id: _Optional[str] = ..., digest: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[_common_pb2.Digest]
+    def __init__(self, snapshot_id: _Optional[str] = ..., digest: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., offset: _Optional[int] = ..., further: _Optional[_Iterable[_Union[_common_pb2.Digest, _Mapping]]] = ...) -> None: ...
 
 class DownloadShardResponse(_message.Message):
     __slots__ = ("data",)

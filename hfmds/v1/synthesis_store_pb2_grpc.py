@@ -233,8 +233,9 @@ class SynthesisStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DownloadShard(self, request, context):
-        """Streams a shard, from an offset to the end, in chunks of about 1 MiB. Caller: anyone. Effect: none.
-        Status: NOT_FOUND unknown snapshot, or a shard that is not in it; INVALID_ARGUMENT an offset outside.
+        """Streams a shard, from an offset to the end, and other shards of the same snapshot behind it, in chunks of up to 1 MiB. A chunk may
+        hold the end of one shard and the beginning of the next: where one ends, its digest tells. Caller: anyone. Effect: none.
+        Status: NOT_FOUND unknown snapshot, or a shard that is not in it; INVALID_ARGUMENT an offset outside, or too many shards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
