@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hfmds.algorithm.types import SyntheticBatch
+from hfmds.algorithm.types import MEASUREMENTS, SyntheticBatch
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.types import PoolSpec
 
-_BYTES_BESIDE_PIXELS = 8 + 4 + 4  # label, psnr_paired, psnr_nearest
+_BYTES_BESIDE_PIXELS = 8 + 4 * len(MEASUREMENTS)  # the label comes first
 _SHARE_BYTES = 4  # per class, of mixtures
-_HEADER_BYTES = 4096  # names, types and shapes of five tensors need about 400
+_HEADER_BYTES = 4096  # names, types and shapes of seven tensors need about 600
 
 
 def most_batch_bytes(spec: PoolSpec) -> int:

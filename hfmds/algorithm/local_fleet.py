@@ -27,6 +27,7 @@ from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.seeds import Phase, task_seed
 from hfmds.algorithm.types import (
+    MEASUREMENTS,
     DeviceEvaluation,
     Evaluation,
     LabelledImages,
@@ -174,8 +175,7 @@ class LocalFleet:
                 "pixels": batch.images.pixels,
                 "labels": batch.images.labels,
                 "shares": batch.images.shares,
-                "psnr_paired": batch.psnr_paired,
-                "psnr_nearest": batch.psnr_nearest,
+                **batch.measurements,
             }
             for name, value in values.items():
                 if value is not None:
@@ -208,8 +208,7 @@ class LocalFleet:
                     labels.astype(np.int64),
                     None if shares is None else shares.astype(np.float32),
                 ),
-                psnr_paired=fields["psnr_paired"].astype(np.float32),
-                psnr_nearest=fields["psnr_nearest"].astype(np.float32),
+                **{name: fields[name].astype(np.float32) for name in MEASUREMENTS},
             )
 
     # --- parts ----------------------------------------------------------------------------------

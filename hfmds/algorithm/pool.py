@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.algorithm.types import MEASUREMENTS, LabelledImages, SyntheticBatch
 from hfmds.errors import InvalidInput
 
 
@@ -41,10 +41,7 @@ class Merge:
         self.duplicates += len(batch) - len(fresh)
         if len(fresh) == len(batch):
             return batch
-        kept = np.array(fresh, np.int64)
-        return SyntheticBatch(
-            batch.images.take(kept), batch.psnr_paired[kept], batch.psnr_nearest[kept]
-        )
+        return batch.take(np.array(fresh, np.int64))
 
     def _is_first(self, batch: SyntheticBatch, index: int) -> bool:
         name = content_hash(batch.images, index)
@@ -75,6 +72,8 @@ def concatenate(batches: Sequence[SyntheticBatch]) -> SyntheticBatch:
             np.concatenate([batch.images.labels for batch in batches]),
             np.concatenate(shares) if shares else None,
         ),
-        psnr_paired=np.concatenate([batch.psnr_paired for batch in batches]),
-        psnr_nearest=np.concatenate([batch.psnr_nearest for batch in batches]),
+        **{
+            name: np.concatenate([batch.measurements[name] for batch in batches])
+            for name in MEASUREMENTS
+        },
     )

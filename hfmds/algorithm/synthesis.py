@@ -24,11 +24,11 @@ from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, SynthesisHeal
 from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.models import SplitModel, model_with
 from hfmds.algorithm.pixels import normalise, to_pixels
-from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
+from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.prototypes import update_prototypes
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.algorithm.types import LabelledImages
 from hfmds.errors import Diverged
 
 _FLOOR = 1e-6  # added to every share, so that no logarithm is of zero
@@ -104,11 +104,7 @@ def synthesise(
             hard_margin=_margin(model.classifier(z_hard), labels),
             gradient_ratio=gradient_ratio,
         )
-    batch = SyntheticBatch(
-        LabelledImages(pixels, real.labels),
-        psnr_paired=psnr_paired(pixels, real.pixels),
-        psnr_nearest=psnr_nearest(pixels, shard.pixels),
-    )
+    batch = measured(LabelledImages(pixels, real.labels), real.pixels, shard.pixels)
     return Synthesis(batch, {str(c): zbar for c, zbar in prototypes.items()}, health)
 
 

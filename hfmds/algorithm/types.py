@@ -107,21 +107,26 @@ class LabelledImages:
             )
 
 
+MEASUREMENTS = ("psnr_paired", "psnr_nearest", "ssim_paired", "ssim_nearest")
+"""What a device measures of each synthetic image."""
+
+
 @dataclass(frozen=True, slots=True)
 class SyntheticBatch:
     """What one device made at one refresh, with the leakage it measured before sending.
 
-    PSNR in dB between images in [0, 1]: to the real sample each was paired with, and to the
-    nearest real sample on the device. Higher means more alike, so more leaked.
+    PSNR in dB between images in [0, 1] and SSIM: to the real sample each was paired with, and to
+    the nearest real sample on the device, by PSNR. Higher means more alike, so more leaked.
     """
 
     images: LabelledImages
     psnr_paired: NDArray[np.float32]
     psnr_nearest: NDArray[np.float32]
+    ssim_paired: NDArray[np.float32]
+    ssim_nearest: NDArray[np.float32]
 
     def __post_init__(self) -> None:
-        for name in ("psnr_paired", "psnr_nearest"):
-            values = getattr(self, name)
+        for name, values in self.measurements.items():
             require(
                 values.dtype == np.float32 and values.shape == (len(self.images),),
                 f"{name} must be float32 [{len(self.images)}], "
@@ -130,6 +135,15 @@ class SyntheticBatch:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def measurements(self) -> dict[str, NDArray[np.float32]]:
+        """The measured leakage, by name."""
+        return {name: getattr(self, name) for name in MEASUREMENTS}
+
+    def take(self, indices: NDArray[np.int64]) -> SyntheticBatch:
+        measured = {name: values[indices] for name, values in self.measurements.items()}
+        return SyntheticBatch(self.images.take(indices), **measured)
 
 
 @dataclass(frozen=True, slots=True)

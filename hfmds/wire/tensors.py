@@ -22,10 +22,16 @@ from safetensors.numpy import save
 
 from hfmds.algorithm.blocks import blocks_of, read_block
 from hfmds.algorithm.compression import Packed, TensorForm
-from hfmds.algorithm.types import LabelledImages, LazyTensors, SyntheticBatch, Weights
+from hfmds.algorithm.types import (
+    MEASUREMENTS,
+    LabelledImages,
+    LazyTensors,
+    SyntheticBatch,
+    Weights,
+)
 from hfmds.errors import InvalidInput
 
-_BATCH_TYPES = {"images": "U8", "labels": "I64", "psnr_paired": "F32", "psnr_nearest": "F32"}
+_BATCH_TYPES = {"images": "U8", "labels": "I64", **dict.fromkeys(MEASUREMENTS, "F32")}
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -53,9 +59,8 @@ def encode_batch(batch: SyntheticBatch) -> bytes:
     tensors: dict[str, NDArray[Any] | None] = {
         "images": batch.images.pixels,
         "labels": batch.images.labels,
-        "psnr_paired": batch.psnr_paired,
-        "psnr_nearest": batch.psnr_nearest,
         "shares": batch.images.shares,
+        **batch.measurements,
     }
     return save({n: np.ascontiguousarray(t) for n, t in tensors.items() if t is not None})
 
@@ -191,11 +196,11 @@ def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticB
     shares = tensors.get_tensor("shares") if "shares" in names else None
     batch = SyntheticBatch(
         LabelledImages(tensors.get_tensor("images"), tensors.get_tensor("labels"), shares),
-        tensors.get_tensor("psnr_paired"),
-        tensors.get_tensor("psnr_nearest"),
+        **{name: tensors.get_tensor(name) for name in MEASUREMENTS},
     )
-    if not (np.isfinite(batch.psnr_paired).all() and np.isfinite(batch.psnr_nearest).all()):
-        raise InvalidInput(f"{what}: a PSNR value is not finite")
+    for name, values in batch.measurements.items():
+        if not np.isfinite(values).all():
+            raise InvalidInput(f"{what}: a value of {name} is not finite")
     return batch
 
 

@@ -92,6 +92,8 @@ def batch(
         ),
         psnr_paired=values,
         psnr_nearest=values + 1,
+        ssim_paired=values / 100,
+        ssim_nearest=values / 50,
     )
 
 

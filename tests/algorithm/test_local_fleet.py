@@ -173,6 +173,8 @@ def test_a_pool_is_carried_over_with_its_class_shares_and_its_leakage():
     np.testing.assert_array_equal(taken.images.labels, given.images.labels)
     np.testing.assert_array_equal(taken.psnr_paired, given.psnr_paired)
     np.testing.assert_array_equal(taken.psnr_nearest, given.psnr_nearest)
+    np.testing.assert_array_equal(taken.ssim_paired, given.ssim_paired)
+    np.testing.assert_array_equal(taken.ssim_nearest, given.ssim_nearest)
 
 
 def test_a_state_that_is_taken_over_replaces_what_was_remembered():

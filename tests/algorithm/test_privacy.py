@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm import privacy
-from hfmds.algorithm.privacy import IDENTICAL_DB, psnr_nearest, psnr_paired, summarise_leakage
+from hfmds.algorithm.privacy import (
+    IDENTICAL_DB,
+    measured,
+    nearest_real,
+    psnr_nearest,
+    psnr_paired,
+    ssim_paired,
+    summarise_leakage,
+)
+from hfmds.algorithm.types import LabelledImages
 from hfmds.errors import InvalidInput
 
 
@@ -40,6 +49,59 @@ def test_one_grey_level_in_one_pixel_is_not_identical():
     assert expected < IDENTICAL_DB
 
 
+def test_ssim_of_equal_images_is_one_and_of_opposite_ones_below_zero():
+    random = np.random.default_rng(0)
+    image = random.integers(0, 256, (1, 3, 9, 8), dtype=np.uint8)
+    assert ssim_paired(image, image)[0] == 1
+    assert ssim_paired(image, 255 - image)[0] < -0.5
+    assert ssim_paired(image, image).dtype == np.float32
+
+
+def test_ssim_of_constant_images_is_the_likeness_of_their_brightness():
+    found = ssim_paired(constant(100), constant(200))
+    c1 = (0.01 * 255) ** 2
+    assert found[0] == pytest.approx((2 * 100 * 200 + c1) / (100**2 + 200**2 + c1))
+
+
+def test_ssim_is_the_mean_over_windows_and_channels():
+    random = np.random.default_rng(1)
+    one, other = random.integers(0, 256, (2, 2, 2, 9, 8), dtype=np.uint8)
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+
+    def of_window(x: np.ndarray, y: np.ndarray) -> float:
+        x, y = x.astype(float), y.astype(float)
+        covariance = ((x - x.mean()) * (y - y.mean())).mean()
+        alike = (2 * x.mean() * y.mean() + c1) * (2 * covariance + c2)
+        return alike / ((x.mean() ** 2 + y.mean() ** 2 + c1) * (x.var() + y.var() + c2))
+
+    expected = [
+        np.mean(
+            [
+                of_window(x[c, i : i + 7, j : j + 7], y[c, i : i + 7, j : j + 7])
+                for c in range(2)
+                for i in range(3)
+                for j in range(2)
+            ]
+        )
+        for x, y in zip(one, other, strict=True)
+    ]
+    np.testing.assert_allclose(ssim_paired(one, other), expected, rtol=1e-6)
+
+
+def test_a_batch_is_measured_against_its_partners_and_against_the_nearest():
+    random = np.random.default_rng(2)
+    real = random.integers(0, 256, (4, 1, 8, 8), dtype=np.uint8)
+    images = LabelledImages(real[[2, 1]] // 2 + 60, np.array([0, 1]))
+    partners = real[[0, 1]]
+    batch = measured(images, partners, real)
+    assert nearest_real(images.pixels, real).tolist() == [2, 1]
+    np.testing.assert_array_equal(batch.psnr_paired, psnr_paired(images.pixels, partners))
+    np.testing.assert_array_equal(batch.psnr_nearest, psnr_paired(images.pixels, real[[2, 1]]))
+    np.testing.assert_array_equal(batch.ssim_paired, ssim_paired(images.pixels, partners))
+    np.testing.assert_array_equal(batch.ssim_nearest, ssim_paired(images.pixels, real[[2, 1]]))
+    assert batch.ssim_nearest[0] > batch.ssim_paired[0]
+
+
 def test_summary_is_mean_p99_and_max_of_both():
     paired = np.arange(101, dtype=np.float32)
     summary = summarise_leakage(paired, paired + 10)
@@ -50,6 +112,8 @@ def test_summary_is_mean_p99_and_max_of_both():
 def test_what_cannot_be_compared_is_refused():
     with pytest.raises(InvalidInput, match="cannot be compared in pairs"):
         psnr_paired(constant(1, 2), constant(1))
+    with pytest.raises(InvalidInput, match="cannot be compared in pairs"):
+        ssim_paired(constant(1, 2), constant(1))
     with pytest.raises(InvalidInput, match="cannot be compared with"):
         psnr_nearest(constant(1), constant())
     with pytest.raises(InvalidInput, match="no synthetic image"):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,9 +78,7 @@ def test_an_older_report_is_replaced_and_other_files_are_left_alone(tmp_path: Pa
 def test_colour_images_and_single_values_can_be_drawn(tmp_path: Path) -> None:
     grey = a_pool(per_class=1, classes=1)
     pixels = np.repeat(grey.images.pixels, 3, axis=1)
-    colour = SyntheticBatch(
-        type(grey.images)(pixels, grey.images.labels), grey.psnr_paired, grey.psnr_nearest
-    )
+    colour = replace(grey, images=replace(grey.images, pixels=pixels))
     assert len(write_report(tmp_path, a_result(colour))) == 4
 
 

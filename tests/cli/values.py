@@ -116,4 +116,6 @@ def a_pool(per_class: int = 3, classes: int = 4) -> SyntheticBatch:
         LabelledImages(pixels, labels),
         psnr_paired=random.normal(10, 1, count).astype(np.float32),
         psnr_nearest=random.normal(11, 1, count).astype(np.float32),
+        ssim_paired=random.uniform(-0.1, 0.2, count).astype(np.float32),
+        ssim_nearest=random.uniform(0, 0.3, count).astype(np.float32),
     )

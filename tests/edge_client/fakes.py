@@ -80,7 +80,7 @@ def images(*labels: int) -> LabelledImages:
 
 def batch(*labels: int) -> SyntheticBatch:
     psnr = np.linspace(8, 12, len(labels), dtype=np.float32)
-    return SyntheticBatch(images(*labels), psnr, psnr + 1)
+    return SyntheticBatch(images(*labels), psnr, psnr + 1, psnr / 100, psnr / 50)
 
 
 def unavailable(peer: Peer) -> Unavailable:

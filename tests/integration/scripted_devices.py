@@ -86,8 +86,8 @@ class ScriptedEngine:
         pixels += np.uint8(10 * memory["past"][0])
         pixels[0] = 7  # every device makes this one: the store has something to merge
         images = LabelledImages(pixels, np.resize(work.shard.labels, many))
-        psnr = np.full(many, 9.0, np.float32)
-        return Synthesis(SyntheticBatch(images, psnr, psnr), memory)
+        psnr, ssim = np.full(many, 9.0, np.float32), np.full(many, 0.125, np.float32)
+        return Synthesis(SyntheticBatch(images, psnr, psnr, ssim, ssim), memory)
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
         self._script(work, progress)
@@ -223,4 +223,4 @@ class ScriptedDevice:
         profile = DeviceProfile(len(self._images), "test", engine.name)
         with closing(DeviceState(self._folder, self.device_id)) as state:
             runner = TaskRunner(peers, engine, self._images, state, cache, metrics)
-            await Agent(profile, peers, runner, metrics, backoff=QUICK).run()
+            await Agent(lambda: profile, peers, runner, metrics, backoff=QUICK).run()

@@ -12,7 +12,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.algorithm.types import MEASUREMENTS, LabelledImages, SyntheticBatch
 from hfmds.digest import Digest, digest_of
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import open_database
@@ -48,6 +48,8 @@ def make_batch(seed: int, samples: int = 3, model: ModelSpec = MODEL) -> Synthet
         ),
         random.uniform(8, 12, samples).astype(np.float32),
         random.uniform(12, 16, samples).astype(np.float32),
+        random.uniform(-0.5, 0, samples).astype(np.float32),
+        random.uniform(0, 0.5, samples).astype(np.float32),
     )
 
 
@@ -68,8 +70,10 @@ def joined(*batches: SyntheticBatch) -> SyntheticBatch:
             np.concatenate([batch.images.labels for batch in batches]),
             np.concatenate(shares) if shares else None,
         ),
-        np.concatenate([batch.psnr_paired for batch in batches]),
-        np.concatenate([batch.psnr_nearest for batch in batches]),
+        **{
+            name: np.concatenate([batch.measurements[name] for batch in batches])
+            for name in MEASUREMENTS
+        },
     )
 
 

@@ -183,8 +183,7 @@ def hostile_batches() -> dict[str, bytes]:
     tensors: dict[str, NDArray[Any]] = {
         "images": good.images.pixels,
         "labels": good.images.labels,
-        "psnr_paired": good.psnr_paired,
-        "psnr_nearest": good.psnr_nearest,
+        **good.measurements,
     }
     nan = np.array([8, np.nan, 9], np.float32)
     return {
@@ -200,6 +199,7 @@ def hostile_batches() -> dict[str, bytes]:
         "label below 0": save({**tensors, "labels": np.array([0, -1, 1])}),
         "paired PSNR not a number": save({**tensors, "psnr_paired": nan}),
         "nearest PSNR infinite": save({**tensors, "psnr_nearest": nan * np.inf}),
+        "SSIM not a number": save({**tensors, "ssim_nearest": nan}),
         "no samples": encode_batch(make_batch(1, 0)),
     }
 

@@ -37,12 +37,13 @@ BATCH = SyntheticBatch(
     ),
     psnr_paired=np.array([9.5, 10.5], np.float32),
     psnr_nearest=np.array([11.5, 12.5], np.float32),
+    ssim_paired=np.array([-0.25, 0.25], np.float32),
+    ssim_nearest=np.array([0.5, 0.75], np.float32),
 )
 BATCH_TENSORS = {
     "images": BATCH.images.pixels,
     "labels": BATCH.images.labels,
-    "psnr_paired": BATCH.psnr_paired,
-    "psnr_nearest": BATCH.psnr_nearest,
+    **BATCH.measurements,
 }
 SHARES = np.array([[0.25, 0.75, 0], [0.5, 0.5, 0]], np.float32)
 MIXTURES = replace(BATCH, images=replace(BATCH.images, shares=SHARES))
@@ -75,8 +76,8 @@ def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
     batch = read_batch(stored(tmp_path, encode_batch(BATCH)), "batch b")
     np.testing.assert_array_equal(batch.images.pixels, BATCH.images.pixels)
     np.testing.assert_array_equal(batch.images.labels, BATCH.images.labels)
-    np.testing.assert_array_equal(batch.psnr_paired, BATCH.psnr_paired)
-    np.testing.assert_array_equal(batch.psnr_nearest, BATCH.psnr_nearest)
+    for name, values in BATCH.measurements.items():
+        np.testing.assert_array_equal(batch.measurements[name], values)
 
 
 def test_mixtures_come_back_with_their_shares(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_mixtures_come_back_with_their_shares(tmp_path: Path) -> None:
 
 
 def test_a_batch_without_shares_has_the_bytes_it_always_had() -> None:
-    digest = "138686a5b2d56062d8552d751f1cbb0e50c699ade56e282c3629e766d052cbdc"
+    digest = "c9ec14e471256a9c1f6506b1bad1c3e676a9513a38c0dbb2c91a73ff5e3b7147"
     assert digest_of(encode_batch(BATCH)).sha256 == digest
 
 
@@ -103,9 +104,7 @@ def test_equal_weights_give_equal_bytes() -> None:
 
 def test_equal_batches_give_equal_bytes() -> None:
     twice = BATCH.images.pixels.repeat(2, axis=3)
-    strided = SyntheticBatch(
-        LabelledImages(twice[..., ::2], BATCH.images.labels), BATCH.psnr_paired, BATCH.psnr_nearest
-    )
+    strided = replace(BATCH, images=LabelledImages(twice[..., ::2], BATCH.images.labels))
     assert not strided.images.pixels.flags.c_contiguous
     assert encode_batch(strided) == encode_batch(BATCH)
 
@@ -160,6 +159,8 @@ NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
         ({**BATCH_TENSORS, "psnr_nearest": np.zeros((2, 1), np.float32)}, "psnr_nearest must be"),
         ({**BATCH_TENSORS, "psnr_nearest": np.array([1, np.nan], np.float32)}, "not finite"),
         ({**BATCH_TENSORS, "psnr_paired": np.array([1, np.inf], np.float32)}, "not finite"),
+        ({**BATCH_TENSORS, "ssim_nearest": np.array([0, np.nan], np.float32)}, "not finite"),
+        ({n: t for n, t in BATCH_TENSORS.items() if n != "ssim_paired"}, "they must be"),
         ({**BATCH_TENSORS, "shares": SHARES.astype(np.float64)}, "'shares' is F64"),
         ({**BATCH_TENSORS, "shares": SHARES[0]}, "class shares must be float32"),
         ({**BATCH_TENSORS, "shares": SHARES[:1]}, "class shares must be float32"),

@@ -30,12 +30,12 @@ from hfmds.algorithm.methods.settings import FedGan
 from hfmds.algorithm.models import load_weights, seeded, weights_of
 from hfmds.algorithm.parts import as_part, part_of
 from hfmds.algorithm.pixels import normalise, to_pixels
-from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
+from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.recipes import ModelSpec, Normalisation
 from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import derive_seed, generator
 from hfmds.algorithm.training import LocalTraining, Loss, require_finite_loss
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+from hfmds.algorithm.types import LabelledImages, Weights
 
 _BETAS = (0.5, 0.999)  # Adam's, as is usual for GANs
 _SLOPE = 0.2  # of the leaky ReLU
@@ -185,13 +185,8 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         images = torch.cat(made).numpy(force=True)
         pixels = to_pixels(np.ascontiguousarray(images), work.recipe.normalisation)
         # "Paired" is with a real image of the same class: a GAN's image comes from none.
-        return Synthesis(
-            SyntheticBatch(
-                LabelledImages(pixels, real.labels),
-                psnr_paired=psnr_paired(pixels, real.pixels),
-                psnr_nearest=psnr_nearest(pixels, shard.pixels),
-            )
-        )
+        made_images = LabelledImages(pixels, real.labels)
+        return Synthesis(measured(made_images, real.pixels, shard.pixels))
 
     def _networks(self) -> tuple[Generator, Discriminator]:
         spec = self.recipe.model

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.settings import FedMix
-from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
+from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.sampling import Indices, choose
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.training import LocalTraining, Loss
@@ -99,9 +99,6 @@ def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
     pixels = shard.pixels[groups].mean(axis=1).round().astype(np.uint8)
     one_hot = np.eye(work.recipe.model.classes, dtype=np.float32)
     shares = one_hot[shard.labels[groups]].mean(axis=1)
-    return SyntheticBatch(
-        LabelledImages(pixels, shares.argmax(axis=1), shares),
-        # "Paired" is with the first image of the group; of two images both are equally near.
-        psnr_paired=psnr_paired(pixels, shard.pixels[groups[:, 0]]),
-        psnr_nearest=psnr_nearest(pixels, shard.pixels),
-    )
+    mixtures = LabelledImages(pixels, shares.argmax(axis=1), shares)
+    # "Paired" is with the first image of the group; of two images both are equally near.
+    return measured(mixtures, shard.pixels[groups[:, 0]], shard.pixels)
