@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+BETAS = (0.9, 0.999)
+
 _EPSILON = 1e-8
 
 
@@ -20,7 +22,7 @@ class Adam:
         self,
         tensors: Sequence[Tensor],
         learning_rate: float,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] = BETAS,
     ) -> None:
         self._tensors = list(tensors)
         self._learning_rate = learning_rate
@@ -36,13 +38,37 @@ class Adam:
     @torch.no_grad()
     def apply(self, gradients: Sequence[Tensor]) -> None:
         """One step with these gradients."""
-        beta1, beta2 = self._betas
         self._steps += 1
-        for x, mean, square, gradient in zip(
-            self._tensors, self._means, self._squares, gradients, strict=True
-        ):
-            mean.lerp_(gradient, 1 - beta1)
-            square.lerp_(gradient.square(), 1 - beta2)
-            unbiased_mean = mean / (1 - beta1**self._steps)
-            unbiased_square = square / (1 - beta2**self._steps)
-            x -= self._learning_rate * unbiased_mean / (unbiased_square.sqrt() + _EPSILON)
+        unbias = tuple(1 - beta**self._steps for beta in self._betas)
+        for i, (tensor, gradient) in enumerate(zip(self._tensors, gradients, strict=True)):
+            x, self._means[i], self._squares[i] = adam_step(
+                tensor,
+                self._means[i],
+                self._squares[i],
+                gradient,
+                self._learning_rate,
+                unbias,
+                self._betas,
+            )
+            tensor.copy_(x)
+
+
+def adam_step(
+    x: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    gradient: Tensor,
+    learning_rate: float | Tensor,
+    unbias: Sequence[float | Tensor],
+    betas: tuple[float, float] = BETAS,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x and the running means of its gradient and of that squared, after step t.
+
+    `unbias` is 1 - beta^t of either beta.
+    """
+    mean = mean.lerp(gradient, 1 - betas[0])
+    square = square.lerp(gradient.square(), 1 - betas[1])
+    unbiased_mean = mean / unbias[0]
+    unbiased_square = square / unbias[1]
+    x = x - learning_rate * unbiased_mean / (unbiased_square.sqrt() + _EPSILON)
+    return x, mean, square
