@@ -7,7 +7,14 @@ breaks leaves the partial bytes; the next attempt goes on there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -30,23 +37,38 @@ class Content:
     staging: Staging
 
 
-async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-    """The chunks of a blob from `offset` on, read off the event loop."""
+async def outgoing(
+    blobs: Blobs, digest: Digest, offset: int, further: Sequence[Digest] = ()
+) -> AsyncIterator[bytes]:
+    """The chunks of a blob from `offset` on, and of further ones behind it."""
     if not 0 <= offset <= digest.size_bytes:
         raise InvalidInput(f"offset {offset} is outside content {digest}")
-
-    def begin() -> tuple[Iterator[bytes], bytes]:
-        chunks = blobs.read(digest, offset, CHUNK_BYTES)
-        return chunks, next(chunks, b"")
-
-    # As few trips to a thread as chunks: each costs about as much as reading one.
-    chunks, chunk = await asyncio.to_thread(begin)
-    while chunk:
-        yield chunk
-        offset += len(chunk)
-        if offset >= digest.size_bytes:
-            return
+    chunks = _packed(blobs, (digest, *further), offset)
+    left = sum(each.size_bytes for each in further) + digest.size_bytes - offset
+    while True:
+        # Off the event loop, and as few trips as chunks: one costs about as much as reading one.
         chunk = await asyncio.to_thread(next, chunks, b"")
+        if chunk:
+            yield chunk
+        left -= len(chunk)
+        if not chunk or left <= 0:
+            return
+
+
+def _packed(blobs: Blobs, digests: Sequence[Digest], offset: int) -> Iterator[bytes]:
+    """Blobs one behind the other, small ones several to a chunk."""
+    waiting: list[bytes] = []
+    size_bytes = 0
+    for digest in digests:
+        for chunk in blobs.read(digest, offset, CHUNK_BYTES):
+            if waiting and size_bytes + len(chunk) > CHUNK_BYTES:
+                yield b"".join(waiting)
+                waiting, size_bytes = [], 0
+            waiting.append(chunk)
+            size_bytes += len(chunk)
+        offset = 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 # --- at the server ------------------------------------------------------------------------------
@@ -99,15 +121,68 @@ async def fetch(
 
     Those of an attempt that broke before are counted with the one that completes it.
     """
-    if content.blobs.contains(digest):
+    return await fetch_all(content, [digest], lambda _, offset: open_stream(offset))
+
+
+async def fetch_all(
+    content: Content,
+    digests: Sequence[Digest],
+    open_stream: Callable[[Sequence[Digest], int], AsyncGenerator[bytes, None]],
+) -> int:
+    """Bring blobs here that are not here; returns the bytes that crossed the network.
+
+    The stream is asked for those that are lacking, from an offset in the first of them on. Each is
+    kept as soon as it is complete, so an attempt that breaks is resumed where it broke; what it had
+    completed is not counted again.
+    """
+    arrival = await asyncio.to_thread(_Arrival, content, digests)
+    if not arrival.lacking:
         return 0
-    owner = "fetch"
-    offset = content.staging.offset(owner, digest)
-    async with aclosing(open_stream(offset)) as chunks:
+    async with aclosing(open_stream(arrival.lacking, arrival.offset)) as chunks:
         async for chunk in chunks:
-            offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
-    await asyncio.to_thread(content.staging.commit, owner, digest, content.blobs)
-    return digest.size_bytes
+            await asyncio.to_thread(arrival.take, chunk)
+    await asyncio.to_thread(arrival.end)
+    return sum(digest.size_bytes for digest in arrival.lacking)
+
+
+class _Arrival:
+    """Takes a stream of blobs apart."""
+
+    _OWNER = "fetch"
+
+    def __init__(self, content: Content, digests: Sequence[Digest]) -> None:
+        self._content = content
+        absent = [d for d in dict.fromkeys(digests) if not content.blobs.contains(d)]
+        begun = [d for d in absent if content.staging.offset(self._OWNER, d)]
+        for digest in begun[1:]:  # only the first can be asked for from an offset on
+            content.staging.discard(self._OWNER, digest)
+        self.lacking = sorted(absent, key=lambda digest: digest not in begun[:1])
+        self.offset = content.staging.offset(self._OWNER, begun[0]) if begun else 0
+        self._left = iter(self.lacking)
+        self._now = next(self._left, None)
+
+    def take(self, chunk: bytes) -> None:
+        """Keep the next bytes, of one blob or of several."""
+        rest = memoryview(chunk)
+        while rest:
+            self._commit_complete()
+            if self._now is None:
+                raise InvalidInput(f"{len(rest)} bytes more were sent than were asked for")
+            part = bytes(rest[: self._now.size_bytes - self.offset])
+            self.offset = self._content.staging.append(self._OWNER, self._now, self.offset, part)
+            rest = rest[len(part) :]
+        self._commit_complete()
+
+    def end(self) -> None:
+        """The stream is over; WrongState if it was too early."""
+        self._commit_complete()
+        if self._now is not None:
+            self._content.staging.commit(self._OWNER, self._now, self._content.blobs)
+
+    def _commit_complete(self) -> None:
+        while self._now is not None and self.offset == self._now.size_bytes:
+            self._content.staging.commit(self._OWNER, self._now, self._content.blobs)
+            self._now, self.offset = next(self._left, None), 0
 
 
 async def send(

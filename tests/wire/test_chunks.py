@@ -1,7 +1,7 @@
 """Content on the move, over doubles of the network and of the blob store."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from hfmds.wire.chunks import (
     MAX_CHUNK_BYTES,
     Content,
     fetch,
+    fetch_all,
     outgoing,
     receive,
     send,
@@ -91,7 +92,7 @@ async def collected(chunks: AsyncIterator[bytes]) -> list[bytes]:
     return [chunk async for chunk in chunks]
 
 
-async def stream(*chunks: bytes) -> AsyncIterator[bytes]:
+async def stream(*chunks: bytes) -> AsyncGenerator[bytes, None]:
     for chunk in chunks:
         yield chunk
 
@@ -125,11 +126,81 @@ def test_fetch_refuses_altered_content_and_starts_over(here: Content) -> None:
 
 
 def test_fetch_refuses_a_server_that_sends_too_much_or_too_little(here: Content) -> None:
-    with pytest.raises(InvalidInput, match="announced"):
+    with pytest.raises(InvalidInput, match="440 bytes more"):
         asyncio.run(fetch(here, DIGEST, Network(DATA + bytes(1000)).open))
     other = digest_of(DATA[:-1] + b"?")
     with pytest.raises(WrongState, match="2559 of 2560"):
         asyncio.run(fetch(here, other, Network(DATA[:-1]).open))
+
+
+class ManyShards:
+    """Brings blobs one behind the other, in chunks of 1000, and breaks after `lasts` chunks."""
+
+    def __init__(self, blobs: MemoryBlobs, lasts: int = 1000) -> None:
+        self._blobs = blobs
+        self._lasts = lasts
+        self.asked: list[tuple[list[Digest], int]] = []
+
+    async def open(self, digests: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
+        self.asked.append((list(digests), offset))
+        data = b"".join(b"".join(self._blobs.read(digest)) for digest in digests)
+        async for chunk in Network(data, self._lasts).open(offset):
+            yield chunk
+
+
+PARTS = (DATA[:100], DATA[:1700], b"", DATA, DATA[:1300])
+NAMES = [digest_of(part) for part in PARTS]
+
+
+def test_many_are_fetched_in_one_stream(here: Content) -> None:
+    here.blobs.put_bytes(PARTS[1])
+    network = ManyShards(MemoryBlobs(*PARTS))
+    fetched = asyncio.run(fetch_all(here, [*NAMES, NAMES[0]], network.open))
+    assert fetched == 100 + 0 + len(DATA) + 1300
+    assert network.asked == [([NAMES[0], *NAMES[2:]], 0)]
+    for name in NAMES:
+        here.blobs.verify(name)
+    assert asyncio.run(fetch_all(here, NAMES, network.open)) == 0
+    assert len(network.asked) == 1
+
+
+def test_a_stream_of_many_goes_on_where_it_broke(here: Content) -> None:
+    there = MemoryBlobs(*PARTS)
+    with pytest.raises(Unavailable):
+        asyncio.run(fetch_all(here, NAMES, ManyShards(there, lasts=3).open))
+    network = ManyShards(there)
+    # 3000 bytes came: the first three blobs and 1200 bytes of the fourth.
+    assert asyncio.run(fetch_all(here, NAMES[::-1], network.open)) == len(DATA) + 1300
+    assert network.asked == [([NAMES[3], NAMES[4]], 1200)]
+    for name in NAMES:
+        here.blobs.verify(name)
+
+
+def test_of_several_that_were_begun_one_goes_on(here: Content) -> None:
+    for name, part in zip(NAMES[3:], PARTS[3:], strict=True):
+        here.staging.append("fetch", name, 0, part[:200])
+    network = ManyShards(MemoryBlobs(*PARTS))
+    asyncio.run(fetch_all(here, NAMES, network.open))
+    assert network.asked == [([NAMES[3], *NAMES[:3], NAMES[4]], 200)]
+    for name in NAMES:
+        here.blobs.verify(name)
+
+
+def test_of_many_an_altered_one_is_refused_and_those_before_are_kept(here: Content) -> None:
+    async def altered(digests: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
+        yield PARTS[0] + b"x" + PARTS[1][1:] + PARTS[3]
+
+    with pytest.raises(CorruptData):
+        asyncio.run(fetch_all(here, [NAMES[0], NAMES[1], NAMES[3]], altered))
+    assert [here.blobs.contains(name) for name in NAMES] == [True, False, False, False, False]
+    network = ManyShards(MemoryBlobs(*PARTS))
+    asyncio.run(fetch_all(here, NAMES, network.open))
+    assert network.asked == [(NAMES[1:], 0)]
+
+
+def test_a_stream_that_ends_too_early_is_refused(here: Content) -> None:
+    with pytest.raises(WrongState, match="1699 of 1700"):
+        asyncio.run(fetch_all(here, NAMES, lambda *_: stream(PARTS[0] + PARTS[1][:-1])))
 
 
 class Receiver:
@@ -185,6 +256,16 @@ def test_outgoing_is_cut_into_chunks() -> None:
     data = bytes(CHUNK_BYTES + 5)
     chunks = asyncio.run(collected(outgoing(MemoryBlobs(data), digest_of(data), 0)))
     assert [len(chunk) for chunk in chunks] == [CHUNK_BYTES, 5]
+
+
+def test_small_blobs_share_chunks() -> None:
+    large, small = bytes(CHUNK_BYTES + 5), [bytes([n]) * (CHUNK_BYTES // 3) for n in range(1, 6)]
+    names = [digest_of(data) for data in (large, *small)]
+    blobs = MemoryBlobs(large, *small)
+    chunks = asyncio.run(collected(outgoing(blobs, names[0], 3, names[1:])))
+    third = CHUNK_BYTES // 3
+    assert [len(chunk) for chunk in chunks] == [CHUNK_BYTES, 2 + 2 * third, 3 * third]
+    assert b"".join(chunks) == large[3:] + b"".join(small)
 
 
 @pytest.mark.parametrize("offset", [0, 100, len(DATA)])
