@@ -1,6 +1,7 @@
 """Values kept in a database come back as they were."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from tests.wire import examples
         (examples.SYNTHESIS_REPORT, records.encode_report, records.decode_synthesis_report),
         (examples.UNMEASURED_REPORT, records.encode_report, records.decode_synthesis_report),
         (examples.POOL_SPEC, records.encode_pool_spec, records.decode_pool_spec),
+        (examples.HISTOGRAMS, records.encode_histograms, records.decode_histograms),
+        (examples.SNAPSHOT.shards[0], records.encode_shard, records.decode_shard),
+        (replace(examples.SNAPSHOT, shards=()), records.encode_snapshot, records.decode_snapshot),
     ],
 )
 def test_a_record_comes_back_as_it_was(
