@@ -14,6 +14,7 @@ import numpy as np
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LabelledImages
 from hfmds.data.folders import class_folders, is_class_number, is_folder
+from hfmds.data.manifests import read_manifest
 from hfmds.data.sources import load_images
 from hfmds.errors import ConfigurationError
 
@@ -25,7 +26,8 @@ class NamedImages:
     what: str  # what these images are, for errors
     images: LabelledImages
     class_names: tuple[str, ...] = ()
-    named_by_folders: bool = False  # then label i is only a place in `class_names`, no number
+    # By its folder, or in a list of files: then label i is only a place in `class_names`.
+    named_by_owner: bool = False
 
     def __len__(self) -> int:
         return len(self.images)
@@ -33,7 +35,7 @@ class NamedImages:
     def labelled_for(self, recipe: Recipe) -> LabelledImages:
         """The images with the recipe's class numbers, or an error that says what does not fit."""
         images = self.images
-        if self.class_names and (recipe.class_names or self.named_by_folders):
+        if self.class_names and (recipe.class_names or self.named_by_owner):
             numbers = np.zeros(len(self.class_names), np.int64)
             for label in np.unique(images.labels).tolist():  # a class without images may be unknown
                 numbers[label] = self._number(self.class_names[label], recipe.class_names)
@@ -52,8 +54,8 @@ class NamedImages:
             )
         if not is_class_number(name):
             raise ConfigurationError(
-                f"class folder {name!r} of {self.what} is not a class number, and the run has no "
-                "class names; rename the folder, or give the run class names"
+                f"class {name!r} of {self.what} is not a class number, and the run has no class "
+                "names; rename it, or give the run class names"
             )
         return int(name)
 
@@ -68,7 +70,10 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
     if is_folder(Path(source)) and not class_names:
         folder = Path(source).absolute()  # so that a folder called "digits" is a folder
         names = tuple(path.name for path in class_folders(folder))
-        return NamedImages(what, load_images(str(folder), names), names, named_by_folders=True)
+        return NamedImages(what, load_images(str(folder), names), names, named_by_owner=True)
+    if source.endswith(".csv") and not class_names:
+        names = _names_in(Path(source))
+        return NamedImages(what, load_images(source, names), names, named_by_owner=True)
     images = load_images(source, class_names)
     if class_names and not 0 <= images.labels.min() <= images.labels.max() < len(class_names):
         raise ConfigurationError(
@@ -76,3 +81,9 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
             f"{len(class_names)} class names are given, for 0 to {len(class_names) - 1}"
         )
     return NamedImages(what, images, class_names)
+
+
+def _names_in(manifest: Path) -> tuple[str, ...]:
+    if not manifest.is_file():
+        return ()  # `load_images` says so
+    return tuple(sorted(set(read_manifest(manifest)[1])))

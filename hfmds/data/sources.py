@@ -1,9 +1,12 @@
-"""Where a device's real images come from: a folder, an .npz file, or the built-in digits.
+"""Where a device's real images come from: a folder, a file, or a data set by its name.
 
 A source is one string, so that it fits a setting or a command line:
 
     /data/shard            a folder with one folder per class: cat/1.jpg, cat/2.jpg, dog/7.png
     /data/shard.npz        `images`, uint8 [n, channels, height, width], and `labels`, whole numbers
+    /data/shard-images.npy the same images; their labels are in /data/shard-labels.npy
+    /data/shard.csv        image files and their classes, with the columns path and label
+    mnist:/data#train      torchvision's cifar10, cifar100, mnist or fashion-mnist, in that folder
     digits:20              scikit-learn's 1797 handwritten digits, one channel, scaled to 20x20
     digits:20#train        the same, without every fifth image of each class
     digits:20#test         those fifth images
@@ -14,16 +17,19 @@ Knows no torch and no network, and never resizes or reorders an operator's image
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from hfmds.algorithm.types import LabelledImages
+from hfmds.data import torchvision_files
 from hfmds.data.folders import (
     class_folders,
     image_files,
@@ -32,9 +38,13 @@ from hfmds.data.folders import (
     looking_at,
     read_images,
 )
+from hfmds.data.manifests import read_manifest
 from hfmds.errors import ConfigurationError
 
 _DIGITS = re.compile(r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?")
+_TORCHVISION = re.compile(
+    rf"(?P<name>{'|'.join(torchvision_files.NAMES)}):(?P<root>.+?)(?:#(?P<part>train|test))?"
+)
 _DIGITS_SIDE = 8  # as scikit-learn has them
 _TEST_EVERY = 5
 
@@ -46,17 +56,20 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
     """
     if digits := _DIGITS.fullmatch(source):
         return _load_digits(int(digits["side"] or _DIGITS_SIDE), digits["part"])
+    if known := _TORCHVISION.fullmatch(source):
+        train, test, _ = torchvision_files.load(known["name"], Path(known["root"]), download=False)
+        return test if known["part"] == "test" else train
     path = Path(source)
     if is_folder(path):
         return _load_folder(path, class_names)
     with looking_at(path):
         exists, is_file = path.exists(), path.is_file()
-    if is_file and path.suffix == ".npz":
-        return _load_npz(path)
-    problem = "is neither a folder nor an .npz file" if exists else "does not exist"
+    if is_file and (load := _LOADERS.get(path.suffix)):
+        return load(path, class_names)
+    problem = "is neither a folder nor a file of a known kind" if exists else "does not exist"
     raise ConfigurationError(
-        f"data source {source!r} {problem}; "
-        "give a folder of class folders, an .npz file, or digits[:SIZE][#train|#test]"
+        f"data source {source!r} {problem}; give a folder of class folders, an .npz, .npy or .csv "
+        "file, mnist:FOLDER or another of torchvision, or digits[:SIZE][#train|#test]"
     )
 
 
@@ -110,7 +123,7 @@ def _load_folder(folder: Path, class_names: Sequence[str]) -> LabelledImages:
     files: list[Path] = []
     labels: list[int] = []
     for class_folder in class_folders(folder):
-        label = _label_of(class_folder, class_names)
+        label = _label_of(class_folder.name, class_names, f"class folder {class_folder}")
         of_class = image_files(class_folder)
         files += of_class
         labels += [label] * len(of_class)
@@ -122,49 +135,85 @@ def _load_folder(folder: Path, class_names: Sequence[str]) -> LabelledImages:
     return LabelledImages(read_images(files), np.array(labels, np.int64))
 
 
-def _label_of(class_folder: Path, class_names: Sequence[str]) -> int:
-    name = class_folder.name
+def _load_manifest(path: Path, class_names: Sequence[str]) -> LabelledImages:
+    files, names = read_manifest(path)
+    labels = {name: _label_of(name, class_names, f"{path}: label {name!r}") for name in set(names)}
+    return LabelledImages(read_images(files), np.array([labels[name] for name in names], np.int64))
+
+
+def _label_of(name: str, class_names: Sequence[str], where: str) -> int:
     if class_names:
         if name not in class_names:
             raise ConfigurationError(
-                f"class folder {class_folder} is not one of the run's classes "
-                f"({', '.join(class_names)}); rename or remove it"
+                f"{where} is not one of the run's classes ({', '.join(class_names)}); "
+                "rename or remove it"
             )
         return list(class_names).index(name)
     if not is_class_number(name):
         raise ConfigurationError(
-            f"class folder {class_folder} is not a class number; "
-            "rename it to one, or give the run class names"
+            f"{where} is not a class number; rename it to one, or give the run class names"
         )
     return int(name)
 
 
-def _load_npz(path: Path) -> LabelledImages:
+def _load_npz(path: Path, _: Sequence[str]) -> LabelledImages:
     remedy = "write it with hfmds.data.sources.save_npz, or numpy.savez(images=..., labels=...)"
+    with _reading_arrays(path, ".npz", remedy), np.load(path, allow_pickle=False) as arrays:
+        if missing := {"images", "labels"} - set(arrays.files):
+            raise ConfigurationError(
+                f"{path} has arrays {sorted(arrays.files)}, "
+                f"but no {' and no '.join(sorted(missing))}; {remedy}"
+            )
+        pixels, labels = arrays["images"], arrays["labels"]
+    return _labelled(path, pixels, path, labels)
+
+
+def _load_npy(path: Path, _: Sequence[str]) -> LabelledImages:
+    before, found, after = path.name.rpartition("images")
+    beside = path.with_name(f"{before}labels{after}")
+    remedy = "write images to x-images.npy and labels to x-labels.npy with numpy.save"
+    if not found or not beside.is_file():
+        missing = f"{beside} is missing" if found else "its name has no 'images' in it"
+        raise ConfigurationError(f"the labels of {path} are not found: {missing}; {remedy}")
+    arrays = []
+    for file in (path, beside):
+        with _reading_arrays(file, ".npy", remedy):
+            arrays.append(np.load(file, allow_pickle=False))
+    return _labelled(path, arrays[0], beside, arrays[1])
+
+
+@contextlib.contextmanager
+def _reading_arrays(path: Path, kind: str, remedy: str) -> Iterator[None]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if missing := {"images", "labels"} - set(arrays.files):
-                raise ConfigurationError(
-                    f"{path} has arrays {sorted(arrays.files)}, "
-                    f"but no {' and no '.join(sorted(missing))}; {remedy}"
-                )
-            pixels, labels = arrays["images"], arrays["labels"]
+        yield
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigurationError(f"{path} cannot be read as .npz ({error}); {remedy}") from error
+        raise ConfigurationError(f"{path} cannot be read as {kind} ({error}); {remedy}") from error
     except MemoryError as error:
         raise ConfigurationError(
             f"{path} needs more memory than there is; put fewer or smaller images in it"
         ) from error
+
+
+def _labelled(
+    pixels_path: Path, pixels: NDArray[Any], labels_path: Path, labels: NDArray[Any]
+) -> LabelledImages:
     if pixels.dtype != np.uint8 or pixels.ndim != 4:
         raise ConfigurationError(
-            f"{path}: images are {pixels.dtype} {list(pixels.shape)}, "
+            f"{pixels_path}: images are {pixels.dtype} {list(pixels.shape)}, "
             "but must be uint8 [n, channels, height, width]"
         )
     if not np.issubdtype(labels.dtype, np.integer) or labels.shape != pixels.shape[:1]:
         raise ConfigurationError(
-            f"{path}: labels are {labels.dtype} {list(labels.shape)}, "
+            f"{labels_path}: labels are {labels.dtype} {list(labels.shape)}, "
             f"but must be whole numbers [{len(pixels)}], one per image"
         )
     if not len(pixels):
-        raise ConfigurationError(f"{path} has no images; a device needs at least one")
+        raise ConfigurationError(f"{pixels_path} has no images; a device needs at least one")
     return LabelledImages(pixels, labels.astype(np.int64))
+
+
+_LOADERS: dict[str, Callable[[Path, Sequence[str]], LabelledImages]] = {
+    ".csv": _load_manifest,
+    ".npy": _load_npy,
+    ".npz": _load_npz,
+}

@@ -87,9 +87,9 @@ def test_a_source_that_names_nothing_is_refused(source: str, message: str):
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path):
-    (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(ConfigurationError, match=r"neither a folder nor an \.npz file"):
-        load_images(str(tmp_path / "data.csv"))
+    (tmp_path / "data.tsv").write_text("1,2")
+    with pytest.raises(ConfigurationError, match="neither a folder nor a file of a known"):
+        load_images(str(tmp_path / "data.tsv"))
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path):
