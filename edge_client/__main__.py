@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import sys
 from contextlib import AsyncExitStack, closing
@@ -14,15 +15,18 @@ from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
 from edge_client.cache import ContentCache
+from edge_client.conditions import Conditions, probes
+from edge_client.console import StatusLine
 from edge_client.engine import open_engine
-from edge_client.free_memory import free_memory_bytes
+from edge_client.memory import MemoryLimit
 from edge_client.metrics import EdgeMetrics
+from edge_client.own_images import OwnImages
 from edge_client.patience import Patience
 from edge_client.peers import Peers
 from edge_client.settings import EdgeSettings
 from edge_client.state import DeviceState
 from edge_client.tasks import TaskRunner
-from hfmds.data.named_images import load_named_images
+from edge_client.traffic import TrafficBudget
 from hfmds.errors import HfmdsError
 from hfmds.service.channel import Backoff, Peer
 from hfmds.service.metrics_http import MetricsServer
@@ -49,19 +53,23 @@ async def serve(settings: EdgeSettings, stop: asyncio.Event) -> None:
 
 async def _work(settings: EdgeSettings) -> None:
     """Ready (/readyz) while data and engine are loaded and the coordinator answers."""
+    os.nice(settings.nice)
     registry = CollectorRegistry()
     metrics = EdgeMetrics(registry)
+    memory = MemoryLimit(settings.max_memory_bytes)
     async with AsyncExitStack() as stack:
         state = stack.enter_context(closing(DeviceState(settings.state_dir, settings.device_id)))
         stack.enter_context(log_context(device=state.device_id))
         cache = ContentCache(settings.state_dir / "cache", settings.cache_max_bytes)
+        budget = TrafficBudget(settings.state_dir / "traffic.json", settings.traffic_bytes_per_day)
+        conditions = await asyncio.to_thread(_open_conditions, settings)
         images = await asyncio.to_thread(
-            load_named_images, settings.data, "the device's data", settings.own_class_names
+            OwnImages, settings.data, "the device's data", settings.own_class_names
         )
         held_out = None
         if settings.held_out:
             held_out = await asyncio.to_thread(
-                load_named_images,
+                OwnImages,
                 settings.held_out,
                 "the device's held-out set (HFMDS_HELD_OUT)",
                 settings.own_class_names,
@@ -81,29 +89,67 @@ async def _work(settings: EdgeSettings) -> None:
         stack.push_async_callback(store.close)
         patience = patience_with(settings.coordinator_peer)
         peers = Peers(coordinator, patience, store, patience_with(settings.store_peer))
-        runner = TaskRunner(peers, engine, images, state, cache, metrics, held_out)
-        agent = Agent(
-            DeviceProfile(
+        watch = _Watch(memory, stack.enter_context(closing(_status_line(settings))))
+        runner = TaskRunner(
+            peers, engine, images, state, cache, metrics, held_out, budget=budget, watch=watch
+        )
+
+        def profile() -> DeviceProfile:
+            for own in (images, held_out):
+                if own is not None:
+                    own.look()
+            return DeviceProfile(
                 samples=len(images),
                 software_version=_software_version(),
                 engine=engine.name,
+                free_memory_bytes=memory.left_bytes(),
                 labels=settings.own_labels,
-                charging=settings.charging,
-                unmetered=settings.unmetered,
-            ),
+                charging=conditions.holds("charging"),
+                unmetered=conditions.holds("unmetered"),
+            )
+
+        def refusal(working: bool) -> str | None:
+            # A task that was begun may end, though it used up what was left of the day.
+            return conditions.refusal() or (None if working else budget.refusal())
+
+        agent = Agent(
+            profile,
             peers,
             runner,
             metrics,
             run_id=settings.run,
             wait_seconds=settings.wait_seconds,
+            once=settings.once,
             backoff=backoff,
-            free_memory_bytes=free_memory_bytes,
+            refusal=refusal,
         )
         server = stack.enter_context(
             MetricsServer(settings.metrics_listen, registry, patience.trouble)
         )
         stack.enter_context(published_addresses(settings.address_file, metrics=server.address))
         await agent.run()
+
+
+class _Watch:
+    """Shows how far a computation is, and ends one that needs too much memory."""
+
+    def __init__(self, memory: MemoryLimit, line: StatusLine) -> None:
+        self.check = memory.check
+        self.show = line.show
+
+
+def _status_line(settings: EdgeSettings) -> StatusLine:
+    line = StatusLine(sys.stderr, wanted=settings.log_format == "console")
+    for handler in logging.getLogger().handlers:
+        line.make_way_for(handler)
+    return line
+
+
+def _open_conditions(settings: EdgeSettings) -> Conditions:
+    return Conditions(
+        settings.required_conditions,
+        probes(settings.condition_arguments, settings.charging, settings.unmetered),
+    )
 
 
 async def _say_goodbye(coordinator: CoordinatorClient) -> None:

@@ -1,7 +1,9 @@
 """The life of a device: ask for work, do it while the lease is kept, ask again.
 
 Runs until the coordinator says there is no more work, or until it is cancelled. A task left behind
-is found again at the next check-in, so stopping at any moment is safe.
+is found again at the next check-in, so stopping at any moment is safe: that is also how a device
+rests, when its owner's conditions do not hold. All waiting is by the monotonic clock, so a device
+whose wall clock is wrong works as any other.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from edge_client.metrics import EdgeMetrics
@@ -51,46 +52,59 @@ _KINDS = {TrainWork: "train", SynthesiseWork: "synthesise", EvaluateWork: "evalu
 _LEAST_PAUSE_SECONDS = 0.1  # a server that says "at once" must not make this loop spin
 
 
+class _MustRest(Exception):
+    """The device may not work now; its message says why."""
+
+
 class Agent:
     """One device at work."""
 
     def __init__(
         self,
-        profile: DeviceProfile,
+        profile: Callable[[], DeviceProfile],
         peers: Peers,
         runner: TaskRunner,
         metrics: EdgeMetrics,
         *,
         run_id: str = "",
         wait_seconds: float = 30.0,
+        once: bool = False,
         backoff: Backoff = Backoff(),  # noqa: B008 (frozen)
-        free_memory_bytes: Callable[[], int] = lambda: 0,
+        refusal: Callable[[bool], str | None] = lambda working: None,
+        look_every_seconds: float = 15.0,
         tell_stage_after_seconds: float = 1.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`backoff` paces a device whose tasks fail one after the other.
+        """`profile` says what the device has to offer now, and `refusal` why it may not work now.
 
-        A stage is told when it has lasted for a while: of quick tasks nobody wants to know.
+        The latter is also asked while it works, and then told so. Both may block, and are asked in
+        a thread. With `once` the device stops when there is no work at the moment. `backoff` paces
+        a device whose tasks fail one after the other. A stage is told when it has lasted for a
+        while: of quick tasks nobody wants to know.
         """
         self._profile = profile
+        self._software_version = ""  # as the last profile has it
         self._coordinator = peers.coordinator
         self._to_coordinator = peers.coordinator_patience.call
         self._runner = runner
         self._metrics = metrics
         self._run_id = run_id
         self._wait_seconds = wait_seconds
+        self._once = once
         self._backoff = backoff
-        self._free_memory_bytes = free_memory_bytes
+        self._refusal = refusal
+        self._look_every_seconds = look_every_seconds
         self._tell_stage_after_seconds = tell_stage_after_seconds
         self._sleep = sleep
 
     async def run(self) -> None:
         """Work until the coordinator has no more for this device."""
-        log.info("at work with %d images, on %s", self._profile.samples, self._profile.engine)
         failures = 0
         idle_reason = ""
         while True:
-            match await self._to_coordinator(self._check_in):
+            if not await self._may_work():
+                return
+            match await self._next_task():
                 case Assignment() as task:
                     idle_reason = ""
                     failures = 0 if await self._take(task) else failures + 1
@@ -104,13 +118,36 @@ class Agent:
                     if reason != idle_reason:
                         log.info("waiting for work: %s", reason)
                         idle_reason = reason
+                    if self._once:
+                        return
                     await self._sleep(max(after_seconds, _LEAST_PAUSE_SECONDS))
                 case Finished(reason):
                     log.info("no more work: %s", reason)
                     return
 
+    async def _may_work(self) -> bool:
+        """Wait until the device may work; false if it is to stop instead."""
+        told = ""
+        while reason := await asyncio.to_thread(self._refusal, False):
+            if not told:  # once: how much is left of the day changes all the time
+                log.info("resting: %s", reason)
+                told = reason
+            if self._once:
+                return False
+            await self._sleep(self._look_every_seconds)
+        if told:
+            log.info("going on: the device may work again")
+        return True
+
+    async def _next_task(self) -> Assignment | UnreadableTask | RetryLater | Finished:
+        # Whoever starts a device for once wants to know that nobody answers.
+        return await (self._check_in() if self._once else self._to_coordinator(self._check_in))
+
     async def _check_in(self) -> Assignment | UnreadableTask | RetryLater | Finished:
-        profile = replace(self._profile, free_memory_bytes=self._free_memory_bytes())
+        profile = await asyncio.to_thread(self._profile)
+        if not self._software_version:
+            log.info("at work with %d images, on %s", profile.samples, profile.engine)
+        self._software_version = profile.software_version
         try:
             return await self._coordinator.check_in(profile, self._wait_seconds, self._run_id)
         except NotFound as error:
@@ -128,6 +165,10 @@ class Agent:
                 report = await self._while_leased(task, work, stages)
                 # Without renewing: that of a task just accepted would say it is over.
                 await self._runner.submit(task, report)
+            except _MustRest as rest:
+                log.info("the task is left for now: %s", rest)
+                await self._leave()
+                outcome = "left"
             except TooLate as error:
                 reason = error.reason or "of another version"
                 log.warning("too late (%s), the work is dropped: %s", reason, error)
@@ -154,7 +195,7 @@ class Agent:
     async def _refuse(self, task: UnreadableTask) -> None:
         """Give up a task of a later version: other runs may have work that this one can do."""
         reason = (
-            f"edge client {self._profile.software_version} cannot read its task "
+            f"edge client {self._software_version} cannot read its task "
             f"({task.problem}); upgrade the device"
         )
         with log_context(run=task.run_id, task=task.task_id):
@@ -172,12 +213,13 @@ class Agent:
         working = asyncio.create_task(work)
         renewing = asyncio.create_task(self._keep_renewing(task))
         telling = asyncio.create_task(self._keep_telling(task, stages))
-        every = (working, renewing, telling)
+        looking = asyncio.create_task(self._keep_looking())
+        every = (working, renewing, telling, looking)
         try:
-            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
+            done, _ = await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+            if working in done:
                 return working.result()
-            return await (renewing if renewing.done() else telling)
+            return await done.pop()
         finally:
             for one in every:
                 one.cancel()
@@ -200,6 +242,19 @@ class Agent:
                 stage = stages.get_nowait()
             renew = self._coordinator.renew_lease
             await self._to_coordinator(renew, task.task_id, stage)
+
+    async def _keep_looking(self) -> NoReturn:
+        """Look whether the device may still work; ends by _MustRest."""
+        while True:
+            await asyncio.sleep(self._look_every_seconds)
+            if reason := await asyncio.to_thread(self._refusal, True):
+                raise _MustRest(reason)
+
+    async def _leave(self) -> None:
+        try:
+            await self._coordinator.leave()
+        except HfmdsError as error:  # then it will be missed, only later
+            log.debug("the coordinator did not hear that the device rests: %s", error)
 
     async def _report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None:
         try:

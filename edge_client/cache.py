@@ -11,7 +11,7 @@ from pathlib import Path
 from hfmds.digest import Digest
 from hfmds.errors import CorruptData, NotFound
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.storage.files import make_data_folder
+from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 
@@ -64,13 +64,17 @@ class ContentCache:
         self.content.blobs.delete(digest)
         self._marker(digest).unlink(missing_ok=True)
 
-    def evict(self, keep: Collection[Digest]) -> None:
-        """Bring the cache below its size, least recently used first, but for what is in use."""
+    def evict(self, keep: Collection[Digest], max_bytes: int | None = None) -> None:
+        """Bring the cache below its size, least recently used first, but for what is in use.
+
+        To `max_bytes` instead, where room is needed for something else.
+        """
+        max_bytes = self._max_bytes if max_bytes is None else max_bytes
         markers = sorted(self._uses.glob("[0-9a-f]*"), key=lambda marker: marker.stat().st_mtime_ns)
         contents = [_digest_in(marker.name) for marker in markers]
         total_bytes = sum(digest.size_bytes for digest in contents)
         for digest in contents:
-            if total_bytes <= self._max_bytes:
+            if total_bytes <= max_bytes:
                 break
             if digest not in keep:
                 self.remove(digest)
@@ -79,7 +83,8 @@ class ContentCache:
     def _touch(self, digest: Digest) -> None:
         # Before the content comes, so that nothing is here without a time.
         marker = self._marker(digest)
-        marker.touch()
+        with full_disk_is_unavailable(self._uses):
+            marker.touch()
         now = time.time_ns()  # finer than the kernel's own stamp: uses must not tie
         os.utime(marker, ns=(now, now))
 

@@ -7,8 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from edge_client.console import describe_step
 from hfmds.algorithm.engine import Progress
 
 log = logging.getLogger(__name__)
@@ -20,23 +21,50 @@ class _Abandoned(Exception):
     """Ends a computation from within: nobody wants its result any more."""
 
 
+class Watch(Protocol):
+    """Looks on while something is computed."""
+
+    def show(self, text: str) -> None:
+        """Hear, after each step, how far it is."""
+
+    def check(self, what: str) -> None:
+        """End the computation by an error, if it must not go on."""
+
+
+class _NobodyWatches:
+    def show(self, text: str) -> None: ...
+
+    def check(self, what: str) -> None: ...
+
+
+NOBODY: Watch = _NobodyWatches()
+
+
 async def compute(
-    what: str, work: Callable[[Progress], R], *, tell_every_seconds: float = 10.0
+    what: str,
+    work: Callable[[Progress], R],
+    *,
+    watch: Watch = NOBODY,
+    tell_every_seconds: float = 10.0,
 ) -> R:
     """`work(progress)` in a thread. Cancelling this ends the work at its next step.
 
     It returns only when the thread is done: two computations never compete for the processor.
     """
     abandoned = threading.Event()
-    told = time.monotonic()
+    started = told = time.monotonic()
 
     def progress(done: int, steps: int) -> None:
         nonlocal told
         if abandoned.is_set():
             raise _Abandoned
-        if time.monotonic() - told >= tell_every_seconds:
-            told = time.monotonic()
-            log.info("%s: step %d of %d (%d %%)", what, done, steps, 100 * done // steps)
+        watch.check(what)
+        now = time.monotonic()
+        text = describe_step(what, done, steps, now - started)
+        watch.show(text)
+        if now - told >= tell_every_seconds:
+            told = now
+            log.info("%s", text)
 
     running = asyncio.ensure_future(asyncio.to_thread(work, progress))
     try:

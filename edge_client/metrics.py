@@ -17,7 +17,7 @@ class EdgeMetrics:
         self.tasks = Counter(
             "hfmds_edge_tasks_total",
             "Tasks by kind (train, synthesise, evaluate; unknown: of a later version) and outcome "
-            "(accepted, late, failed).",
+            "(accepted, late, failed; left: the device had to rest).",
             ("kind", "outcome"),
             registry=registry,
         )

@@ -49,6 +49,8 @@ class Coordinator(Protocol):
 
     async def report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None: ...
 
+    async def leave(self) -> None: ...
+
 
 class Store(Protocol):
     """The synthesis store, as a device sees it."""

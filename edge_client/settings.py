@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from edge_client.conditions import CONDITIONS
 from hfmds.errors import InvalidInput
 from hfmds.service.peer import Peer
 from hfmds.service.settings import ListenAddress, PeerAddress, PeerAddresses, ServiceSettings
@@ -36,6 +38,20 @@ def _labels(value: str) -> str:
     return value
 
 
+def _conditions(value: str) -> str:
+    if set(_split(value)) - set(CONDITIONS):
+        raise ValueError(f"some of {', '.join(CONDITIONS)}, separated by commas, or empty")
+    return value
+
+
+def _command(value: str) -> str:
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"a command line as a shell reads it ({error})") from None
+    return value
+
+
 class EdgeSettings(ServiceSettings):
     """Settings of one device."""
 
@@ -53,8 +69,8 @@ class EdgeSettings(ServiceSettings):
         description="this device's name in the fleet; empty: made once, kept in the state folder",
     )
     data: str = Field(
-        description="device's own images: a folder with one folder per class, an .npz file, "
-        "or digits[:SIZE][#train|#test]"
+        description="device's own images: a folder with one folder per class, an .npz, .npy or "
+        ".csv file, mnist:FOLDER and the like, or digits[:SIZE][#train|#test]"
     )
     held_out: str | None = Field(
         None,
@@ -89,6 +105,32 @@ class EdgeSettings(ServiceSettings):
         "cpu", description="where the engine computes; auto: on a GPU if there is one"
     )
     threads: int = Field(1, ge=1, le=1024, description="processor threads the engine may use")
+    nice: int = Field(
+        0, ge=0, le=19, description="how far this device lets other programs go first; 19: always"
+    )
+    max_memory_bytes: int | None = Field(
+        None,
+        ge=64 * MIB,
+        description="memory this process may use; a task that needs more is given up with the "
+        "reason; unset: what there is",
+    )
+    traffic_bytes_per_day: int | None = Field(
+        None,
+        ge=MIB,
+        description="most content this device sends and receives in a day; then it rests until "
+        "the next; unset: any",
+    )
+    only_when: Annotated[str, AfterValidator(_conditions)] = Field(
+        "",
+        description="what this device must be to work, of idle, charging and unmetered, separated "
+        "by commas; empty: it always works",
+    )
+    condition_command: Annotated[str, AfterValidator(_command)] = Field(
+        "",
+        description="command that tells: called with idle, charging or unmetered, it ends with 0 "
+        "if the device is, else 1; empty: Linux and the settings tell",
+    )
+    once: bool = Field(False, description="do the work there is now, then stop")
     wait_seconds: float = Field(
         30.0, ge=0, le=60, description="how long one call waits for work before it is made anew"
     )
@@ -105,6 +147,16 @@ class EdgeSettings(ServiceSettings):
     def own_class_names(self) -> tuple[str, ...]:
         """`class_names`, taken apart."""
         return _split(self.class_names)
+
+    @property
+    def required_conditions(self) -> tuple[str, ...]:
+        """`only_when`, taken apart."""
+        return _split(self.only_when)
+
+    @property
+    def condition_arguments(self) -> tuple[str, ...]:
+        """`condition_command`, taken apart."""
+        return tuple(shlex.split(self.condition_command))
 
     @property
     def own_labels(self) -> tuple[str, ...]:

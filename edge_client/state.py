@@ -5,6 +5,7 @@ Nothing in this folder ever leaves the device; deleting it makes the device a ne
 
     device-id                       the id, made at the first start
     result.json                     the last finished task's report; its bytes are in the cache
+    traffic.json                    what was moved today, where there is a limit
     runs/<run uid>/<kind>-<round>   what that round's task of this kind (train, synthesise) left for
                                     the next: prototypes, the last local model; as safetensors
     lock                            held while a process uses the folder
@@ -15,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import shutil
 import time
 import uuid
@@ -28,7 +28,7 @@ from hfmds.algorithm.seeds import Phase
 from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.storage.files import FolderLock, make_folder_durably, sync_folder
+from hfmds.storage.files import FolderLock, make_folder_durably, write_whole
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import EvaluationReport, SynthesisReport, UpdateReport, require_id
 
@@ -89,7 +89,7 @@ class DeviceState:
             return
         path = self._memory_path(run_uid, kind, round_number)
         make_folder_durably(path.parent)
-        _write_whole(path, encode_weights(memory))
+        write_whole(path, encode_weights(memory))
         for old in sorted(self._rounds(run_uid, kind))[:-_KEEP_ROUNDS]:
             self._memory_path(run_uid, kind, old).unlink(missing_ok=True)
         self._forget_old_runs(but=path.parent)
@@ -131,7 +131,7 @@ class DeviceState:
     def save_result(self, task_id: str, report: Report) -> None:
         """Keep a finished task's report until the next task's: there is one task at a time."""
         content = {"task_id": task_id, "report": dataclasses.asdict(report)}
-        _write_whole(self._folder / "result.json", json.dumps(content).encode())
+        write_whole(self._folder / "result.json", json.dumps(content).encode())
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class DeviceState:
             )
         device_id = kept or wanted or f"device-{uuid.uuid4().hex[:12]}"
         if not kept:
-            _write_whole(path, f"{device_id}\n".encode())
+            write_whole(path, f"{device_id}\n".encode())
         return device_id
 
 
@@ -157,14 +157,3 @@ def _report_from(fields: dict[str, Any]) -> Report:
         return EvaluationReport(**{**fields, "evaluation": Evaluation(**fields["evaluation"])})
     fields["leakage"] = LeakageSummary(**fields["leakage"])
     return SynthesisReport(**{**fields, "batch": Digest(**fields["batch"])})
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Durably, and in one step: a reader sees the old file or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)

@@ -15,20 +15,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from edge_client.cache import ContentCache
-from edge_client.computation import compute
+from edge_client.computation import NOBODY, Watch, compute
 from edge_client.engine import Engine
 from edge_client.metrics import EdgeMetrics
+from edge_client.own_images import Images
 from edge_client.peers import Peers
 from edge_client.state import DeviceState, Report
+from edge_client.traffic import TrafficBudget
 from hfmds.algorithm.compression import pack, split_memory
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.algorithm.seeds import Phase
 from hfmds.algorithm.types import LabelledImages, Traffic
-from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest
-from hfmds.errors import CorruptData, InvalidInput, WrongState
+from hfmds.errors import CorruptData, InvalidInput, Unavailable, WrongState
 from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_batch
 from hfmds.wire.types import (
     Assignment,
@@ -59,13 +60,21 @@ class TaskRunner:
         self,
         peers: Peers,
         engine: Engine,
-        images: NamedImages,
+        images: Images,
         state: DeviceState,
         cache: ContentCache,
         metrics: EdgeMetrics,
-        held_out: NamedImages | None = None,
+        held_out: Images | None = None,
+        *,
+        budget: TrafficBudget | None = None,
+        watch: Watch = NOBODY,
+        wait_for_room_seconds: float = 1.0,
     ) -> None:
-        """Models are evaluated on `held_out`, or without on the images it trains on."""
+        """Models are evaluated on `held_out`, or without on the images it trains on.
+
+        `watch` looks on while something is computed. On a full disk a result waits for room, which
+        is looked for every so many seconds.
+        """
         self._coordinator, self._store = peers.coordinator, peers.store
         self._to_coordinator = peers.coordinator_patience.call
         self._to_store = peers.store_patience.call
@@ -75,6 +84,9 @@ class TaskRunner:
         self._state = state
         self._cache = cache
         self._metrics = metrics
+        self._budget = budget
+        self._watch = watch
+        self._wait_for_room_seconds = wait_for_room_seconds
         self._snapshot: Snapshot | None = None  # the last one; snapshots never change
 
     async def produce(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
@@ -94,6 +106,7 @@ class TaskRunner:
         tell(TaskStage.COMPUTED)
         sent = await _restarting(lambda: self._send(task, report))
         self._metrics.sent_bytes.inc(sent)
+        await self._count(sent)
         traffic = report.traffic + Traffic(sent_bytes=sent)
         return dataclasses.replace(report, traffic=traffic)
 
@@ -126,6 +139,7 @@ class TaskRunner:
 
     async def _train(self, task: Assignment, snapshot_id: str | None, tell: Tell) -> UpdateReport:
         shard = self._images.labelled_for(task.recipe)  # before any byte is moved for nothing
+        self._require_traffic(2 * task.weights.size_bytes)  # an update is about as large
         received = await self._fetch_weights(task)
         shards: tuple[Digest, ...] = ()
         if snapshot_id:
@@ -144,14 +158,14 @@ class TaskRunner:
             trained = self._engine.train(dataclasses.replace(local, memory=memory), progress)
             seconds = time.monotonic() - started
             packed, memory = pack(task.recipe, local.weights, trained, residual)
-            update = self._cache.put(encode_update(packed))
+            update = self._put(encode_update(packed), progress)
             traffic = Traffic(received_bytes=received)
             report = UpdateReport(update, trained.samples, trained.loss, traffic, seconds)
-            self._keep(task, "train", memory, report)
+            self._keep(task, "train", memory, report, progress)
             return report
 
         tell(TaskStage.DOWNLOADED)
-        report = await compute("training", work)
+        report = await self._compute(task, "training", work)
         self._metrics.compute.labels("train").observe(report.training_seconds)
         self._metrics.training_loss.set(report.loss)
         return report
@@ -177,7 +191,7 @@ class TaskRunner:
                 _require_sound(made.health)
             health = dataclasses.asdict(made.health) if made.health else {}
             log.info("synthesis is done", extra=health)
-            batch = self._cache.put(encode_batch(made.batch))
+            batch = self._put(encode_batch(made.batch), progress)
             report = SynthesisReport(
                 batch,
                 samples=len(made.batch),
@@ -186,11 +200,11 @@ class TaskRunner:
                 traffic=Traffic(received_bytes=received),
                 synthesis_seconds=seconds,
             )
-            self._keep(task, "synthesise", made.memory, report)
+            self._keep(task, "synthesise", made.memory, report, progress)
             return report
 
         tell(TaskStage.DOWNLOADED)
-        report = await compute("synthesis", work)
+        report = await self._compute(task, "synthesis", work)
         self._metrics.compute.labels("synthesise").observe(report.synthesis_seconds)
         self._metrics.observe_batch(report.leakage, report.synthetic_accuracy)
         return report
@@ -209,10 +223,10 @@ class TaskRunner:
             found = self._engine.evaluate(self._local_work(task, "evaluate", shard), progress)
             seconds = time.monotonic() - started
             report = EvaluationReport(found, Traffic(received_bytes=received), seconds)
-            self._state.save_result(task.task_id, report)
+            self._keep(task, "evaluate", {}, report, progress)
             return report
 
-        report = await compute("evaluation", work)
+        report = await self._compute(task, "evaluation", work)
         self._metrics.compute.labels("evaluate").observe(report.evaluation_seconds)
         return report
 
@@ -235,10 +249,36 @@ class TaskRunner:
             memory=self._state.memory(task.run_uid, kind, task.round_number),
         )
 
-    def _keep(self, task: Assignment, kind: Phase, memory: Memory, report: Report) -> None:
-        # In this order: with the result on disk, what the device remembers is not made again.
-        self._state.save_memory(task.run_uid, kind, task.round_number, memory)
-        self._state.save_result(task.task_id, report)
+    async def _compute(self, task: Assignment, what: str, work: Callable[[Progress], R]) -> R:
+        return await compute(f"round {task.round_number}, {what}", work, watch=self._watch)
+
+    def _put(self, content: bytes, progress: Progress) -> Digest:
+        return self._with_room((), lambda: self._cache.put(content), progress)
+
+    def _keep(
+        self, task: Assignment, kind: Phase, memory: Memory, report: Report, progress: Progress
+    ) -> None:
+        def save() -> None:
+            # In this order: with the result on disk, what the device remembers is not made again.
+            self._state.save_memory(task.run_uid, kind, task.round_number, memory)
+            self._state.save_result(task.task_id, report)
+
+        content = _bytes_of(report)
+        self._with_room((content,) if content else (), save, progress)
+
+    def _with_room(self, needed: Sequence[Digest], save: Callable[[], R], progress: Progress) -> R:
+        """Save a result; on a full disk, as soon as there is room. Computing it anew costs more."""
+        told = False
+        while True:
+            try:
+                return save()
+            except Unavailable as error:
+                if not told:
+                    log.error("%s; until then the result of this task waits in memory", error)
+                    told = True
+                self._cache.evict(needed, max_bytes=0)  # all that can be fetched again
+            progress(1, 1)  # ends the wait when the result is not wanted any more
+            time.sleep(self._wait_for_room_seconds)
 
     # --- moving content -------------------------------------------------------------------------
 
@@ -269,9 +309,19 @@ class TaskRunner:
         """Bring content here unless it is here; the bytes that crossed the network."""
         if await asyncio.to_thread(self._cache.claim, digest):
             return 0
+        self._require_traffic(digest.size_bytes)
         received = await _restarting(download)
         self._metrics.received_bytes.inc(received)
+        await self._count(received)
         return received
+
+    def _require_traffic(self, needed_bytes: int) -> None:
+        if self._budget:
+            self._budget.require(needed_bytes)
+
+    async def _count(self, moved_bytes: int) -> None:
+        if self._budget:
+            await asyncio.to_thread(self._budget.add, moved_bytes)
 
     async def _send(self, task: Assignment, report: Report) -> int:
         """Send the result's bytes to where the task wants them; how many crossed the network."""

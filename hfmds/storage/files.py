@@ -75,6 +75,26 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a small file durably, and in one step: a reader sees the old one or the new one.
+
+    The order matters: bytes on disk, then the name, then the name on disk. Unavailable if the disk
+    is full; the old file is still there then.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    with full_disk_is_unavailable(path.parent):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)  # on a full disk every byte counts
+            raise
+        sync_folder(path.parent)
+
+
 @contextmanager
 def full_disk_is_unavailable(folder: Path) -> Iterator[None]:
     """A full disk is not the sender's fault: it should try again once there is room."""

@@ -16,11 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
 from edge_client.cache import ContentCache
+from edge_client.computation import NOBODY, Watch
 from edge_client.metrics import EdgeMetrics
 from edge_client.patience import Patience
 from edge_client.peers import Peers
 from edge_client.state import DeviceState
 from edge_client.tasks import TaskRunner
+from edge_client.traffic import TrafficBudget
 from hfmds.algorithm.engine import (
     LocalWork,
     Memory,
@@ -200,6 +202,9 @@ class FakeCoordinator(Faults):
         self.causes[task_id] = cause
         self.failures[task_id] = reason
 
+    async def leave(self) -> None:
+        self.meet("leave")
+
 
 class FakeStore(Faults):
     """Serves the snapshots it was given and keeps the batches it gets."""
@@ -318,6 +323,11 @@ class Device:
     cache_max_bytes: int = 10_000_000
     run_id: str = ""
     free_memory_bytes: Callable[[], int] = lambda: 0
+    once: bool = False
+    refusal: Callable[[bool], str | None] = lambda working: None
+    look_every_seconds: float = 60.0  # longer than any test
+    traffic_bytes_per_day: int | None = None
+    watch: Watch = NOBODY
     sleep: Callable[[float], Awaitable[None]] | None = None
     tell_stage_after_seconds: float = 60.0  # longer than any test
 
@@ -348,20 +358,35 @@ class Device:
             Patience(STORE, backoff, rng=random.Random(2), sleep=sleep),
         )
         cache = ContentCache(self.folder / "cache", self.cache_max_bytes)
+        self.budget = TrafficBudget(self.folder / "traffic.json", self.traffic_bytes_per_day)
         runner = TaskRunner(
-            self.peers, self.engine, self.local, state, cache, metrics, self.held_out
+            self.peers,
+            self.engine,
+            self.local,
+            state,
+            cache,
+            metrics,
+            self.held_out,
+            budget=self.budget,
+            watch=self.watch,
+            wait_for_room_seconds=0.001,
         )
-        profile = DeviceProfile(len(self.local), "1.0", self.engine.name)
         return Agent(
-            profile,
+            self._profile,
             self.peers,
             runner,
             metrics,
             run_id=self.run_id,
-            free_memory_bytes=self.free_memory_bytes,
+            once=self.once,
+            refusal=self.refusal,
+            look_every_seconds=self.look_every_seconds,
             tell_stage_after_seconds=self.tell_stage_after_seconds,
             sleep=sleep,
         )
+
+    def _profile(self) -> DeviceProfile:
+        free = self.free_memory_bytes()
+        return DeviceProfile(len(self.local), "1.0", self.engine.name, free_memory_bytes=free)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

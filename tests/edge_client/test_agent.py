@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -413,7 +415,7 @@ def test_images_that_do_not_fit_the_model_are_reported(device: Device) -> None:
 
 
 def test_unknown_class_is_reported(device: Device) -> None:
-    device.local = NamedImages("/data/pets", images(0, 1), ("cat", "yak"), named_by_folders=True)
+    device.local = NamedImages("/data/pets", images(0, 1), ("cat", "yak"), named_by_owner=True)
     task = device.train_task()
     recipe = dataclasses.replace(RECIPE, class_names=("ant", "bee", "cat"))
     device.work(dataclasses.replace(task, recipe=recipe))
@@ -592,3 +594,107 @@ def test_small_cache_never_loses_what_the_task_uses(tmp_path: Path) -> None:
     device.store.seal("snap", *batches)
     device.work(device.train_task(snapshot_id="snap"))
     assert "t1" in device.coordinator.updates
+
+
+# --- the owner's limits -------------------------------------------------------------------------
+
+
+def test_device_rests_until_it_may_work(device: Device, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    reasons = ["the device is not charging", "the device is not charging", None, None]
+    device.refusal = lambda working: reasons.pop(0)
+    device.work(device.train_task())
+    assert device.slept[:2] == [60.0, 60.0]
+    assert "t1" in device.coordinator.updates
+    assert caplog.text.count("resting: the device is not charging") == 1
+    assert "going on" in caplog.text
+
+
+def test_device_leaves_its_task_when_it_must_rest_and_takes_it_again(device: Device) -> None:
+    unplugged = [True]
+
+    def refusal(working: bool) -> str | None:
+        if working and unplugged:
+            unplugged.clear()
+            return "the device is not charging"
+        return None
+
+    device.refusal, device.look_every_seconds = refusal, 0.01
+    device.engine.enough = lambda: device.engine.abandoned  # the second time, at once
+    device.work(device.train_task(), device.train_task())
+    assert device.engine.abandoned
+    assert device.coordinator.calls.count("leave") == 1
+    assert device.coordinator.failures == {}
+    assert "t1" in device.coordinator.updates
+    assert device.metric("tasks_total", kind="train", outcome="left") == 1
+
+
+def test_for_once_a_device_stops_when_there_is_no_work(device: Device) -> None:
+    device.once = True
+    device.work(device.train_task(), RetryLater(60.0, "nothing to do"), device.train_task("t2"))
+    assert list(device.coordinator.updates) == ["t1"]
+    assert 60.0 not in device.slept
+
+
+def test_for_once_a_device_that_may_not_work_stops_at_once(device: Device) -> None:
+    device.once, device.refusal = True, lambda working: "the device is not idle"
+    device.work(device.train_task())
+    assert device.coordinator.calls == []
+
+
+def test_for_once_a_coordinator_that_is_away_is_an_error(device: Device) -> None:
+    device.once = True
+    device.coordinator.errors["check_in"] = [unavailable(COORDINATOR)]
+    with pytest.raises(Unavailable, match="HFMDS_COORDINATOR"):
+        device.work()
+
+
+def test_traffic_is_counted_and_a_task_too_large_for_the_day_is_given_up(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    size = device.coordinator.weights.size_bytes
+    device.traffic_bytes_per_day = 3 * size
+    device.refusal = lambda working: None
+    device.work(device.train_task(), device.train_task("t2"))
+    moved = device.coordinator.updates["t1"].traffic
+    assert moved.received_bytes == size
+    assert list(device.coordinator.updates) == ["t1"]
+    assert device.coordinator.causes["t2"].name == "UNSUITABLE"
+    assert "HFMDS_TRAFFIC_BYTES_PER_DAY" in device.coordinator.failures["t2"]
+    assert f"{moved.received_bytes + moved.sent_bytes} of {3 * size} bytes" in (
+        device.budget.refusal() or ""
+    )
+
+
+@pytest.mark.parametrize("task", ["train_task", "synthesise_task", "evaluate_task"])
+def test_a_result_waits_in_memory_while_the_disk_is_full(
+    tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(tmp_path)
+    write_bytes, fsync = Path.write_bytes, os.fsync
+    full = [3]  # so many writes find no room, once the engine has computed
+
+    def no_room() -> None:
+        if device.engine.works and full[0]:
+            full[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(path: Path, data: bytes) -> int:
+        no_room()
+        return write_bytes(path, data)
+
+    def sync(descriptor: int) -> None:
+        no_room()
+        fsync(descriptor)
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(os, "fsync", sync)
+    device.work(getattr(device, task)())
+    assert full == [0]
+    assert len(device.engine.works) == 1  # computed once
+    assert device.coordinator.failures == {}
+    kept = (
+        device.coordinator.updates | device.coordinator.syntheses | device.coordinator.evaluations
+    )
+    assert len(kept) == 1
+    assert "no space left in" in caplog.text
+    assert "waits in memory" in caplog.text

@@ -37,15 +37,15 @@ def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def work(progress: Progress) -> None:
-        for step in range(1, 4):
+        for step in (1, 2, 4):
             progress(step, 4)
 
     with log_context(round=1):
         asyncio.run(compute("training", work, tell_every_seconds=0))
     assert caplog.messages == [
-        "training: step 1 of 4 (25 %)",
-        "training: step 2 of 4 (50 %)",
-        "training: step 3 of 4 (75 %)",
+        "training: step 1 of 4 (25 %), about 0 s left",
+        "training: step 2 of 4 (50 %), about 0 s left",
+        "training: step 4 of 4 (100 %)",
     ]
 
 
@@ -69,3 +69,28 @@ def test_cancelling_waits_for_the_thread_to_end() -> None:
         assert ended.is_set()
 
     asyncio.run(scene())
+
+
+def test_whoever_watches_hears_each_step_and_can_end_the_work() -> None:
+    class Strict:
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def show(self, text: str) -> None:
+            self.heard.append(text)
+
+        def check(self, what: str) -> None:
+            if len(self.heard) == 2:
+                raise InvalidInput(f"{what} is too much")
+
+    def work(progress: Progress) -> None:
+        for step in range(1, 5):
+            progress(step, 4)
+
+    strict = Strict()
+    with pytest.raises(InvalidInput, match="training is too much"):
+        asyncio.run(compute("training", work, watch=strict))
+    assert [text[:21] for text in strict.heard] == [
+        "training: step 1 of 4",
+        "training: step 2 of 4",
+    ]

@@ -63,6 +63,10 @@ def test_environment_sets_too(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--data=x", "--labels=a=1,a=2"], r"HFMDS_LABELS .* has label 'a' twice"),
         (["--data=x", "--threads=0"], r"HFMDS_THREADS .* is '0'"),
         (["--data=x", "--wait-seconds=600"], r"HFMDS_WAIT_SECONDS"),
+        (["--data=x", "--only-when=sunny"], r"HFMDS_ONLY_WHEN .* is 'sunny'.*idle, charging"),
+        (["--data=x", "--condition-command=a 'b"], r"HFMDS_CONDITION_COMMAND .*command line"),
+        (["--data=x", "--nice=20"], r"HFMDS_NICE .* is '20'"),
+        (["--data=x", "--max-memory-bytes=100"], r"HFMDS_MAX_MEMORY_BYTES .* is '100'"),
         (["--data=x", "--coordinator=here"], r"HFMDS_COORDINATOR .* is 'here'.*host:port"),
     ],
 )
@@ -74,3 +78,16 @@ def test_bad_setting_is_named(flags: list[str], message: str) -> None:
 def test_every_setting_is_described() -> None:
     for row in settings_table(EdgeSettings):
         assert not row.endswith("|  |"), row
+
+
+def test_the_owners_limits_are_taken_apart() -> None:
+    free = load_settings(EdgeSettings, ["--data=x"])
+    assert (free.required_conditions, free.condition_arguments) == ((), ())
+    assert (free.max_memory_bytes, free.traffic_bytes_per_day, free.nice) == (None, None, 0)
+    bound = load_settings(
+        EdgeSettings,
+        ["--data=x", "--only-when=charging, idle", "--condition-command=/bin/ask 'a b'", "--once"],
+    )
+    assert bound.required_conditions == ("charging", "idle")
+    assert bound.condition_arguments == ("/bin/ask", "a b")
+    assert bound.once

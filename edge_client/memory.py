@@ -1,0 +1,82 @@
+"""Memory: what this machine has left, what this process has, and the limit its owner sets.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hfmds.errors import LimitExceeded
+
+_MEMINFO = Path("/proc/meminfo")
+_STATM = Path("/proc/self/statm")
+_KIB = 1024
+
+
+def free_memory_bytes(meminfo: Path = _MEMINFO) -> int:
+    """Memory that new work could use, in bytes; 0: this system does not tell."""
+    try:
+        for line in meminfo.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":  # with what the system would give back
+                return int(value.split()[0]) * _KIB
+    except (OSError, ValueError, IndexError):
+        pass  # not Linux
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def own_memory_bytes(statm: Path = _STATM) -> int:
+    """What this process holds in memory now; where the system does not tell, at its peak."""
+    try:
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):  # not Linux
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * _KIB
+
+
+class MemoryLimit:
+    """What this process may hold, at most; looked at between the steps of a computation.
+
+    So work that is too large is given up with a reason, where a limit of the system's would end the
+    process in the middle of anything. It cannot prevent a single step that is too large: for that a
+    system's limit (MemoryMax of systemd) can be set above this one.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int | None,
+        own_bytes: Callable[[], int] = own_memory_bytes,
+        free_bytes: Callable[[], int] = free_memory_bytes,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._own_bytes = own_bytes
+        self._free_bytes = free_bytes
+
+    def left_bytes(self) -> int:
+        """What new work may use, as the coordinator is told; 0: this system does not tell."""
+        free = self._free_bytes()
+        if self._max_bytes is None:
+            return free
+        # At least 1: a 0 would mean that nothing is known, and could be anything.
+        left = max(1, self._max_bytes - self._own_bytes())
+        return min(free, left) if free else left
+
+    def check(self, what: str) -> None:
+        """Refuse to go on with what needs too much: LimitExceeded."""
+        if self._max_bytes is None:
+            return
+        own = self._own_bytes()
+        if own > self._max_bytes:
+            raise LimitExceeded(
+                f"{what} needs {own / 1e6:.0f} MB of memory, this device gives "
+                f"{self._max_bytes / 1e6:.0f} MB; raise HFMDS_MAX_MEMORY_BYTES, or let the run ask "
+                "for devices with more memory"
+            )

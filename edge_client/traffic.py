@@ -1,0 +1,99 @@
+"""How much content this device moves in a day, if its owner sets a limit. The count is durable.
+
+Counted are weights, plans, shards, updates and batches, up and down; not the small calls.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hfmds.errors import LimitExceeded, Unavailable
+from hfmds.storage.files import write_whole
+
+log = logging.getLogger(__name__)
+
+_DAY_SECONDS = 24 * 3600.0
+
+
+class TrafficBudget:
+    """A day's bytes. A day begins with the first byte after the last one has ended.
+
+    By the wall clock, since a device may be off for most of the day. A clock that is set back makes
+    the day longer, by a day at most; one that is set forward ends it: a device that wakes in 1970
+    has a day until it learns the time, and then another. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        bytes_per_day: int | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`path` is the file with the count; without a limit nothing is counted."""
+        self._path = path
+        self._limit_bytes = bytes_per_day
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._since, self._spent_bytes = self._read()
+        self._wanted_bytes = 1  # by a task that had to be given up today
+
+    def add(self, moved_bytes: int) -> None:
+        """Count what was moved; on return it would survive a crash, unless the disk is full."""
+        if self._limit_bytes is None or not moved_bytes:
+            return
+        with self._lock:
+            self._begin_day_if_due()
+            self._spent_bytes += moved_bytes
+            content = {"since": self._since, "spent_bytes": self._spent_bytes}
+            try:
+                write_whole(self._path, json.dumps(content).encode())
+            except Unavailable as error:  # no reason to lose what was moved
+                log.warning("today's traffic is counted in memory only: %s", error)
+
+    def require(self, needed_bytes: int) -> None:
+        """Refuse work that would move more than is left of today: LimitExceeded."""
+        if self._limit_bytes is None or needed_bytes <= self._left_bytes():
+            return
+        self._wanted_bytes = min(needed_bytes, self._limit_bytes)
+        raise LimitExceeded(
+            f"the task would move about {needed_bytes} bytes, but of this device's "
+            f"{self._limit_bytes} a day {self._left_bytes()} are left; raise "
+            "HFMDS_TRAFFIC_BYTES_PER_DAY, or leave such models to others"
+        )
+
+    def refusal(self) -> str | None:
+        """Why the device should not ask for work now; None if there are bytes left for it."""
+        if self._limit_bytes is None or self._left_bytes() >= self._wanted_bytes:
+            return None
+        hours = (self._since + _DAY_SECONDS - self._clock()) / 3600
+        return (
+            f"today's traffic is used up ({self._spent_bytes} of {self._limit_bytes} bytes, "
+            f"HFMDS_TRAFFIC_BYTES_PER_DAY); the next day begins in {hours:.1f} hours"
+        )
+
+    def _left_bytes(self) -> int:
+        with self._lock:
+            self._begin_day_if_due()
+            return max(0, (self._limit_bytes or 0) - self._spent_bytes)
+
+    def _begin_day_if_due(self) -> None:
+        now = self._clock()
+        if now < self._since:  # set back: what was spent stays spent
+            self._since = now
+        elif now >= self._since + _DAY_SECONDS:
+            self._since, self._spent_bytes, self._wanted_bytes = now, 0, 1
+
+    def _read(self) -> tuple[float, int]:
+        try:
+            kept = json.loads(self._path.read_bytes())
+            return float(kept["since"]), int(kept["spent_bytes"])
+        except FileNotFoundError:
+            return self._clock(), 0
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("%s is not readable (%s), the day's count begins anew", self._path, error)
+            return self._clock(), 0

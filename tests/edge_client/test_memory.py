@@ -1,0 +1,52 @@
+"""What a device says of memory, and the limit of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edge_client.memory import MemoryLimit, free_memory_bytes, own_memory_bytes
+from hfmds.errors import LimitExceeded
+
+
+def test_the_systems_own_estimate_is_told(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  8000 kB\nMemFree:  10 kB\nMemAvailable:  4321 kB\n")
+    assert free_memory_bytes(meminfo) == 4321 * 1024
+
+
+def test_a_system_without_it_still_tells_a_number(tmp_path: Path) -> None:
+    assert free_memory_bytes(tmp_path / "nothing") >= 0
+    odd = tmp_path / "odd"
+    odd.write_text("MemAvailable: unknown\n")
+    assert free_memory_bytes(odd) >= 0
+
+
+def test_own_memory_is_told(tmp_path: Path) -> None:
+    statm = tmp_path / "statm"
+    statm.write_text("900 25 3 4 0 5 0\n")
+    assert own_memory_bytes(statm) == 25 * os.sysconf("SC_PAGE_SIZE")
+    assert own_memory_bytes(tmp_path / "nothing") > 1_000_000  # the peak
+
+
+def test_the_coordinator_hears_what_is_left_of_the_limit() -> None:
+    def left(limit: int | None, own: int, free: int) -> int:
+        return MemoryLimit(limit, own_bytes=lambda: own, free_bytes=lambda: free).left_bytes()
+
+    assert left(None, 70, 500) == 500
+    assert left(100, 70, 500) == 30
+    assert left(100, 70, 20) == 20
+    assert left(100, 70, 0) == 30  # where the system does not tell
+    assert left(100, 130, 500) == 1  # not 0, which would mean: unknown
+
+
+def test_work_above_the_limit_is_ended_with_the_remedy() -> None:
+    own = [90_000_000]
+    limit = MemoryLimit(100_000_000, own_bytes=lambda: own[0])
+    limit.check("training")
+    own[0] = 130_000_000
+    with pytest.raises(LimitExceeded, match=r"training needs 130 MB.*gives 100 MB.*HFMDS_MAX_MEM"):
+        limit.check("training")
+    MemoryLimit(None, own_bytes=lambda: own[0]).check("training")

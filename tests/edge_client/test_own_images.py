@@ -1,0 +1,78 @@
+"""Images that grow while the device runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from edge_client.own_images import OwnImages
+from hfmds.errors import ConfigurationError
+from tests.edge_client.fakes import RECIPE
+
+PETS = dataclasses.replace(RECIPE, class_names=("dog", "ant", "cat"))
+
+
+def add(folder: Path, name: str, value: int) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (2, 2), value).save(folder / name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    add(tmp_path, "cat/1.png", 10)
+    return tmp_path
+
+
+def labels(images: OwnImages) -> list[int]:
+    return images.labelled_for(PETS).labels.tolist()
+
+
+def test_a_new_file_and_a_new_class_are_found_at_the_next_look(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    images = OwnImages(str(folder), "the device's data")
+    add(folder, "cat/2.png", 20)
+    add(folder, "dog/1.png", 30)
+    assert (len(images), labels(images)) == (1, [2])
+    images.look()
+    assert (len(images), labels(images)) == (3, [2, 2, 0])
+    assert caplog.messages == ["3 own images, after 1"]
+
+
+def test_a_changed_file_is_read_again(folder: Path) -> None:
+    images = OwnImages(str(folder), "the device's data")
+    add(folder, "cat/1.png", 99)
+    images.look()
+    assert images.labelled_for(PETS).pixels[0, 0, 0, 0] == 99
+
+
+def test_nothing_is_read_while_nothing_changes(folder: Path) -> None:
+    images = OwnImages(str(folder), "the device's data")
+    before = images.labelled_for(PETS).pixels
+    images.look()
+    assert images.labelled_for(PETS).pixels is before
+
+
+def test_a_file_half_written_leaves_the_images_of_before(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = OwnImages(str(folder), "the device's data")
+    whole = (folder / "cat" / "1.png").read_bytes()
+    (folder / "cat" / "2.png").write_bytes(whole[:20])
+    images.look()
+    images.look()
+    assert len(images) == 1
+    assert caplog.text.count("those of before stay in use") == 1  # told once
+    (folder / "cat" / "2.png").write_bytes(whole)
+    images.look()
+    assert len(images) == 2
+
+
+def test_a_source_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        OwnImages(str(tmp_path / "nothing"), "the device's data")

@@ -1,0 +1,96 @@
+"""A day's traffic, which survives restarts and wrong clocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_client.traffic import TrafficBudget
+from hfmds.errors import LimitExceeded
+
+HOUR = 3600.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def budget(folder: Path, clock: Clock, limit: int | None = 100) -> TrafficBudget:
+    return TrafficBudget(folder / "traffic.json", limit, clock)
+
+
+def test_without_a_limit_nothing_is_counted(tmp_path: Path, clock: Clock) -> None:
+    free = budget(tmp_path, clock, limit=None)
+    free.require(10**12)
+    free.add(10**12)
+    assert free.refusal() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_work_is_refused_that_would_pass_the_limit(tmp_path: Path, clock: Clock) -> None:
+    one = budget(tmp_path, clock)
+    one.require(100)
+    one.add(60)
+    assert one.refusal() is None
+    with pytest.raises(
+        LimitExceeded, match=r"about 41 bytes.*100 a day 40 are left.*HFMDS_TRAFFIC"
+    ):
+        one.require(41)
+    assert "60 of 100 bytes" in (one.refusal() or "")  # the next task would need as much
+    clock.now += 24 * HOUR
+    assert one.refusal() is None
+
+
+def test_a_day_that_is_used_up_ends(tmp_path: Path, clock: Clock) -> None:
+    one = budget(tmp_path, clock)
+    clock.now += 20 * HOUR
+    one.add(130)  # an upload may overdraw it
+    assert "the next day begins in 4.0 hours" in (one.refusal() or "")
+    clock.now += 4 * HOUR
+    one.require(100)
+
+
+def test_the_count_survives_a_restart(tmp_path: Path, clock: Clock) -> None:
+    budget(tmp_path, clock).add(70)
+    clock.now += HOUR
+    again = budget(tmp_path, clock)
+    with pytest.raises(LimitExceeded, match="30 are left"):
+        again.require(31)
+
+
+def test_a_clock_set_back_forgets_nothing_and_waits_a_day_at_most(
+    tmp_path: Path, clock: Clock
+) -> None:
+    one = budget(tmp_path, clock)
+    one.add(100)
+    clock.now = 0.0  # a device without a battery for its clock
+    assert "in 24.0 hours" in (one.refusal() or "")
+    clock.now += 24 * HOUR
+    assert one.refusal() is None
+
+
+def test_a_task_larger_than_a_day_does_not_stop_the_device_for_ever(
+    tmp_path: Path, clock: Clock
+) -> None:
+    one = budget(tmp_path, clock)
+    with pytest.raises(LimitExceeded):
+        one.require(1000)
+    assert one.refusal() is None  # nothing was spent: smaller models may come
+
+
+def test_a_damaged_count_begins_anew(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "traffic.json").write_text("{")
+    budget(tmp_path, clock).require(100)
+    assert "traffic.json is not readable" in caplog.text
