@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.chunks import Content
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import read_batch
-from hfmds.wire.types import Round, Snapshot
+from hfmds.wire.types import Round, Shard, Snapshot
 
 
 @contextmanager
@@ -54,18 +54,27 @@ async def download_model(client: AdminClient, run_id: str, completed: Round, pat
             )
 
 
-async def download_snapshot(client: StoreClient, snapshot: Snapshot) -> SyntheticBatch:
-    """All images of a snapshot that lists its shards, with the PSNR of each."""
+async def download_shards(
+    client: StoreClient, snapshot: Snapshot, shards: Sequence[Shard]
+) -> AsyncIterator[tuple[Shard, SyntheticBatch]]:
+    """These shards of a snapshot, one after the other: only one is here at a time."""
     with tempfile.TemporaryDirectory(prefix="hfmds-") as folder:
-        largest = max((shard.digest.size_bytes for shard in snapshot.shards), default=0)
+        largest = max((shard.digest.size_bytes for shard in shards), default=0)
         content = Content(
-            FolderBlobs(Path(folder, "blobs")), Staging(Path(folder, "staging"), largest)
+            FolderBlobs(Path(folder, "blobs"), durable=False),
+            Staging(Path(folder, "staging"), largest),
         )
-        shards = []
-        for shard in snapshot.shards:
+        for shard in shards:
             await client.download_shard(snapshot.snapshot_id, shard.digest, content)
             path = content.blobs.local_path(shard.digest)
-            shards.append(read_batch(path, f"shard {shard.digest}"))
-    if not shards:
+            batch = read_batch(path, f"shard {shard.digest}")
+            content.blobs.delete(shard.digest)
+            yield shard, batch
+
+
+async def download_snapshot(client: StoreClient, snapshot: Snapshot) -> SyntheticBatch:
+    """All images of a snapshot that lists its shards, with the PSNR of each."""
+    if not snapshot.shards:
         raise NotFound(f"snapshot {snapshot.snapshot_id} has no shards")
-    return concatenate(shards)
+    shards = download_shards(client, snapshot, snapshot.shards)
+    return concatenate([batch async for _, batch in shards])

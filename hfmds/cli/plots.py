@@ -18,7 +18,7 @@ from hfmds.cli.following import FollowedRun
 _COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")  # safe for colour-blind eyes
 _GREY = "#666666"
 _DPI = 150
-_MAX_COLUMNS = 20  # pool images per class that are shown
+MAX_COLUMNS = 20  # pool images per class that are shown
 _GAP = 2  # pixels between them
 
 
@@ -43,10 +43,17 @@ def draw_accuracy(path: Path, runs: Sequence[FollowedRun]) -> None:
     _save(figure, path)
 
 
-def draw_pool(path: Path, images: LabelledImages) -> None:
-    """The pool's images, one row per class."""
+def draw_pool(
+    path: Path,
+    images: LabelledImages,
+    *,
+    what: str = "The last pool",
+    of: int | None = None,
+    columns: int = MAX_COLUMNS,
+) -> None:
+    """Images of a pool, one row per class; there are more in it if `of` says so."""
     classes = np.unique(images.labels).tolist()
-    rows = [images.pixels[images.labels == c][:_MAX_COLUMNS] for c in classes]
+    rows = [images.pixels[images.labels == c][:columns] for c in classes]
     columns = max(len(row) for row in rows)
     _, channels, height, width = images.pixels.shape
     down, across = height + _GAP, width + _GAP
@@ -69,9 +76,9 @@ def draw_pool(path: Path, images: LabelledImages) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_ylabel("class")
-    shown = sum(len(row) for row in rows)
-    some = "" if shown == len(images) else f", {shown} of them shown"
-    axes.set_title(f"The last pool: {len(images)} synthetic images{some}")
+    shown, of = sum(len(row) for row in rows), of or len(images)
+    some = "" if shown == of else f", {shown} of them shown"
+    axes.set_title(f"{what}: {of} synthetic images{some}")
     _save(figure, path)
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.table import Table
 
+from hfmds.algorithm.histograms import Histogram
+from hfmds.algorithm.types import LeakageSummary
+from hfmds.cli.snapshot_diff import Difference
 from hfmds.cli.tables import add_row, facts_table, leakage_rows, new_table
-from hfmds.cli.text import ago, decibel, size
+from hfmds.cli.text import ago, bar, decibel, size, sparkline
 from hfmds.wire.types import Snapshot
+
+SHARDS_SHOWN = 20
+_SPREAD_COLUMNS = 40
 
 
 def snapshots_table(snapshots: Sequence[Snapshot], now: datetime) -> Table:
@@ -49,22 +56,117 @@ def snapshot_table(snapshot: Snapshot) -> Table:
     )
     if spec.with_shares:
         add_row(facts, "", "mixtures with class shares, each counted in the class it has most of")
-    add_row(facts, "by class", " ".join(str(count) for count in snapshot.class_histogram))
+    for name, told in _judged(snapshot):
+        add_row(facts, name, told)
+    if spec.normalisation:
+        mean, std = (
+            " ".join(f"{v:g}" for v in vs) for vs in dataclasses.astuple(spec.normalisation)
+        )
+        add_row(facts, "normalisation", f"mean {mean}, std {std}, of pixels from 0 to 1")
     for name, row in leakage_rows(snapshot.leakage).items():
         add_row(facts, f"PSNR {name}", "mean {}, p99 {}, max {}".format(*row))
+    for field in dataclasses.fields(snapshot.histograms):
+        histogram: Histogram = getattr(snapshot.histograms, field.name)
+        if histogram.samples:
+            measure, _, to = field.name.partition("_")
+            add_row(facts, f"{measure.upper()} {to}", _spread(histogram))
     return facts
 
 
-def shards_table(snapshot: Snapshot) -> Table:
-    """One line per contribution to a snapshot."""
+def _judged(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """What became of samples on the way here; what did not happen goes without saying."""
+    if snapshot.parent_snapshot_id:
+        told = f"{snapshot.carried_samples} from snapshot {snapshot.parent_snapshot_id}"
+        if snapshot.repeated_samples:
+            told += f", of which {snapshot.repeated_samples} were made again"
+        yield "carried over", told
+    if found := snapshot.near_duplicates:
+        yield "near duplicates", f"{found}, {snapshot.near_duplicates_dropped} of them left out"
+    if found := snapshot.leaking_samples:
+        yield "leaking", f"{found}, {snapshot.leaking_samples_dropped} of them left out"
+    if found := snapshot.leaking_batches:
+        yield "refused", f"{found} batches that leak"
+
+
+def _spread(histogram: Histogram) -> str:
+    """A histogram as bars, from the first range that has values to the last."""
+    there = [at for at, count in enumerate(histogram.counts) if count]
+    first, last = there[0], there[-1] + 1
+    step = -(-(last - first) // _SPREAD_COLUMNS)
+    counts = [sum(histogram.counts[at : at + step]) for at in range(first, last, step)]
+    low, high = (histogram.lowest + histogram.width * at for at in (first, last))
+    return f"{low:g} {sparkline([n / max(counts) for n in counts], len(counts))} {high:g}"
+
+
+def classes_table(snapshot: Snapshot) -> Table:
+    """One line per class that has images, with a bar for how many."""
+    table = new_table()
+    table.add_column("class", no_wrap=True, justify="right")
+    table.add_column("images", no_wrap=True, justify="right")
+    table.add_column("", no_wrap=True)
+    most = max(snapshot.class_histogram, default=0)
+    for c, count in enumerate(snapshot.class_histogram):
+        if count:
+            add_row(table, str(c), str(count), bar(count / most))
+    return table
+
+
+def shards_table(snapshot: Snapshot, most: int | None = None) -> Table:
+    """One line per shard of a snapshot, or of its first so many."""
     table = new_table()
     table.add_column("contributor", overflow="fold")
+    table.add_column("from round", justify="right")
     table.add_column("images", justify="right")
+    table.add_column("classes", overflow="fold")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("sha256", overflow="fold")
-    for shard in snapshot.shards:
-        digest = shard.digest
+    for shard in snapshot.shards[:most]:
         add_row(
-            table, shard.contributor, str(shard.samples), size(digest.size_bytes), digest.sha256
+            table,
+            shard.contributor,
+            str(shard.first_round),
+            str(shard.samples),
+            " ".join(map(str, sorted(shard.class_counts))),
+            size(shard.digest.size_bytes),
+            shard.digest.sha256[:12],
         )
+    return table
+
+
+def difference_table(found: Difference) -> Table:
+    """What left, stayed and came, in shards, samples, and samples of each class."""
+    before, after = found.before, found.after
+    table = new_table(
+        f"from snapshot {before.snapshot_id}, round {before.spec.round_number}\n"
+        f"to snapshot {after.snapshot_id}, round {after.spec.round_number}"
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("before", "removed", "in both", "added", "after"):
+        table.add_column(name, no_wrap=True, justify="right")
+    changes = {"shards": found.shards, "samples": found.samples}
+    changes |= {f"class {c}": change for c, change in enumerate(found.classes)}
+    for name, change in changes.items():
+        add_row(
+            table,
+            name,
+            str(change.before),
+            f"-{change.removed}" if change.removed else "0",
+            str(change.carried),
+            f"+{change.added}" if change.added else "0",
+            str(change.after),
+        )
+    return table
+
+
+def leakage_table(found: Difference) -> Table:
+    """How the measured leakage of two snapshots differs."""
+    table = new_table()
+    table.add_column("PSNR", no_wrap=True)
+    for name in ("before", "after", "change"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for field in dataclasses.fields(LeakageSummary):
+        old: float = getattr(found.before.leakage, field.name)
+        new: float = getattr(found.after.leakage, field.name)
+        name = field.name.replace("_", " ")
+        add_row(table, name, decibel(old), decibel(new), f"{new - old:+.1f} dB")
     return table

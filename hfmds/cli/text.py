@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 _BARS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 NOTHING = "-"
 """Stands where there is no number."""
@@ -45,3 +46,10 @@ def sparkline(shares: Sequence[float], width: int = 24) -> str:
     """The last `width` values in [0, 1] as bars; the scale is fixed, so that curves compare."""
     last = len(_BARS) - 1
     return "".join(_BARS[round(min(max(s, 0.0), 1.0) * last)] for s in shares[-width:])
+
+
+def bar(share: float, width: int = 40) -> str:
+    """A share in [0, 1] of `width` characters, to an eighth of one; what is not 0 is seen."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, rest = divmod(max(eighths, 1 if share > 0 else 0), 8)
+    return (_EIGHTHS[-1] * full + _EIGHTHS[rest]).strip()

@@ -98,25 +98,31 @@ class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
 
 
 class FakeStore(synthesis_store_pb2_grpc.SynthesisStoreServiceServicer):
-    """Holds one snapshot, and the content of its shards."""
+    """Holds snapshots, and the content of their shards; counts which of it is asked for."""
 
-    def __init__(self, snapshot: Snapshot, shards: tuple[bytes, ...] = ()) -> None:
-        self.snapshot = snapshot
+    def __init__(self, *snapshots: Snapshot, shards: tuple[bytes, ...] = ()) -> None:
+        self.snapshots = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
         self.content = {digest_of(shard): shard for shard in shards}
+        self.downloaded: list[Digest] = []
 
     def ListSnapshots(self, request: Any, context: Any) -> Any:
-        wanted = request.run_id in ("", self.snapshot.spec.run_id)
         return synthesis_store_pb2.ListSnapshotsResponse(
-            snapshots=[snapshot_message(self.snapshot)] if wanted else []
+            snapshots=[
+                snapshot_message(snapshot)
+                for snapshot in self.snapshots.values()
+                if request.run_id in ("", snapshot.spec.run_id)
+            ]
         )
 
     def GetSnapshot(self, request: Any, context: Any) -> Any:
-        if request.snapshot_id != self.snapshot.snapshot_id:
+        if request.snapshot_id not in self.snapshots:
             context.abort(grpc.StatusCode.NOT_FOUND, f"there is no {request.snapshot_id}")
-        return synthesis_store_pb2.GetSnapshotResponse(snapshot=snapshot_message(self.snapshot))
+        snapshot = self.snapshots[request.snapshot_id]
+        return synthesis_store_pb2.GetSnapshotResponse(snapshot=snapshot_message(snapshot))
 
     def DownloadShard(self, request: Any, context: Any) -> Iterator[Any]:
         digest = Digest(request.digest.sha256, request.digest.size_bytes)
+        self.downloaded.append(digest)
         yield synthesis_store_pb2.DownloadShardResponse(data=self.content[digest][request.offset :])
 
 

@@ -4,21 +4,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hfmds.algorithm.methods.settings import Hfmds, Moon
 from hfmds.cli.main import main
-from hfmds.data.sources import load_images
-from hfmds.digest import digest_of
-from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import RunState, Shard
-from tests.cli.fake_services import FakeCoordinator, FakeStore, serving
-from tests.cli.values import a_device, a_pool, a_round, a_run, a_snapshot
+from hfmds.wire.types import RunState
+from tests.cli.fake_services import FakeCoordinator, serving
+from tests.cli.values import a_device, a_round, a_run
 
 REPOSITORY = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:9"  # the discard port: nobody listens
@@ -180,51 +175,6 @@ def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert device["profile"]["engine"] == "torch-cpu"
 
 
-def test_snapshots(capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pool = a_pool()
-    content = encode_batch(pool)
-    snapshot = a_snapshot((Shard(digest_of(content), len(pool), "contributor-1"),))
-    with serving(FakeStore(snapshot, (content,))) as address:
-        monkeypatch.setenv("HFMDS_STORE", address)
-        for arguments in ([], ["list"], ["--run", "run-1"]):
-            assert main(["snapshots", *arguments]) == 0
-            assert "snapshot-1" in capsys.readouterr().out
-        assert main(["snapshots", "--run", "other"]) == 0
-        assert "no snapshots yet" in capsys.readouterr().out
-        assert main(["snapshots", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)[0]["samples"] == 40
-        assert main(["snapshots", "show", "snapshot-1"]) == 0
-        assert "contributor-1" in capsys.readouterr().out
-        assert main(["snapshots", "show", "other"]) == 1
-        assert "there is no other" in capsys.readouterr().err
-        target = tmp_path / "pool.npz"
-        assert main(["snapshots", "export", "snapshot-1", "--output", str(target)]) == 0
-    found = load_images(str(target))
-    assert (found.pixels == pool.images.pixels).all()
-    assert (found.labels == pool.images.labels).all()
-
-
-def test_a_snapshot_of_mixtures(
-    capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    plain = a_pool(classes=2)
-    shares = np.where(plain.images.labels[:, None] == [0, 1], 0.75, 0.25).astype(np.float32)
-    pool = replace(plain, images=replace(plain.images, shares=shares))
-    content = encode_batch(pool)
-    snapshot = a_snapshot((Shard(digest_of(content), len(pool), "contributor-1"),))
-    snapshot = replace(snapshot, spec=replace(snapshot.spec, with_shares=True))
-    target = tmp_path / "pool.npz"
-    with serving(FakeStore(snapshot, (content,))) as address:
-        monkeypatch.setenv("HFMDS_STORE", address)
-        assert main(["snapshots", "show", "snapshot-1"]) == 0
-        assert "mixtures" in capsys.readouterr().out
-        assert main(["snapshots", "export", "snapshot-1", "--output", str(target)]) == 0
-        assert "6 mixtures, with their class shares" in capsys.readouterr().out
-    with np.load(target) as arrays:
-        np.testing.assert_array_equal(arrays["shares"], shares)
-    assert load_images(str(target)).shares is None  # a source of images like any other
-
-
 @pytest.mark.parametrize("command", [["run", "list"], ["devices"], ["run", "watch", "x"]])
 def test_a_coordinator_that_is_away(command: list[str], capsys: Output) -> None:
     assert main([*command, "--coordinator", NOBODY]) == 1
@@ -232,13 +182,6 @@ def test_a_coordinator_that_is_away(command: list[str], capsys: Output) -> None:
     assert said.startswith(f"hfmds: coordinator at {NOBODY} is unavailable")
     assert "is HFMDS_COORDINATOR its address?" in said
     assert len(said.splitlines()) == 1
-
-
-def test_a_store_that_is_away(capsys: Output) -> None:
-    assert main(["snapshots", "--store", NOBODY]) == 1
-    said = capsys.readouterr().err
-    assert f"synthesis store at {NOBODY} is unavailable" in said
-    assert "HFMDS_STORE" in said
 
 
 def test_an_address_that_is_none(capsys: Output) -> None:
@@ -259,7 +202,8 @@ def test_help_of_every_command_needs_no_torch() -> None:
         ["run", "watch"], ["run", "pause"], ["run", "resume"], ["run", "cancel"], ["model"],
         ["model", "list"], ["model", "export"],
         ["devices"], ["snapshots"], ["snapshots", "list"], ["snapshots", "show"],
-        ["snapshots", "export"], ["run", "delete"], ["run", "funnel"], ["status"], ["drain"],
+        ["snapshots", "export"], ["snapshots", "grid"], ["snapshots", "diff"],
+        ["run", "delete"], ["run", "funnel"], ["status"], ["drain"],
         ["audit"], ["audit", "show"], ["audit", "verify"],
     ]  # fmt: skip
     script = f"""

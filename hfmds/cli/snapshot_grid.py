@@ -1,0 +1,40 @@
+"""Which part of a snapshot a picture of it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hfmds.errors import ConfigurationError, NotFound
+from hfmds.wire.types import Shard, Snapshot
+
+MOST_ROWS = 100  # of more, nobody sees anything
+
+
+def rows_of(snapshot: Snapshot, asked: Sequence[int] | None) -> list[int]:
+    """The classes to draw: those that were asked for, or all; only those that have images."""
+    histogram = snapshot.class_histogram
+    for number in asked or ():
+        if not 0 <= number < len(histogram):
+            raise ConfigurationError(
+                f"the snapshot has no class {number}; its classes are 0 to {len(histogram) - 1}"
+            )
+    there = [c for c in sorted(set(asked or range(len(histogram)))) if histogram[c]]
+    if not there:
+        raise NotFound(f"snapshot {snapshot.snapshot_id} has no image of these classes")
+    if len(there) > MOST_ROWS:
+        raise ConfigurationError(
+            f"{len(there)} classes do not fit in one picture; name up to {MOST_ROWS} with --class"
+        )
+    return there
+
+
+def shards_with(shards: Sequence[Shard], classes: Sequence[int], per_class: int) -> list[Shard]:
+    """The first shards that together have so many images of each of the classes, if there are."""
+    found: Counter[int] = Counter()
+    chosen = []
+    for shard in shards:
+        if any(shard.class_counts.get(c) and found[c] < per_class for c in classes):
+            chosen.append(shard)
+            found.update(shard.class_counts)
+    return chosen
