@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -34,6 +35,7 @@ class LocalWork:
     seed: int
     pool: LabelledImages | None = None  # D_syn; None before the first
     memory: Memory = field(default_factory=dict)  # empty at the first task
+    plan: Path | None = None  # how to compute it, for engines without torch (`hfmds.plans`)
 
     def __post_init__(self) -> None:
         self.shard.require_fit(self.recipe.model, "the device's shard")

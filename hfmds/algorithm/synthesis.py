@@ -11,8 +11,6 @@ line says which reading was taken; docs/paper.md has the measurements behind the
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hfmds.algorithm.adam import Adam
+from hfmds.algorithm.divergence import require_finite_images, require_finite_synthesis
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, SynthesisHealth
 from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.models import SplitModel, model_with
@@ -29,7 +28,6 @@ from hfmds.algorithm.prototypes import update_prototypes
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages
-from hfmds.errors import Diverged
 
 _FLOOR = 1e-6  # added to every share, so that no logarithm is of zero
 _CHUNK = 256  # images at a time where no gradient is needed, to bound memory
@@ -79,21 +77,14 @@ def synthesise(
         l_hfm, l_c, _ = losses(x)
         loss = settings.matching_weight * l_hfm + l_c
         optimiser.step(loss)
-        if not math.isfinite(loss.item()):
-            raise Diverged(
-                f"synthesis diverged: the loss is {loss.item()} at step {step} of "
-                f"{settings.steps}; lower hfmds.learning_rate, or check the incoming weights"
-            )
+        require_finite_synthesis(loss.item(), step, settings.steps)
         if progress:
             progress(step, settings.steps)
 
-    if not torch.isfinite(x).all():  # by the last step, or by incoming weights and no step
-        raise Diverged(
-            f"synthesis diverged: after {settings.steps} steps an image is not a finite number; "
-            "lower hfmds.learning_rate, or check the incoming weights"
-        )
+    made = x.numpy(force=True)
+    require_finite_images(made, settings.steps)
     # Clamped to valid pixels once, at the end; at every step made no difference.
-    pixels = to_pixels(x.numpy(force=True), recipe.normalisation)
+    pixels = to_pixels(made, recipe.normalisation)
     with torch.no_grad():
         l_hfm, l_c, logits = losses(_images(normalise(pixels, recipe.normalisation), device))
         health = SynthesisHealth(

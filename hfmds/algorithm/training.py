@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfmds.algorithm.divergence import require_finite_loss
 from hfmds.algorithm.engine import LocalWork, Progress
 from hfmds.algorithm.models import SplitModel, model_with
 from hfmds.algorithm.recipes import TrainingRecipe
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import Weights
-from hfmds.errors import Diverged
 
 Loss: TypeAlias = Callable[[Indices], Tensor]
 """The loss of one step, from the rows of the shard that are its real batch."""
@@ -122,15 +122,3 @@ def sgd_step(
         maximize=False,
         is_first_step=False,
     )
-
-
-def require_finite_loss(
-    loss: float, step: int, steps: int, rate: str = "training.learning_rate"
-) -> float:
-    """The loss, unless training has diverged; `rate` is the setting to lower then."""
-    if not math.isfinite(loss):
-        raise Diverged(
-            f"training diverged: the loss is {loss} at step {step} of {steps}; "
-            f"lower {rate}, or check the normalisation and the incoming weights"
-        )
-    return loss

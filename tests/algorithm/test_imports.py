@@ -5,6 +5,8 @@ import sys
 
 TORCH_FREE = [
     "aggregation",
+    "compression",
+    "divergence",
     "engine",
     "limits",
     "methods.settings",

@@ -23,6 +23,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from hfmds.algorithm.adam import Adam
+from hfmds.algorithm.divergence import require_finite_loss
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.pooled import loss_with_pool
@@ -34,7 +35,7 @@ from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.recipes import ModelSpec, Normalisation
 from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import derive_seed, generator
-from hfmds.algorithm.training import LocalTraining, Loss, require_finite_loss
+from hfmds.algorithm.training import LocalTraining, Loss
 from hfmds.algorithm.types import LabelledImages, Weights
 
 _BETAS = (0.5, 0.999)  # Adam's, as is usual for GANs

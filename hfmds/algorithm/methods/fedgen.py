@@ -25,6 +25,7 @@ from torch.func import functional_call
 
 from hfmds.algorithm.adam import Adam
 from hfmds.algorithm.aggregation import Aggregate
+from hfmds.algorithm.divergence import require_finite_loss
 from hfmds.algorithm.engine import LocalWork, Progress, TrainedModel
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.settings import LABEL_COUNTS, FedGen
@@ -33,7 +34,7 @@ from hfmds.algorithm.parts import as_part, part_of
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.seeds import derive_seed, generator
-from hfmds.algorithm.training import LocalTraining, Loss, require_finite_loss
+from hfmds.algorithm.training import LocalTraining, Loss
 from hfmds.algorithm.types import Update, Weights
 from hfmds.errors import Diverged
 
