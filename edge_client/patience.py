@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LONGEST_TOLD_SECONDS = 3600.0  # whatever a peer says, a device is not lost for longer
+
 
 class Patience:
     """Repeats calls to one peer until it answers. Calls may overlap; an outage is one outage."""
@@ -58,11 +60,18 @@ class Patience:
                     raise
                 failures += 1
                 self._missed(error)
+                pause_seconds = self._pause_seconds(error, failures)
             else:
                 self._answered()
                 return answer
-            # Drawn evenly: a fleet that lost its coordinator together must not return together.
-            await self._sleep(self._rng.uniform(0, self._backoff.ceiling(failures)))
+            await self._sleep(pause_seconds)
+
+    def _pause_seconds(self, error: HfmdsError, failures: int) -> float:
+        if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
+            # The peer is there, and has given every caller a time of its own.
+            return min(error.retry_after_seconds, _LONGEST_TOLD_SECONDS)
+        # Drawn evenly: a fleet that lost its coordinator together must not return together.
+        return self._rng.uniform(0, self._backoff.ceiling(failures))
 
     def _missed(self, error: HfmdsError) -> None:
         self._trouble = str(error)

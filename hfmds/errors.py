@@ -75,3 +75,8 @@ class NotAllowed(HfmdsError):
 
 class Unavailable(HfmdsError):
     """A peer is away or not ready yet; the same call may succeed later."""
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+        """`retry_after_seconds`: when to try again, if the peer has said so."""
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds

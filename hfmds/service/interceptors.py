@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.pace import Pace
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.status import metadata_of, status_of
 
@@ -25,6 +26,10 @@ log = logging.getLogger(__name__)
 
 # A status message travels as metadata, which the other side caps at 8 KiB after escaping.
 _MAX_MESSAGE_CHARACTERS = 1000
+
+# When callers that were refused at the limit come back: to refuse one costs well below 1 ms.
+_BACK_PER_SECOND = 200.0
+_BACK_AFTER_SECONDS = 1.0
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -34,6 +39,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._metrics = metrics
         self._max_concurrent_rpcs = max_concurrent_rpcs
         self._in_flight = 0
+        self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS)
 
     async def intercept_service(
         self,
@@ -90,7 +96,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         code, refusal = grpc.StatusCode.OK, None
         metadata: tuple[tuple[str, str], ...] = ()
         try:
-            self._refuse_when_full()
+            self._refuse_when_full(context.peer(), started)
             yield
         except (asyncio.CancelledError, GeneratorExit):
             # The caller hung up, its deadline passed, or we stop; GeneratorExit if it happened
@@ -120,12 +126,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             # Last: a caller that hears "no" finds its place free and the call counted.
             await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
 
-    def _refuse_when_full(self) -> None:
+    def _refuse_when_full(self, caller: str, now: float) -> None:
         # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "do not try again".
         if self._in_flight > self._max_concurrent_rpcs:
+            seconds = self._pace.retry_seconds(caller, now)
             raise Unavailable(
                 f"{self._metrics.process} has {self._max_concurrent_rpcs} calls in flight, "
-                f"its limit; try again later"
+                f"its limit; try again in {seconds:.1f} s",
+                retry_after_seconds=seconds,
             )
 
 

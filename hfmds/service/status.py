@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import grpc
@@ -51,11 +52,19 @@ _ERROR_OF: Mapping[grpc.StatusCode, type[HfmdsError]] = {
 REASON_KEY = "hfmds-reason"
 """The trailing metadata in which ABORTED says, for programs, why."""
 
+RETRY_KEY = "hfmds-retry-after-seconds"
+"""The trailing metadata in which UNAVAILABLE may say when to try again."""
+
+# gRPC's own word for it: below 0, a channel must not try again by itself, as ours do very soon.
+_LEAVE_IT_TO_THE_CALLER = ("grpc-retry-pushback-ms", "-1")
+
 
 def metadata_of(error: HfmdsError) -> tuple[tuple[str, str], ...]:
     """What a server sends beside the status when a handler raises `error`."""
     if isinstance(error, TooLate) and error.reason:
         return ((REASON_KEY, error.reason),)
+    if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
+        return ((RETRY_KEY, f"{error.retry_after_seconds:.3f}"), _LEAVE_IT_TO_THE_CALLER)
     return ()
 
 
@@ -68,7 +77,10 @@ def error_from(rpc_error: grpc.aio.AioRpcError, peer: Peer) -> HfmdsError:
     """The error a failed call to `peer` means here, with the server's own message in it."""
     code = rpc_error.code()
     said = rpc_error.details() or code.name
+    retry_after_seconds = _seconds(_told(rpc_error, RETRY_KEY))
     match code:
+        case grpc.StatusCode.UNAVAILABLE if retry_after_seconds is not None:
+            return Unavailable(f"{said} (answer of {peer})", retry_after_seconds)
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
             message = (
                 f"{peer} is unavailable ({said}); is it running, and is {peer.setting} its address?"
@@ -83,12 +95,22 @@ def error_from(rpc_error: grpc.aio.AioRpcError, peer: Peer) -> HfmdsError:
         case _:
             message = f"{said} (answer of {peer})"
     if code is grpc.StatusCode.ABORTED:
-        return TooLate(message, _reason_in(rpc_error))
+        return TooLate(message, _told(rpc_error, REASON_KEY))
     return _ERROR_OF.get(code, HfmdsError)(message)
 
 
-def _reason_in(rpc_error: grpc.aio.AioRpcError) -> str:
+def _told(rpc_error: grpc.aio.AioRpcError, wanted: str) -> str:
+    """What a server sent beside the status; empty: nothing."""
     for key, value in rpc_error.trailing_metadata() or ():
-        if key == REASON_KEY:
+        if key == wanted:
             return str(value)
     return ""
+
+
+def _seconds(told: str) -> float | None:
+    """A time that a server told; None if it told none, or none that makes sense."""
+    try:
+        seconds = float(told)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -41,7 +41,9 @@ class CoordinatorServiceStub:
     Leave, when it stops
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
-    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter. An UNAVAILABLE of a server that is there but has
+    too many calls in flight says when, in the trailing metadata `hfmds-retry-after-seconds`, a decimal number: not earlier,
+    and then no jitter is needed, as every caller is told a time of its own.
 
     ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
     metadata `hfmds-reason`, one of
@@ -131,7 +133,9 @@ class CoordinatorServiceServicer:
     Leave, when it stops
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
-    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter. An UNAVAILABLE of a server that is there but has
+    too many calls in flight says when, in the trailing metadata `hfmds-retry-after-seconds`, a decimal number: not earlier,
+    and then no jitter is needed, as every caller is told a time of its own.
 
     ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
     metadata `hfmds-reason`, one of
@@ -337,7 +341,9 @@ class CoordinatorService:
     Leave, when it stops
 
     Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
-    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter. An UNAVAILABLE of a server that is there but has
+    too many calls in flight says when, in the trailing metadata `hfmds-retry-after-seconds`, a decimal number: not earlier,
+    and then no jitter is needed, as every caller is told a time of its own.
 
     ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
     metadata `hfmds-reason`, one of

@@ -9,8 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from hfmds.errors import ConfigurationError, LimitExceeded, TooLate
+from hfmds.errors import ConfigurationError, LimitExceeded, TooLate, Unavailable
 from hfmds.service.address import split_address
+from hfmds.service.channel import call
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from tests.service.loopback import SERVICE, Running, running
@@ -169,11 +170,26 @@ def test_calls_beyond_the_limit_are_told_to_try_again_but_health_answers() -> No
             assert in_flight == 1
             code, details = await outcome_of(it.stub.unary(b"x"))
             assert code is grpc.StatusCode.UNAVAILABLE
-            assert details == "tester has 1 calls in flight, its limit; try again later"
+            assert details == "tester has 1 calls in flight, its limit; try again in 1.0 s"
+            assert it.count("Unary", "UNAVAILABLE") == 1  # the channel did not try again by itself
             assert await health(it) == NOT_SERVING
             it.probe.release.set()
             assert await waiting == b"released"
             assert await it.stub.unary(b"x") == b"x"
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_beyond_the_limit_is_told_when_to_try_again() -> None:
+    async def scenario() -> None:
+        async with running(max_concurrent_rpcs=1) as it:
+            waiting = it.stub.wait(b"")
+            await it.probe.waiting.wait()
+            with pytest.raises(Unavailable) as refused:
+                await call(it.peer, it.stub.unary, b"x", timeout_seconds=5)
+            assert refused.value.retry_after_seconds == 1.0
+            it.probe.release.set()
+            await waiting
 
     asyncio.run(scenario())
 

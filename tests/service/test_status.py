@@ -12,7 +12,7 @@ from hfmds.errors import (
     Unavailable,
 )
 from hfmds.service.peer import Peer
-from hfmds.service.status import STATUS_OF, error_from, metadata_of, status_of
+from hfmds.service.status import RETRY_KEY, STATUS_OF, error_from, metadata_of, status_of
 
 PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 
@@ -58,6 +58,30 @@ def test_why_a_result_is_late_is_told_to_programs_too() -> None:
     assert isinstance(silent, TooLate)
     assert silent.reason == ""
     assert metadata_of(InvalidInput("x")) == metadata_of(TooLate("over")) == ()
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (metadata_of(Unavailable("full", retry_after_seconds=12.5)), 12.5),
+        (metadata_of(Unavailable("full", retry_after_seconds=0.0)), 0.0),
+        (metadata_of(Unavailable("full")), None),
+        (((RETRY_KEY, "soon"),), None),
+        (((RETRY_KEY, "-3"),), None),
+        (((RETRY_KEY, "nan"),), None),
+        (((RETRY_KEY, "inf"),), None),
+    ],
+)
+def test_when_to_try_again_is_told_to_programs_too(
+    sent: tuple[tuple[str, str], ...], expected: float | None
+) -> None:
+    trailing = grpc.aio.Metadata(("other", "1"), *sent)
+    code = grpc.StatusCode.UNAVAILABLE
+    back = error_from(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, "full"), PEER)
+    assert isinstance(back, Unavailable)
+    assert back.retry_after_seconds == expected
+    # Who has said when to come back is running, at this address.
+    assert ("is it running" in str(back)) == (expected is None)
 
 
 def test_an_error_without_an_entry_is_answered_like_its_parent() -> None:

@@ -1,0 +1,53 @@
+"""How long a device waits before it calls again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from edge_client.patience import Patience
+from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.channel import Backoff, Peer
+
+PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
+
+
+def pauses(*failures: HfmdsError) -> list[float]:
+    """How long one waits for a peer that fails in these ways, and then answers."""
+    slept, left = [], list(failures)
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def ask() -> str:
+        if left:
+            raise left.pop(0)
+        return "answer"
+
+    backoff = Backoff(first_seconds=1.0, max_seconds=4.0)
+    patience = Patience(PEER, backoff, rng=random.Random(0), sleep=sleep)
+    assert asyncio.run(patience.call(ask)) == "answer"
+    assert patience.trouble() is None
+    return slept
+
+
+def test_it_waits_longer_and_longer_up_to_a_limit() -> None:
+    draws = random.Random(0)
+    expected = [draws.uniform(0, ceiling) for ceiling in (1.0, 2.0, 4.0, 4.0)]
+    assert pauses(*[Unavailable("away")] * 4) == expected
+
+
+def test_it_waits_as_long_as_the_peer_has_said() -> None:
+    told = [Unavailable("full", retry_after_seconds=seconds) for seconds in (12.5, 0.25)]
+    assert pauses(*told) == [12.5, 0.25]
+
+
+def test_a_time_that_makes_no_sense_does_not_lose_the_device() -> None:
+    assert pauses(Unavailable("full", retry_after_seconds=1e9)) == [3600.0]
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), HfmdsError("a fault of the server")])
+def test_without_a_word_it_backs_off(error: HfmdsError) -> None:
+    assert pauses(error) == [random.Random(0).uniform(0, 1.0)]
