@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from hfmds.algorithm.seeds import derive_seed
-from hfmds.wire.types import Shard
+from hfmds.digest import Digest
+from hfmds.errors import LimitExceeded
+from hfmds.wire.types import Shard, SharedShard, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,24 @@ class Limits:
         return (not self.max_bytes or size_bytes <= self.max_bytes) and (
             not self.max_samples or samples <= self.max_samples
         )
+
+
+def share_of(
+    snapshot: Snapshot, have: Set[Digest], limits: Limits, seed: int, *, balanced: bool
+) -> list[SharedShard]:
+    """What a device with these limits gets of a snapshot, and what of that it lacks.
+
+    LimitExceeded if not even one shard is small enough.
+    """
+    chosen = choose(snapshot.shards, limits, seed, balanced=balanced)
+    if snapshot.shards and not chosen:
+        smallest = min(snapshot.shards, key=lambda shard: shard.digest.size_bytes)
+        raise LimitExceeded(
+            f"no shard of snapshot {snapshot.snapshot_id} fits into {limits.max_bytes} bytes and "
+            f"{limits.max_samples} samples (0: any); the smallest has {smallest.samples} samples "
+            f"in {smallest.digest.size_bytes} bytes"
+        )
+    return [SharedShard(shard, shard.digest not in have) for shard in chosen]
 
 
 def choose(
