@@ -1,23 +1,55 @@
-"""What a batch must be to enter a pool."""
+"""What a batch must be to enter a pool. One that is refused is told why, sample by sample."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from hfmds.algorithm.pool_policy import HIGHEST_PSNR_DB, HIGHEST_SSIM
 from hfmds.algorithm.types import MEASUREMENTS, SyntheticBatch
+from hfmds.digest import Digest
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.types import PoolSpec
+from synthesis_store.privacy_gate import TooMuchLeakage, excesses, leaking
+
+MAX_TOLD_SAMPLES = 10
+"""Of how many samples a refusal says what is wrong: it travels in a header."""
 
 _BYTES_BESIDE_PIXELS = 8 + 4 * len(MEASUREMENTS)  # the label comes first
+_PIXEL_BYTES = {"uint8": 1, "fp16": 2}
 _SHARE_BYTES = 4  # per class, of mixtures
 _HEADER_BYTES = 4096  # names, types and shapes of seven tensors need about 600
+_RANGES = {
+    "psnr_paired": (0.0, HIGHEST_PSNR_DB),
+    "psnr_nearest": (0.0, HIGHEST_PSNR_DB),
+    "ssim_paired": (-1.0, HIGHEST_SSIM),
+    "ssim_nearest": (-1.0, HIGHEST_SSIM),
+}
+
+
+class OtherWeights(InvalidInput):
+    """A batch was made with another model than the pool is for."""
 
 
 def most_batch_bytes(spec: PoolSpec) -> int:
     """The size of the largest batch the pool can take."""
     channels, height, width = spec.model.image_shape
-    sample_bytes = channels * height * width + _BYTES_BESIDE_PIXELS
+    pixel_bytes = channels * height * width * _PIXEL_BYTES[spec.policy.pixel_type]
+    sample_bytes = pixel_bytes + _BYTES_BESIDE_PIXELS
     if spec.with_shares:
         sample_bytes += spec.model.classes * _SHARE_BYTES
     return _HEADER_BYTES + spec.max_samples_per_device * sample_bytes
+
+
+def require_weights(weights: Digest | None, spec: PoolSpec, what: str) -> None:
+    """Refuse a batch that says it was made with another model than the pool's."""
+    if weights not in (None, spec.weights):
+        raise OtherWeights(
+            f"{what}: it was made with weights {weights}, the pool is for {spec.weights} of round "
+            f"{spec.round_number}; synthesise anew with those"
+        )
 
 
 def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
@@ -29,6 +61,9 @@ def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
             f"{what}: it has {len(batch)} samples, "
             f"the pool takes {spec.max_samples_per_device} from a device"
         )
+    faults = _faults(batch, spec.model.classes)
+    if faults:
+        raise InvalidInput(_told(what, len(batch), faults))
     batch.images.require_fit(spec.model, what)
     # Devices could not read a pool in which some batches have shares and some have not.
     has_shares = batch.images.shares is not None
@@ -37,3 +72,46 @@ def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
             f"{what}: it has {'' if has_shares else 'no '}class shares, the pool takes "
             f"{'only batches with them' if spec.with_shares else 'none with them'}"
         )
+    _require_class_quota(batch, spec.policy.max_samples_per_class, what)
+    if spec.policy.leakage_action == "refuse":
+        over = np.flatnonzero(leaking(batch, spec.policy))
+        reasons = {int(index): excesses(batch, spec.policy, int(index)) for index in over}
+        if reasons:
+            raise TooMuchLeakage(_told(what, len(batch), reasons))
+
+
+def _require_class_quota(batch: SyntheticBatch, most: int, what: str) -> None:
+    if not most:
+        return
+    counts = np.bincount(batch.images.labels)
+    fullest = int(counts.argmax())
+    if counts[fullest] > most:
+        raise LimitExceeded(
+            f"{what}: it has {counts[fullest]} samples of class {fullest}, "
+            f"the pool takes {most} of a class from a device"
+        )
+
+
+def _faults(batch: SyntheticBatch, classes: int) -> Mapping[int, list[str]]:
+    """What is wrong with each sample that is not as the contract has it."""
+    faults: defaultdict[int, list[str]] = defaultdict(list)
+    labels = batch.images.labels
+    for index in np.flatnonzero((labels < 0) | (labels >= classes)).tolist():
+        faults[index].append(f"label {labels[index]}, the model has classes 0 to {classes - 1}")
+    for name, (lowest, highest) in _RANGES.items():
+        values = batch.measurements[name]
+        for index in np.flatnonzero((values < lowest) | (values > highest)).tolist():
+            faults[index].append(
+                f"{name} is {values[index]:g}, it must be within {lowest:g} and {highest:g}"
+            )
+    return faults
+
+
+def _told(what: str, samples: int, faults: Mapping[int, list[str]]) -> str:
+    told = [
+        f"sample {index}: {' and '.join(faults[index])}"
+        for index in sorted(faults)[:MAX_TOLD_SAMPLES]
+    ]
+    if len(faults) > MAX_TOLD_SAMPLES:
+        told.append(f"{len(faults) - MAX_TOLD_SAMPLES} more are not listed")
+    return f"{what}: {len(faults)} of its {samples} samples cannot be taken: {'; '.join(told)}"

@@ -199,8 +199,12 @@ def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticB
         **{name: tensors.get_tensor(name) for name in MEASUREMENTS},
     )
     for name, values in batch.measurements.items():
-        if not np.isfinite(values).all():
-            raise InvalidInput(f"{what}: a value of {name} is not finite")
+        bad = np.flatnonzero(~np.isfinite(values)).tolist()
+        if bad:
+            raise InvalidInput(
+                f"{what}: {name} is not finite in {len(bad)} of {len(batch)} samples: "
+                f"{', '.join(map(str, bad[:_MAX_NAMES]))}{', ...' if bad[_MAX_NAMES:] else ''}"
+            )
     return batch
 
 

@@ -1,11 +1,20 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hfmds.algorithm.recipes import ModelSpec
+from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.admission import most_batch_bytes, require_fit
+from hfmds.wire.types import PoolPolicy, PoolSpec
+from synthesis_store.admission import (
+    OtherWeights,
+    most_batch_bytes,
+    require_fit,
+    require_weights,
+)
+from synthesis_store.privacy_gate import TooMuchLeakage
 from tests.synthesis_store.examples import MIXTURES, SPEC, make_batch, make_mixtures
 
 
@@ -65,5 +74,88 @@ def test_images_of_another_shape_are_refused() -> None:
 def test_a_label_outside_the_classes_is_refused(label: int) -> None:
     batch = make_batch(0)
     batch.images.labels[1] = label
-    with pytest.raises(InvalidInput, match="classes 0 to 4"):
+    with pytest.raises(InvalidInput) as refusal:
         require_fit(batch, SPEC, "batch b")
+    assert str(refusal.value) == (
+        "batch b: 1 of its 3 samples cannot be taken: "
+        f"sample 1: label {label}, the model has classes 0 to 4"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "bounds"),
+    [
+        ("psnr_paired", -0.5, "0 and 100"),
+        ("psnr_nearest", 100.5, "0 and 100"),
+        ("ssim_paired", -1.5, "-1 and 1"),
+        ("ssim_nearest", 1e30, "-1 and 1"),
+    ],
+)
+def test_a_measurement_that_cannot_be_is_refused(name: str, value: float, bounds: str) -> None:
+    batch = make_batch(0)
+    batch.measurements[name][2] = value
+    with pytest.raises(InvalidInput, match=f"sample 2: {name} is .*, it must be within {bounds}"):
+        require_fit(batch, SPEC, "batch b")
+
+
+def test_everything_that_is_wrong_is_said_sample_by_sample() -> None:
+    batch = make_batch(0)
+    batch.images.labels[0] = 7
+    batch.psnr_paired[[0, 2]] = 101
+    with pytest.raises(InvalidInput) as refusal:
+        require_fit(batch, SPEC, "batch b")
+    assert str(refusal.value) == (
+        "batch b: 2 of its 3 samples cannot be taken: "
+        "sample 0: label 7, the model has classes 0 to 4 and "
+        "psnr_paired is 101, it must be within 0 and 100; "
+        "sample 2: psnr_paired is 101, it must be within 0 and 100"
+    )
+
+
+def test_of_many_bad_samples_only_the_first_ten_are_told() -> None:
+    batch = make_batch(0, 5000)
+    batch.images.labels[:] = 99
+    with pytest.raises(InvalidInput) as refusal:
+        require_fit(batch, replace(SPEC, max_samples_per_device=5000), "batch b")
+    assert "sample 9: " in str(refusal.value)
+    assert "sample 10: " not in str(refusal.value)
+    assert str(refusal.value).endswith("; 4990 more are not listed")
+
+
+def test_one_sample_of_a_class_too_many_is_refused() -> None:
+    batch = make_batch(0)
+    batch.images.labels[:] = [4, 1, 4]
+    require_fit(batch, with_policy(max_samples_per_class=2), "batch b")
+    with pytest.raises(LimitExceeded, match="batch b: it has 2 samples of class 4, the pool takes"):
+        require_fit(batch, with_policy(max_samples_per_class=1), "batch b")
+
+
+def test_a_pool_that_refuses_leakage_says_of_which_samples() -> None:
+    batch = make_batch(0)
+    batch.psnr_paired[:] = [20, 20.5, 10]
+    batch.ssim_nearest[:] = [0.25, 0.5, 0.5]
+    spec = with_policy(psnr_paired_max_db=20, ssim_nearest_max=0.25, leakage_action="refuse")
+    with pytest.raises(TooMuchLeakage) as refusal:
+        require_fit(batch, spec, "batch b")
+    assert str(refusal.value) == (
+        "batch b: 2 of its 3 samples cannot be taken: "
+        "sample 1: psnr_paired is 20.5, above 20 (psnr_paired_max_db) and "
+        "ssim_nearest is 0.5, above 0.25 (ssim_nearest_max); "
+        "sample 2: ssim_nearest is 0.5, above 0.25 (ssim_nearest_max)"
+    )
+
+
+@pytest.mark.parametrize("action", ["report", "drop"])
+def test_a_pool_that_reports_or_drops_takes_the_batch(action: str) -> None:
+    require_fit(make_batch(0), with_policy(psnr_paired_max_db=1, leakage_action=action), "batch b")
+
+
+def test_a_batch_of_another_model_is_refused() -> None:
+    require_weights(None, SPEC, "batch b")
+    require_weights(SPEC.weights, SPEC, "batch b")
+    with pytest.raises(OtherWeights, match="batch b: it was made with weights .* of round 4"):
+        require_weights(digest_of(b"w^3"), SPEC, "batch b")
+
+
+def with_policy(**settings: Any) -> PoolSpec:
+    return replace(SPEC, policy=PoolPolicy(**settings))

@@ -1,0 +1,116 @@
+"""What a pool's policy makes of measured leakage."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hfmds.algorithm.histograms import LeakageHistograms, histograms_of
+from hfmds.algorithm.pool_policy import PoolPolicy
+from hfmds.algorithm.privacy import summarise_leakage
+from hfmds.algorithm.types import SyntheticBatch
+from synthesis_store.privacy_gate import (
+    excesses,
+    final_halt_reason,
+    halt_reason,
+    leaking,
+    measure,
+    passed,
+)
+from tests.synthesis_store.examples import make_batch, same
+
+LIMITS = {
+    "psnr_paired": "psnr_paired_max_db",
+    "psnr_nearest": "psnr_nearest_max_db",
+    "ssim_paired": "ssim_paired_max",
+    "ssim_nearest": "ssim_nearest_max",
+}
+
+
+def leaky(name: str, *values: float) -> SyntheticBatch:
+    """A batch in which one measurement is so."""
+    batch = make_batch(0, len(values))
+    return replace(batch, **{name: np.array(values, np.float32)})
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_sample_above_its_limit_leaks_and_one_at_it_does_not(name: str) -> None:
+    policy = PoolPolicy(**{LIMITS[name]: 0.75})
+    batch = leaky(name, 0.5, 0.75, 0.875)
+    assert leaking(batch, policy).tolist() == [False, False, True]
+    assert excesses(batch, policy, 2) == [f"{name} is 0.875, above 0.75 ({LIMITS[name]})"]
+    assert excesses(batch, policy, 1) == []
+
+
+def test_only_a_policy_that_drops_takes_samples_away() -> None:
+    batch = leaky("psnr_paired", 19, 21, 20)
+    report = PoolPolicy(psnr_paired_max_db=20)
+    drop = replace(report, leakage_action="drop")
+    assert passed(batch, report) is batch
+    assert passed(batch, replace(drop, psnr_paired_max_db=21)) is batch
+    assert same(passed(batch, drop), batch.take(np.array([0, 2])))
+    assert len(passed(batch, replace(drop, psnr_paired_max_db=1))) == 0
+
+
+def test_what_is_dropped_is_counted_but_not_in_the_histograms() -> None:
+    batch = leaky("psnr_paired", 19, 21, 20)
+    report = PoolPolicy(psnr_paired_max_db=20)
+    counted, dropped = (
+        measure(batch, report),
+        measure(batch, replace(report, leakage_action="drop")),
+    )
+    assert (counted.samples, counted.leaking_samples) == (3, 1)
+    assert (dropped.samples, dropped.leaking_samples) == (2, 1)
+    assert counted.leakage == histograms_of(batch)
+    assert dropped.leakage == histograms_of(batch.take(np.array([0, 2])))
+
+
+HALT = PoolPolicy(halt_psnr_paired_p99_db=20, halt_minimum_samples=4)
+
+
+@pytest.mark.parametrize(
+    ("values", "halted"),
+    [
+        ([20, 20, 20, 20], False),
+        ([20.25, 20.25, 20.25, 20.25], True),
+        ([19, 19, 19, 90], False),  # one of four does not make a percentile of the values below
+        ([30, 30, 30], False),  # too few to tell
+        ([], False),
+    ],
+)
+def test_a_pool_is_halted_when_its_percentile_is_surely_above_the_limit(
+    values: list[float], halted: bool
+) -> None:
+    leakage = histograms_of(leaky("psnr_paired", *values))
+    reason = halt_reason(HALT, leakage)
+    assert bool(reason) == halted
+    if halted:
+        assert "psnr_paired of its 4 samples is 20.00 dB or more, above 20 (halt_psnr_" in reason
+    assert halt_reason(PoolPolicy(halt_minimum_samples=0), leakage) == ""
+
+
+@pytest.mark.parametrize("real", ["paired", "nearest"])
+def test_a_sealed_pool_must_have_its_exact_percentile_within_the_limit(real: str) -> None:
+    policy = PoolPolicy(**{f"halt_psnr_{real}_p99_db": 20})
+    batch = leaky(f"psnr_{real}", 10, 20.125)
+    leakage = summarise_leakage(batch.psnr_paired, batch.psnr_nearest)
+    assert f"psnr_{real} of its 2 samples is 20.02 dB" in final_halt_reason(policy, leakage, 2)
+    assert halt_reason(policy, histograms_of(batch)) == ""  # not sure while it is filled
+    assert final_halt_reason(PoolPolicy(), leakage, 2) == ""
+
+
+def test_nothing_is_halted_while_filled_that_could_be_sealed() -> None:
+    random = np.random.default_rng(0)
+    for samples in (1, 2, 3, 50, 99, 100, 101, 500):
+        values = random.uniform(15, 25, samples).astype(np.float32)
+        exact = float(np.percentile(values.astype(np.float64), 99))
+        leakage = histograms_of(leaky("psnr_nearest", *values.tolist()))
+        at_it = PoolPolicy(halt_psnr_nearest_p99_db=exact, halt_minimum_samples=0)
+        assert halt_reason(at_it, leakage) == ""
+        # With many samples a percentile lies in a narrow range, and is found.
+        below = replace(at_it, halt_psnr_nearest_p99_db=exact - 1)
+        assert (halt_reason(below, leakage) != "") or samples < 99
+
+
+def test_an_empty_pool_is_not_halted() -> None:
+    assert halt_reason(replace(HALT, halt_minimum_samples=0), LeakageHistograms()) == ""
