@@ -153,7 +153,7 @@ def test_a_pool_that_reports_or_drops_takes_the_batch(action: str) -> None:
 def test_a_batch_of_another_model_is_refused() -> None:
     require_weights(None, SPEC, "batch b")
     require_weights(SPEC.weights, SPEC, "batch b")
-    with pytest.raises(OtherWeights, match="batch b: it was made with weights .* of round 4"):
+    with pytest.raises(OtherWeights, match=r"batch b: it was made with weights .* of round 4"):
         require_weights(digest_of(b"w^3"), SPEC, "batch b")
 
 
