@@ -1,8 +1,8 @@
 """What can be said about a run: every key of a recipe file, with the option that stands for it.
 
 Options are offered for what all runs share and for HFMDS-FL; the settings of the other methods, of
-aggregation, and of who is asked how, have no option of their own, so that `--help` stays readable,
-and are said in a file or with `--set`.
+aggregation, of pools, and of who is asked how, have no option of their own, so that `--help` stays
+readable, and are said in a file or with `--set`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from hfmds.algorithm.methods.settings import METHODS, Hfmds
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import (
     COMPRESSIONS,
     AggregationRecipe,
@@ -45,6 +46,7 @@ _TABLES: Mapping[str, type] = {
     "training": TrainingRecipe,
     "aggregation": AggregationRecipe,
     "sampling": Sampling,
+    "pool": PoolPolicy,
     "policy": RoundPolicy,
     "eligibility": Eligibility,
     "asynchronous": Asynchronous,
@@ -220,6 +222,7 @@ _FIELDS_WITH_OPTION = (
 _WITHOUT_OPTIONS = (
     "aggregation",
     "sampling",
+    "pool",
     "eligibility",
     "asynchronous",
     "evaluation",

@@ -21,6 +21,10 @@ method in a table that has its name; what is not said is the paper's:
     [hfmds]
     every_rounds = 20
 
+    [pool]                      # what is taken, kept and refused of synthetic images: docs/store.md
+    psnr_nearest_max_db = 20
+    leakage_action = "drop"
+
     [sampling]                  # who is asked, and when a round closes: docs/rounds.md
     strategy = "by_samples"
 
@@ -49,6 +53,7 @@ from pathlib import Path
 from typing import Any
 
 from hfmds.algorithm.methods.settings import METHODS, Method
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import (
     AggregationRecipe,
     ModelSpec,
@@ -115,6 +120,7 @@ def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
         training=TrainingRecipe(**table("training")),
         aggregation=AggregationRecipe(**table("aggregation")),
         sampling=Sampling(**table("sampling")),
+        pool=PoolPolicy(**table("pool")),
         method=method(**chosen),
         **{"rounds": DEFAULT_ROUNDS, **table("")},
     )

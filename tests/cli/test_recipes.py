@@ -14,6 +14,7 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import (
     AggregationRecipe,
     ModelSpec,
@@ -202,6 +203,7 @@ def test_fields_cover_the_types() -> None:
         "training": TrainingRecipe,
         "aggregation": AggregationRecipe,
         "sampling": Sampling,
+        "pool": PoolPolicy,
         "policy": RoundPolicy,
         "eligibility": Eligibility,
         "asynchronous": Asynchronous,
@@ -369,3 +371,26 @@ def test_how_updates_are_combined_can_be_set() -> None:
 def test_how_updates_are_combined_is_refused_by_name(setting: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         spec_from(None, {}, [setting])
+
+
+def test_what_pools_take_and_keep_can_be_set(tmp_path: Path) -> None:
+    said = ["pool.psnr_nearest_max_db=20", "pool.leakage_action=drop", "pool.refresh=accumulate"]
+    expected = PoolPolicy(psnr_nearest_max_db=20, leakage_action="drop", refresh="accumulate")
+    assert spec_from(None, {}, said).recipe.pool == expected
+    table = "[pool]\npsnr_nearest_max_db = 20\nleakage_action = 'drop'\nrefresh = 'accumulate'"
+    assert spec_from(recipe_file(tmp_path, table), {}).recipe.pool == expected
+    assert spec_from(None, {}).recipe.pool == PoolPolicy()
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "complaint"),
+    [
+        ("hfmds", "pool.refresh=never", "pool.refresh is 'never'; it must be one of replace"),
+        ("hfmds", "pool.leakage_action=drop", "but no sample can be above a limit; set one of"),
+        ("hfmds", "pool.psnr_max=20", "unknown key pool.psnr_max; did you mean pool.psnr_"),
+        ("fedavg", "pool.max_pool_samples=20", "settings of pool are given, but fedavg has no"),
+    ],
+)
+def test_what_pools_cannot_do_is_refused(method: str, setting: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        spec_from(None, {"method": method}, [setting])
