@@ -19,7 +19,7 @@ from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
-from synthesis_store.ledger import Ledger
+from synthesis_store.caretaker import Caretaker
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pools import Pools
 from synthesis_store.servicer import StoreServicer
@@ -41,12 +41,15 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
     ):
         pools = await asyncio.to_thread(open_pools, settings, StoreMetrics(registry))
         StoreServicer(pools).add_to(server)
+        caretaker = Caretaker(pools, settings.collect_every_seconds)
         async with server.serving(settings.shutdown_grace_seconds):
             await server.set_ready(True)
+            tending = asyncio.create_task(caretaker.tend())
             with published_addresses(
                 settings.address_file, grpc=server.address, metrics=metrics_http.address
             ):
                 await stop.wait()
+            tending.cancel()
 
 
 def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:
@@ -58,12 +61,13 @@ def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:
     engine = open_database(settings.resolved_database_url)
     Schema("synthesis_store").prepare(engine)
     pools = Pools(
-        Ledger(engine, blobs, _now),
+        engine,
         Content(blobs, staging),
         metrics,
         _now,
         max_blob_bytes=settings.max_blob_bytes,
         upload_ttl=timedelta(seconds=settings.upload_ttl_seconds),
+        keep_snapshots=settings.keep_snapshots,
     )
     pools.recover()
     return pools

@@ -11,18 +11,20 @@ from hfmds.errors import (
     HfmdsError,
     InvalidInput,
     LimitExceeded,
+    NotAllowed,
     NotFound,
     TooLate,
     WrongState,
 )
 from hfmds.wire.types import Snapshot
-from synthesis_store.ledger import Inventory
+from synthesis_store.pool_records import Inventory
 
 _REFUSAL_REASONS: dict[type[HfmdsError], str] = {
     InvalidInput: "malformed",
     CorruptData: "corrupt",
     LimitExceeded: "limit",
     TooLate: "sealed",
+    NotAllowed: "not_allowed",
     NotFound: "unknown_pool",
     WrongState: "offset",
 }
@@ -75,14 +77,16 @@ class StoreMetrics:
         for reason in (*_REFUSAL_REASONS.values(), _OTHER_REASON):
             self.refused_batches.labels(reason)  # shown as 0 before the first one
 
-    def count_refusal(self, error: HfmdsError) -> None:
-        """One batch was not taken."""
-        self.refused_batches.labels(_REFUSAL_REASONS.get(type(error), _OTHER_REASON)).inc()
+    def count_refusal(self, error: HfmdsError) -> str:
+        """One batch was not taken; the reason it is counted under."""
+        reason = _REFUSAL_REASONS.get(type(error), _OTHER_REASON)
+        self.refused_batches.labels(reason).inc()
+        return reason
 
     def show_inventory(self, inventory: Inventory) -> None:
         """The state of the whole store."""
-        self.pools.labels("open").set(inventory.open_pools)
-        self.pools.labels("sealed").set(inventory.sealed_pools)
+        for state, count in inventory.pools.items():
+            self.pools.labels(state.value).set(count)
         self.content_bytes.set(inventory.content_bytes)
 
     def show_newest(self, snapshot: Snapshot) -> None:

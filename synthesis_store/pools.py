@@ -1,4 +1,4 @@
-"""The life of a pool: opened, filled batch by batch, sealed into a snapshot, served for ever.
+"""The life of a pool: opened, filled batch by batch, sealed into a snapshot, served.
 
 Knows neither protobuf nor gRPC. Everything but `put` and `shard` is synchronous and may block:
 on an event loop, call it through `asyncio.to_thread`.
@@ -7,19 +7,20 @@ on an event loop, call it through `asyncio.to_thread`.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.digest import Digest, digest_of
+from sqlalchemy import Engine
+
+from hfmds.digest import Digest
 from hfmds.errors import (
     HfmdsError,
     InvalidInput,
     LimitExceeded,
+    NotAllowed,
     NotFound,
     TooLate,
     Unavailable,
@@ -27,12 +28,33 @@ from hfmds.errors import (
 )
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import Content, outgoing, receive
-from hfmds.wire.tensors import encode_batch, read_batch
-from hfmds.wire.types import Contribution, PoolSpec, Shard, Snapshot, UploadState
-from synthesis_store.admission import most_batch_bytes, require_fit
-from synthesis_store.ledger import BatchKey, Ledger, Sealed, pool_is_sealed
-from synthesis_store.merging import MergeWithSummary
+from hfmds.wire.types import (
+    Collected,
+    Contribution,
+    PoolSpec,
+    PoolState,
+    PoolStatus,
+    Snapshot,
+    UploadState,
+    Withdrawal,
+)
+from synthesis_store.admission import most_batch_bytes, require_fit, require_weights
+from synthesis_store.contents import Contents
+from synthesis_store.events import StoreEvents
+from synthesis_store.identity import Identity
 from synthesis_store.metrics import StoreMetrics
+from synthesis_store.pool_records import BatchKey, PoolRecords
+from synthesis_store.privacy_gate import (
+    TooMuchLeakage,
+    final_halt_reason,
+    halt_reason,
+    measure,
+)
+from synthesis_store.retention import Retention
+from synthesis_store.sealing import Sealing
+from synthesis_store.snapshot_records import Sealed, SnapshotRecords
+from synthesis_store.states import refusal_of_batches
+from synthesis_store.withdrawals import Withdrawals
 
 log = logging.getLogger(__name__)
 
@@ -44,33 +66,48 @@ class Pools:
 
     def __init__(
         self,
-        ledger: Ledger,
+        engine: Engine,
         content: Content,
         metrics: StoreMetrics,
         now: Callable[[], datetime],
         *,
         max_blob_bytes: int,
         upload_ttl: timedelta,
+        keep_snapshots: int,
     ) -> None:
-        self._ledger = ledger
+        identity = Identity(engine)
+        self.events = StoreEvents(engine, identity.log_id, now)
+        self.contents = Contents(engine, content.blobs, self.events)
+        self.records = PoolRecords(engine, self.contents, self.events, now, halt_reason)
+        self.sealed_records = SnapshotRecords(engine, self.contents, self.events)
+        self.withdrawals = Withdrawals(engine, self.contents, self.events, identity, now)
+        self.retention = Retention(
+            engine, self.contents, self.events, self.records, self.withdrawals, keep_snapshots
+        )
+        self.sealing = Sealing(self.sealed_records, self.contents, content.blobs, identity, now)
         self._content = content
         self._metrics = metrics
         self._now = now
         self._max_blob_bytes = max_blob_bytes
         self._upload_ttl = upload_ttl
-        self._pseudonym_key = ledger.pseudonym_key()
-        self._sealing = threading.Lock()
+        self._one_seals = threading.Lock()
+        self._refusals_lock = threading.Lock()
+        self._refusals: dict[str, Counter[str]] = {}  # by pool, since they were last noted
 
     def recover(self) -> None:
         """Clear what the process before this one left half done; show what is here."""
-        swept = self._ledger.sweep()
+        swept = self.contents.sweep()
         purged = self._purge_uploads()
-        self._metrics.show_inventory(self._ledger.inventory())
-        for newest in self._ledger.snapshots(limit=1):
+        self.show_inventory()
+        for newest in self.sealed_records.snapshots(limit=1):
             self._metrics.show_newest(newest)
-        log.info("store recovered", extra={"loose_blobs": swept, "stale_uploads": purged})
+        log.info("store recovered", extra={"loose_blobs": swept.blobs, "stale_uploads": purged})
 
-    def open(self, pool_id: str, spec: PoolSpec) -> None:
+    def show_inventory(self) -> None:
+        """Measure what is here; looks at everything, so seldom."""
+        self._metrics.show_inventory(self.records.inventory())
+
+    def open(self, pool_id: str, spec: PoolSpec, referenced: Sequence[str] = ()) -> None:
         """Open a pool; repeating it changes nothing."""
         if spec.model.classes > MAX_CLASSES:
             raise InvalidInput(
@@ -78,51 +115,60 @@ class Pools:
                 f"it must be at most {MAX_CLASSES}"
             )
         with log_context(run=spec.run_id, round=spec.round_number, pool=pool_id):
-            if self._ledger.open_pool(pool_id, spec):
-                self._metrics.show_inventory(self._ledger.inventory())
+            if self.records.open(pool_id, spec, referenced):
+                self.show_inventory()
                 log.info("pool opened")
+
+    def status(self, pool_id: str) -> PoolStatus:
+        """A pool and what is in it."""
+        return self.records.status(pool_id)
 
     # --- filling --------------------------------------------------------------------------------
 
     def query(self, key: BatchKey) -> UploadState:
         """How much of a batch is here."""
-        self._ledger.pool(key.pool_id)
-        if self._ledger.has_batch(key):
+        if self.records.place(key).has_batch:
             return UploadState(key.digest.size_bytes, complete=True)
         if self._content.blobs.contains(key.digest):  # from another device or pool: only put it
             return UploadState(key.digest.size_bytes, complete=False)
         offset = self._content.staging.offset(_uploader(key), key.digest)
         return UploadState(offset, complete=False)
 
-    async def put(self, key: BatchKey, offset: int, chunks: AsyncIterator[bytes]) -> bool:
+    async def put(
+        self,
+        key: BatchKey,
+        offset: int,
+        chunks: AsyncIterator[bytes],
+        weights: Digest | None = None,
+    ) -> bool:
         """Take a device's batch into its pool; true if it was there before.
 
-        On return it is durable. A batch that is refused leaves nothing behind; one whose upload
-        broke can be resumed.
+        `weights` is the model it was made with, if the device says so. On return the batch is
+        durable. One that is refused leaves nothing behind; one whose upload broke can be resumed.
         """
         with log_context(pool=key.pool_id, device=key.device_id):
             try:
-                if await asyncio.to_thread(self._is_present, key):
+                if await asyncio.to_thread(self._is_present, key, weights):
                     return True
-                await asyncio.to_thread(self._ledger.expect_content, key.digest)
+                await asyncio.to_thread(self.contents.expect, key.digest)
                 await receive(self._content, _uploader(key), key.digest, offset, chunks)
                 return not await asyncio.to_thread(self._accept, key)
             except HfmdsError as error:
                 if not isinstance(error, Unavailable):
-                    self._metrics.count_refusal(error)
-                    log.info("batch refused", extra={"reason": str(error)})
-                if isinstance(error, InvalidInput | LimitExceeded | TooLate):
+                    await asyncio.to_thread(self._note_refusal, key.pool_id, error)
+                if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
                     await asyncio.to_thread(self._discard, key)
                 raise
 
-    def _is_present(self, key: BatchKey) -> bool:
+    def _is_present(self, key: BatchKey, weights: Digest | None) -> bool:
         """Whether there is nothing to take; refuses what can be refused before any byte."""
-        pool = self._ledger.pool(key.pool_id)
-        if self._ledger.has_batch(key):
+        place = self.records.place(key)
+        if place.has_batch:
             return True
-        if pool.sealed:
-            raise pool_is_sealed(key.pool_id)
-        limit = min(self._max_blob_bytes, most_batch_bytes(pool.spec))
+        if place.state is not PoolState.OPEN:
+            raise refusal_of_batches(key.pool_id, place.state, place.state_reason)
+        require_weights(weights, place.spec, f"batch {key.digest}")
+        limit = min(self._max_blob_bytes, most_batch_bytes(place.spec))
         if key.digest.size_bytes > limit:
             raise LimitExceeded(
                 f"batch {key.digest}: {key.digest.size_bytes} bytes are announced, "
@@ -132,10 +178,10 @@ class Pools:
 
     def _accept(self, key: BatchKey) -> bool:
         """Check the content that has arrived and make it the device's batch."""
-        spec = self._ledger.pool(key.pool_id).spec
-        batch = self._read(key.digest, only_known=True)
+        spec = self.records.place(key).spec
+        batch = self.sealing.read(key.digest, only_known=True)
         require_fit(batch, spec, f"batch {key.digest}")
-        if not self._ledger.record_batch(key, len(batch)):
+        if not self.records.record_batch(key, measure(batch, spec.policy)):
             return False
         self._metrics.accepted_samples.inc(len(batch))
         with log_context(run=spec.run_id, round=spec.round_number):
@@ -144,67 +190,79 @@ class Pools:
 
     def _discard(self, key: BatchKey) -> None:
         self._content.staging.discard(_uploader(key), key.digest)
-        self._ledger.sweep([key.digest])
+        self.contents.sweep([key.digest])
 
-    # --- sealing and serving --------------------------------------------------------------------
+    def _note_refusal(self, pool_id: str, error: HfmdsError) -> None:
+        reason = self._metrics.count_refusal(error)
+        log.info("batch refused", extra={"reason": str(error)})
+        if isinstance(error, TooMuchLeakage):
+            self.records.count_leaking_batch(pool_id)
+        if not isinstance(error, NotFound):  # of pools that are not there, anybody can name many
+            with self._refusals_lock:
+                self._refusals.setdefault(pool_id, Counter())[reason] += 1
+
+    def note_refusals(self) -> None:
+        """Write to the log how many batches were refused since it was last done."""
+        with self._refusals_lock:
+            counts, self._refusals = self._refusals, {}
+        if counts:
+            self.records.note_refusals(counts)
+
+    # --- sealing --------------------------------------------------------------------------------
 
     def seal(self, pool_id: str, named: Iterable[Contribution]) -> Sealed:
         """Make the named batches that are here the pool's snapshot; again, it gives the same."""
-        with self._sealing:  # a repeated call waits for the first, then finds its snapshot
+        with self._one_seals:  # a repeated call waits for the first, then finds its snapshot
             return self._seal(pool_id, frozenset(named))
 
+    def seal_due(self) -> None:
+        """Seal the pools whose quorum is there or whose deadline has passed; abandon empty ones."""
+        for pool_id in self.records.due():
+            if self.records.abandon_if_empty(pool_id):
+                log.info("pool abandoned", extra={"pool": pool_id})
+                continue
+            try:
+                self.seal(pool_id, self.sealed_records.batches(pool_id))
+            except HfmdsError as error:  # whoever looks next tries again
+                log.warning("pool %s is not sealed yet: %s", pool_id, error)
+
     def _seal(self, pool_id: str, named: frozenset[Contribution]) -> Sealed:
-        before = self._ledger.sealed(pool_id, named)
+        before = self.sealed_records.sealed(pool_id, named)
         if before is not None:
             return before
-        spec = self._ledger.pool(pool_id).spec
-        with log_context(run=spec.run_id, round=spec.round_number, pool=pool_id):
-            present = self._ledger.present(pool_id, named)
-            if not present:
+        basis = self.sealed_records.basis(pool_id, named)
+        with log_context(run=basis.spec.run_id, round=basis.spec.round_number, pool=pool_id):
+            if not basis.present:
                 raise WrongState(
                     f"pool {pool_id} cannot be sealed: "
                     f"none of the {len(named)} named batches is in it"
                 )
-            made = self._merge(pool_id, spec, present)
+            made = self.sealing.make(basis)
+            self._require_harmless(made.snapshot)
             try:
-                sealed = self._ledger.record_snapshot(made, named, present)
+                sealed = self.sealed_records.record(made, named, basis)
             finally:  # shards that came to nothing
-                self._ledger.sweep(shard.digest for shard in made.shards)
-            if sealed.snapshot is made:
+                self.contents.sweep(shard.digest for shard in made.snapshot.shards)
+            if sealed.snapshot is made.snapshot:
                 self._announce(sealed)
             return sealed
 
-    def _merge(
-        self, pool_id: str, spec: PoolSpec, contributions: Iterable[Contribution]
-    ) -> Snapshot:
-        """The batches as a snapshot whose shards are stored, but which nobody knows yet."""
-        merge = MergeWithSummary(spec.model.classes)
-        shards = []
-        for contribution in contributions:
-            batch = self._read(contribution.batch)
-            kept = merge.add(batch)
-            if len(kept):
-                digest = contribution.batch if kept is batch else self._store(encode_batch(kept))
-                shards.append(Shard(digest, len(kept), self._pseudonym(contribution.device_id)))
-        return Snapshot(
-            snapshot_id=_snapshot_id(pool_id, shards),
-            pool_id=pool_id,
-            spec=spec,
-            samples=merge.samples,
-            class_histogram=merge.class_histogram,
-            duplicates=merge.duplicates,
-            leakage=merge.leakage(),
-            sealed_at=self._now(),
-            size_bytes=sum(shard.digest.size_bytes for shard in shards),
-            shards=tuple(shards),
-        )
+    def _require_harmless(self, snapshot: Snapshot) -> None:
+        """Halt a pool of which a snapshot would give too much away."""
+        policy = snapshot.spec.policy
+        reason = final_halt_reason(policy, snapshot.leakage, snapshot.samples)
+        if reason:
+            self.records.halt(snapshot.pool_id, reason)
+            self.contents.sweep(shard.digest for shard in snapshot.shards)
+            self.show_inventory()
+            raise WrongState(f"pool {snapshot.pool_id} is halted: {reason}")
 
     def _announce(self, sealed: Sealed) -> None:
         snapshot = sealed.snapshot
         self._purge_uploads()  # sealing is rare, so a good moment
         self._metrics.duplicate_samples.inc(snapshot.duplicates)
         self._metrics.show_newest(snapshot)
-        self._metrics.show_inventory(self._ledger.inventory())
+        self.show_inventory()
         log.info(
             "pool sealed",
             extra={
@@ -217,48 +275,57 @@ class Pools:
             },
         )
 
+    # --- what nobody needs any more -------------------------------------------------------------
+
+    def release(self, run_id: str) -> int:
+        """Give up all that a run has by now; the number of its snapshots."""
+        given_up = self.retention.release(run_id)
+        log.info("run released", extra={"run": run_id, "snapshots": given_up})
+        return given_up
+
+    def collect(self, *, dry_run: bool = False) -> Collected:
+        """Remove the snapshots that nobody needs, or say which ones they are."""
+        collected = self.retention.collect(dry_run=dry_run)
+        if collected.snapshot_ids and not dry_run:
+            self.show_inventory()
+            log.info(
+                "snapshots collected",
+                extra={
+                    "snapshots": len(collected.snapshot_ids),
+                    "erased_blobs": collected.erased_blobs,
+                    "erased_bytes": collected.erased_bytes,
+                },
+            )
+        return collected
+
+    def withdraw(self, device_id: str, run_id: str = "") -> Withdrawal:
+        """Take a device out of one run, or of all."""
+        withdrawal = self.withdrawals.withdraw(device_id, run_id)
+        log.info("device withdrawn", extra={"batches": withdrawal.removed_batches})
+        return withdrawal
+
+    # --- serving --------------------------------------------------------------------------------
+
     def snapshot(self, snapshot_id: str) -> Snapshot:
         """A snapshot with its shards."""
-        return self._ledger.snapshot(snapshot_id)
+        return self.sealed_records.snapshot(snapshot_id)
 
     def snapshots(self, run_id: str | None) -> list[Snapshot]:
         """Snapshots of one run, or of all, newest first and without shards."""
-        return self._ledger.snapshots(run_id)
+        return self.sealed_records.snapshots(run_id)
 
     async def shard(self, snapshot_id: str, digest: Digest, offset: int) -> AsyncIterator[bytes]:
         """The content of a snapshot's shard from an offset on, in chunks."""
-        await asyncio.to_thread(self._ledger.require_shard, snapshot_id, digest)
+        await asyncio.to_thread(self.sealed_records.require_shard, snapshot_id, digest)
         async for chunk in outgoing(self._content.blobs, digest, offset):
             yield chunk
-
-    # --- content --------------------------------------------------------------------------------
-
-    def _read(self, digest: Digest, *, only_known: bool = False) -> SyntheticBatch:
-        try:
-            path = self._content.blobs.local_path(digest)
-            return read_batch(path, f"batch {digest}", only_known=only_known)
-        except (NotFound, FileNotFoundError) as error:
-            raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
-
-    def _store(self, data: bytes) -> Digest:
-        self._ledger.expect_content(digest_of(data))
-        return self._content.blobs.put_bytes(data)
 
     def _purge_uploads(self) -> int:
         return self._content.staging.purge(
             self._upload_ttl.total_seconds(), self._now().timestamp()
         )
 
-    def _pseudonym(self, device_id: str) -> str:
-        """A name for the device that only this store can trace back."""
-        return hmac.new(self._pseudonym_key, device_id.encode(), hashlib.sha256).hexdigest()[:32]
-
 
 def _uploader(key: BatchKey) -> str:
     """Whose partial upload it is; ids have no slash."""
     return f"{key.pool_id}/{key.device_id}"
-
-
-def _snapshot_id(pool_id: str, shards: Sequence[Shard]) -> str:
-    content = "\n".join((pool_id, *(shard.digest.sha256 for shard in shards)))
-    return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
+from hfmds.errors import InvalidInput
 from hfmds.service.server import GrpcServer
+from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
 from hfmds.wire.chunks import split_upload
-from hfmds.wire.messages import digest_from, require_part
+from hfmds.wire.messages import digest_from, require_count, require_part
 from hfmds.wire.pages import page
 from hfmds.wire.snapshots import (
     contribution_from,
     contribution_message,
     pool_spec_from,
+    shared_shard_message,
     snapshot_message,
 )
-from hfmds.wire.types import require_id
-from synthesis_store.ledger import BatchKey
+from hfmds.wire.types import SharedShard, require_id
+from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import Pools
+from synthesis_store.shares import Limits, share_of
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
+
+_MAX_DIGESTS = 20_000  # in one request
 
 
 class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
@@ -90,6 +96,26 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         )
         return pb.ListSnapshotsResponse(snapshots=taken, next_page_token=next_page_token)
 
+    async def GetShare(
+        self, request: pb.GetShareRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetShareResponse:
+        require_count(request, 0, "max_bytes", "max_samples")
+        snapshot_id = require_id(request.snapshot_id, "snapshot_id")
+        have = set(map(digest_from, _bounded(request.have, "have")))
+        limits = Limits(request.max_bytes, request.max_samples)
+
+        def choose() -> Sequence[SharedShard]:
+            snapshot = self._pools.snapshot(snapshot_id)
+            return share_of(snapshot, have, limits, request.seed, balanced=request.balanced)
+
+        taken, next_page_token = page(
+            map(shared_shard_message, await asyncio.to_thread(choose)),
+            request.page_size,
+            request.page_token,
+            lambda shared: shared.shard.digest.sha256,
+        )
+        return pb.GetShareResponse(shards=taken, next_page_token=next_page_token)
+
     async def DownloadShard(
         self, request: pb.DownloadShardRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DownloadShardResponse]:
@@ -98,6 +124,15 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         digest = digest_from(request.digest)
         async for chunk in self._pools.shard(snapshot_id, digest, request.offset):
             yield pb.DownloadShardResponse(data=chunk)
+        for digest in map(digest_from, _bounded(request.further, "further")):
+            async for chunk in self._pools.shard(snapshot_id, digest, 0):
+                yield pb.DownloadShardResponse(data=chunk)
+
+
+def _bounded(digests: Sequence[common_pb2.Digest], name: str) -> Sequence[common_pb2.Digest]:
+    if len(digests) > _MAX_DIGESTS:
+        raise InvalidInput(f"{name} has {len(digests)} shards; at most {_MAX_DIGESTS}")
+    return digests
 
 
 def _key_from(message: pb.QueryBatchRequest | pb.PutBatchHeader) -> BatchKey:

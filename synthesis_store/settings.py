@@ -23,3 +23,11 @@ class StoreSettings(ServerSettings):
         Path("hfmds-data/store"),
         description="folder of the embedded database, of stored content and of uploads under way",
     )
+    keep_snapshots: int = Field(
+        3, ge=1, description="newest snapshots of a run that stay until the run is deleted"
+    )
+    collect_every_seconds: float = Field(
+        3600.0,
+        ge=0,
+        description="how often snapshots that no run needs are removed; 0: only when told to",
+    )

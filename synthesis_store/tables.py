@@ -1,19 +1,19 @@
-"""The store's database tables, and how their rows become the values of the contract."""
+"""The store's database tables.
+
+Specifications and descriptions are kept as the bytes of their contract messages
+(`hfmds.wire.records`). Nothing has a row per sample.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKey, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from hfmds.algorithm.types import LeakageSummary
 from hfmds.digest import Digest
-from hfmds.wire.records import decode_pool_spec, encode_pool_spec
-from hfmds.wire.types import PoolSpec, Shard, Snapshot
+from hfmds.storage.event_log import EventColumns
 
 _ID = String(128)
 _SHA256 = String(64)
@@ -43,18 +43,45 @@ class StoreRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     pseudonym_key: Mapped[bytes]  # a secret: who has it can find out which device contributed
+    log_id: Mapped[str] = mapped_column(_ID)  # of its event log
+
+
+class StoreEventRow(EventColumns, Base):
+    """An event of the store's log. Only ever added."""
+
+    __tablename__ = "store_events"
+
+
+class RunReferenceRow(Base):
+    """A run as long as it needs its snapshots. One that gets the same id later has another row."""
+
+    __tablename__ = "run_references"
+
+    number: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(_ID, index=True)
+    released: Mapped[bool] = mapped_column(default=False)
+    # Snapshots that it needs however old they are, as its last OpenPool named them.
+    referenced: Mapped[list[str]] = mapped_column(JSON)
 
 
 class PoolRow(Base):
-    """A pool as it was opened."""
+    """A pool: what it takes, where it is in its life, and totals over its batches."""
 
     __tablename__ = "pools"
 
     pool_id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    run_id: Mapped[str] = mapped_column(_ID, index=True)
+    run_number: Mapped[int] = mapped_column(ForeignKey(RunReferenceRow.number), index=True)
     spec: Mapped[bytes]
     opened_at: Mapped[datetime] = mapped_column(_UtcDateTime)
-    sealed: Mapped[bool] = mapped_column(default=False)
+    state: Mapped[str] = mapped_column(String(16), index=True)  # PoolState by name
+    state_reason: Mapped[str] = mapped_column(default="")
+    seal_quorum: Mapped[int] = mapped_column(default=0)  # 0: never by number
+    seals_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)
+    devices: Mapped[int] = mapped_column(default=0)
+    samples: Mapped[int] = mapped_column(BigInteger, default=0)
+    leaking_samples: Mapped[int] = mapped_column(BigInteger, default=0)
+    leaking_batches: Mapped[int] = mapped_column(BigInteger, default=0)
+    leakage: Mapped[bytes]
 
 
 class BatchRow(Base):
@@ -63,11 +90,17 @@ class BatchRow(Base):
     __tablename__ = "batches"
 
     pool_id: Mapped[str] = mapped_column(ForeignKey(PoolRow.pool_id), primary_key=True)
-    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True, index=True)
     sha256: Mapped[str] = mapped_column(_SHA256, index=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     samples: Mapped[int]
+    leaking_samples: Mapped[int]
+    leakage: Mapped[bytes]  # what the pool's totals have of it
     accepted_at: Mapped[datetime] = mapped_column(_UtcDateTime)
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self.sha256, self.size_bytes)
 
 
 class NamedBatchRow(Base):
@@ -80,6 +113,10 @@ class NamedBatchRow(Base):
     sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
 
+    @property
+    def digest(self) -> Digest:
+        return Digest(self.sha256, self.size_bytes)
+
 
 class SnapshotRow(Base):
     """What sealing a pool gave."""
@@ -89,21 +126,11 @@ class SnapshotRow(Base):
     number: Mapped[int] = mapped_column(primary_key=True)  # in the order of sealing
     snapshot_id: Mapped[str] = mapped_column(_ID, unique=True)
     pool_id: Mapped[str] = mapped_column(ForeignKey(PoolRow.pool_id), unique=True)
-    samples: Mapped[int] = mapped_column(BigInteger)
-    class_histogram: Mapped[list[int]] = mapped_column(JSON)
-    duplicates: Mapped[int] = mapped_column(BigInteger)
-    paired_mean: Mapped[float]
-    paired_p99: Mapped[float]
-    paired_max: Mapped[float]
-    nearest_mean: Mapped[float]
-    nearest_p99: Mapped[float]
-    nearest_max: Mapped[float]
-    sealed_at: Mapped[datetime] = mapped_column(_UtcDateTime)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    description: Mapped[bytes]  # the snapshot without its shards
 
 
 class ShardRow(Base):
-    """A part of a snapshot."""
+    """A part of a snapshot. What is taken over from a snapshot has a row in each."""
 
     __tablename__ = "shards"
 
@@ -111,8 +138,15 @@ class ShardRow(Base):
     position: Mapped[int] = mapped_column(primary_key=True)
     sha256: Mapped[str] = mapped_column(_SHA256, index=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
-    samples: Mapped[int] = mapped_column(BigInteger)
-    contributor: Mapped[str] = mapped_column(_ID)
+    contributor: Mapped[str] = mapped_column(_ID, index=True)
+    description: Mapped[bytes]
+    # Of each sample, one behind the other; only needed when the next snapshot is made.
+    hashes: Mapped[bytes] = mapped_column(deferred=True)
+    measurements: Mapped[bytes] = mapped_column(deferred=True)
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self.sha256, self.size_bytes)
 
 
 class LooseBlobRow(Base):
@@ -122,64 +156,21 @@ class LooseBlobRow(Base):
 
     sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    # Why it was given up, if the log is to say that it was erased; else empty.
+    reason: Mapped[str] = mapped_column(String(32), default="")
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self.sha256, self.size_bytes)
 
 
-def pool_row(pool_id: str, spec: PoolSpec, opened_at: datetime) -> PoolRow:
-    """The row of a pool that is being opened."""
-    return PoolRow(
-        pool_id=pool_id,
-        run_id=spec.run_id,
-        spec=encode_pool_spec(spec),
-        opened_at=opened_at,
-        sealed=False,
-    )
+class WithdrawalRow(Base):
+    """A device whose consent was taken back."""
 
+    __tablename__ = "withdrawals"
 
-def snapshot_rows(snapshot: Snapshot) -> tuple[SnapshotRow, list[ShardRow]]:
-    """The rows of a snapshot that is being made."""
-    leakage = {
-        field.name: getattr(snapshot.leakage, field.name) for field in fields(LeakageSummary)
-    }
-    row = SnapshotRow(
-        snapshot_id=snapshot.snapshot_id,
-        pool_id=snapshot.pool_id,
-        samples=snapshot.samples,
-        class_histogram=list(snapshot.class_histogram),
-        duplicates=snapshot.duplicates,
-        **leakage,
-        sealed_at=snapshot.sealed_at,
-        size_bytes=snapshot.size_bytes,
-    )
-    shards = [
-        ShardRow(
-            snapshot_id=snapshot.snapshot_id,
-            position=position,
-            sha256=shard.digest.sha256,
-            size_bytes=shard.digest.size_bytes,
-            samples=shard.samples,
-            contributor=shard.contributor,
-        )
-        for position, shard in enumerate(snapshot.shards)
-    ]
-    return row, shards
-
-
-def snapshot_of(row: SnapshotRow, pool: PoolRow, shards: Sequence[ShardRow] = ()) -> Snapshot:
-    """The snapshot, with the given shards."""
-    return Snapshot(
-        snapshot_id=row.snapshot_id,
-        pool_id=row.pool_id,
-        spec=decode_pool_spec(pool.spec),
-        samples=row.samples,
-        class_histogram=tuple(row.class_histogram),
-        duplicates=row.duplicates,
-        leakage=LeakageSummary(
-            **{field.name: getattr(row, field.name) for field in fields(LeakageSummary)}
-        ),
-        sealed_at=row.sealed_at,
-        size_bytes=row.size_bytes,
-        shards=tuple(
-            Shard(Digest(shard.sha256, shard.size_bytes), shard.samples, shard.contributor)
-            for shard in shards
-        ),
-    )
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    run_id: Mapped[str] = mapped_column(_ID, primary_key=True)  # empty: from all runs
+    contributor: Mapped[str] = mapped_column(_ID)
+    withdrawn_at: Mapped[datetime] = mapped_column(_UtcDateTime)
+    erased_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)  # None: not all of it yet

@@ -21,8 +21,8 @@ from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import Contribution, PoolSpec, Snapshot
-from synthesis_store.ledger import BatchKey, Ledger
 from synthesis_store.metrics import StoreMetrics
+from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import Pools
 from tests.servers.databases import database_of
 
@@ -99,21 +99,23 @@ class Clock:
 class Store:
     """The store's classes over a folder, as a process would open them, without its sockets."""
 
-    def __init__(self, folder: Path, max_blob_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, folder: Path, max_blob_bytes: int = 1 << 20, keep_snapshots: int = 2
+    ) -> None:
         self.clock = Clock()
         self.registry = CollectorRegistry()
         self.blobs = FolderBlobs(folder / "blobs")
         self.staging = Staging(folder / "uploads", max_blob_bytes)
         self.engine = open_database(database_of(folder))
         Schema("synthesis_store").upgrade(self.engine)
-        self.ledger = Ledger(self.engine, self.blobs, self.clock)
         self.pools = Pools(
-            self.ledger,
+            self.engine,
             Content(self.blobs, self.staging),
             StoreMetrics(self.registry),
             self.clock,
             max_blob_bytes=max_blob_bytes,
             upload_ttl=timedelta(hours=1),
+            keep_snapshots=keep_snapshots,
         )
         self.pools.recover()
 

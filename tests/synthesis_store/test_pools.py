@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from hfmds.algorithm.histograms import LeakageHistograms
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.digest import Digest, digest_of
@@ -27,8 +28,10 @@ from hfmds.errors import (
 )
 from hfmds.wire.tensors import encode_batch, read_batch
 from hfmds.wire.types import Contribution, Snapshot, UploadState
-from synthesis_store.ledger import BatchKey, Sealed
+from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import MAX_CLASSES
+from synthesis_store.snapshot_records import Sealed
+from synthesis_store.totals import Measured
 from tests.synthesis_store.examples import (
     MIXTURES,
     SPEC,
@@ -482,12 +485,12 @@ def test_a_pool_that_changes_while_it_is_sealed_is_to_be_sealed_again(
     """Either a merged batch is replaced, or one that was missing comes."""
     a, b = store.put("a", make_batch(1)), store.put("b", make_batch(2))
     batches = frozenset(named(a=a, b=b, c=digest_of(encode_batch(make_batch(3)))))
-    present = store.ledger.present("pool-1", batches)
-    assert present == named(a=a, b=b)
-    stale = store.pools._merge("pool-1", SPEC, present)
+    basis = store.pools.sealed_records.basis("pool-1", batches)
+    assert list(basis.present) == named(a=a, b=b)
+    stale = store.pools.sealing.make(basis)
     store.put(late, make_batch(3))
     with pytest.raises(Unavailable, match="try again"):
-        store.ledger.record_snapshot(stale, batches, present)
+        store.pools.sealed_records.record(stale, batches, basis)
     sealed = store.pools.seal("pool-1", batches)
     assert len(sealed.missing) == (2 if late == "a" else 0)
 
@@ -570,7 +573,7 @@ def test_killed_between_content_and_ledger_the_put_is_simply_repeated(
 ) -> None:
     data = encode_batch(make_batch(1))
     key = BatchKey("pool-1", "a", digest_of(data))
-    store.ledger.expect_content(key.digest)
+    store.pools.contents.expect(key.digest)
     store.blobs.put_bytes(data)  # and here the process is killed
 
     again = Store(tmp_path)
@@ -587,7 +590,8 @@ def test_killed_while_sealing_the_seal_is_simply_repeated(tmp_path: Path, store:
         b=store.put("b", make_batch(1, 3)),
         c=store.put("c", joined(make_batch(1, 2), make_batch(3))),
     )
-    made = store.pools._merge("pool-1", SPEC, batches)  # and here the process is killed
+    basis = store.pools.sealed_records.basis("pool-1", frozenset(batches))
+    made = store.pools.sealing.make(basis).snapshot  # and here the process is killed
 
     again = Store(tmp_path)
     assert again.held_bytes() == sum(item.batch.size_bytes for item in batches)
@@ -600,7 +604,7 @@ def test_content_swept_from_under_an_upload_is_asked_for_again(store: Store) -> 
     data = encode_batch(make_batch(1))
     key = BatchKey("pool-1", "a", digest_of(data))
     with pytest.raises(Unavailable, match="send it again"):
-        store.ledger.record_batch(key, 3)
+        store.pools.records.record_batch(key, Measured(3, 0, LeakageHistograms()))
     assert store.put("a", data) == key.digest
 
 

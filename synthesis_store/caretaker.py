@@ -1,0 +1,45 @@
+"""What the store does without being asked: sealing by quorum or deadline, collecting, taking notes.
+
+Every replica does it; what another one has done already changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from hfmds.errors import HfmdsError
+from synthesis_store.pools import Pools
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_SECONDS = 1.0
+"""How late, at most, a pool is sealed whose quorum is there or whose deadline has passed."""
+
+
+class Caretaker:
+    """Looks after the pools until it is cancelled."""
+
+    def __init__(self, pools: Pools, collect_every_seconds: float) -> None:
+        self._pools = pools
+        self._collect_every_seconds = collect_every_seconds
+
+    async def tend(self) -> None:
+        """Look again and again; an error is told, and does not end it."""
+        loop = asyncio.get_running_loop()
+        collected_at = loop.time()
+        while True:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            await self._do("sealing", self._pools.seal_due)
+            await self._do("notes of refusals", self._pools.note_refusals)
+            every = self._collect_every_seconds
+            if every and loop.time() - collected_at >= every:
+                await self._do("collecting", self._pools.collect)
+                collected_at = loop.time()
+
+    async def _do(self, what: str, work: Callable[[], object]) -> None:
+        try:
+            await asyncio.to_thread(work)
+        except (HfmdsError, OSError) as error:
+            log.warning("%s failed, and is tried again: %s", what, error)

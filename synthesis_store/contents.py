@@ -1,0 +1,120 @@
+"""Which content the store needs, and how what nobody needs is deleted.
+
+Content is written before the row that needs it. What might be left over in between is noted as
+loose beforehand, so that `sweep` finds it, whenever the process is killed. Deleting content and
+beginning to need it both happen in transactions that take turns: neither can slip past the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from hfmds.digest import Digest
+from hfmds.errors import Unavailable
+from hfmds.storage.blobs import Blobs
+from hfmds.storage.database import reading, transaction
+from hfmds.wire.types import PoolState
+from synthesis_store.events import StoreEventKind, StoreEvents
+from synthesis_store.tables import BatchRow, LooseBlobRow, PoolRow, ShardRow
+
+_SWEPT_AT_ONCE = 100  # all other writers wait meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Blobs that were deleted, and their size."""
+
+    blobs: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Erased) -> Erased:
+        return Erased(self.blobs + other.blobs, self.size_bytes + other.size_bytes)
+
+
+class Contents:
+    """Rows and the content they stand for, kept in agreement."""
+
+    def __init__(self, engine: Engine, blobs: Blobs, events: StoreEvents) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._events = events
+
+    def expect(self, digest: Digest) -> None:
+        """Note, before content is written, that it may come to be here and belong to nothing."""
+        with transaction(self._engine) as session:
+            loosen(session, digest)
+
+    def given_up(self) -> list[Digest]:
+        """Loose content whose deletion the log is to tell of."""
+        with reading(self._engine) as session:
+            rows = session.scalars(select(LooseBlobRow).where(LooseBlobRow.reason != ""))
+            return [row.digest for row in rows]
+
+    def claim(self, session: Session, digest: Digest) -> None:
+        """From now on the content is needed: it must be here, and is not loose."""
+        if not self._blobs.contains(digest):
+            raise Unavailable(f"content {digest} was removed meanwhile; send it again")
+        row = session.get(LooseBlobRow, (digest.sha256, digest.size_bytes))
+        if row is not None:
+            session.delete(row)
+
+    def sweep(self, digests: Iterable[Digest] | None = None) -> Erased:
+        """Delete loose content that nothing needs, of all or of these.
+
+        An upload of the same content that is under way finds it gone and has to be repeated.
+        """
+        keys = [(d.sha256, d.size_bytes) for d in digests] if digests is not None else None
+        erased = Erased()
+        while keys is None or keys:
+            with transaction(self._engine) as session:
+                if keys is None:
+                    rows = list(session.scalars(select(LooseBlobRow).limit(_SWEPT_AT_ONCE)))
+                else:
+                    some, keys = keys[:_SWEPT_AT_ONCE], keys[_SWEPT_AT_ONCE:]
+                    found = (session.get(LooseBlobRow, key) for key in some)
+                    rows = [row for row in found if row is not None]
+                erased += self._sweep(session, rows)
+            if keys is None and len(rows) < _SWEPT_AT_ONCE:
+                break
+        return erased
+
+    def _sweep(self, session: Session, rows: Iterable[LooseBlobRow]) -> Erased:
+        by_reason: dict[str, Erased] = {}
+        for row in rows:
+            if not is_needed(session, row.sha256):
+                self._blobs.delete(row.digest)
+                erased = by_reason.get(row.reason, Erased())
+                by_reason[row.reason] = erased + Erased(1, row.size_bytes)
+            session.delete(row)
+        for reason, erased in sorted(by_reason.items()):
+            if reason:
+                self._events.append(
+                    session,
+                    StoreEventKind.CONTENT_ERASED,
+                    reason=reason,
+                    blobs=erased.blobs,
+                    bytes=erased.size_bytes,
+                )
+        return sum(by_reason.values(), Erased())
+
+
+def loosen(session: Session, digest: Digest, reason: str = "") -> None:
+    """The content may be needed no more; with a reason the log will say that it was erased."""
+    row = session.get(LooseBlobRow, (digest.sha256, digest.size_bytes))
+    if row is None:
+        session.add(LooseBlobRow(sha256=digest.sha256, size_bytes=digest.size_bytes, reason=reason))
+    elif reason:
+        row.reason = reason
+
+
+def is_needed(session: Session, sha256: str) -> bool:
+    """Whether an open pool or a snapshot has the content."""
+    # By hash alone: a name with a wrong size must not get another's content deleted.
+    batch = select(BatchRow).join(PoolRow)
+    batch = batch.where(PoolRow.state == PoolState.OPEN.name, BatchRow.sha256 == sha256)
+    shard = select(ShardRow).where(ShardRow.sha256 == sha256)
+    return session.scalar(select(batch.exists() | shard.exists())) is True

@@ -1,0 +1,54 @@
+"""The store's event log (`hfmds.storage.event_log`): what became of pools, snapshots and content.
+
+Devices are in it by pseudonym only: the log is never changed, so a name could not be taken out.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from hfmds.event_chain import Event
+from hfmds.storage.database import reading
+from hfmds.storage.event_log import next_event, read_events
+from synthesis_store.tables import StoreEventRow
+
+
+class StoreEventKind(enum.StrEnum):
+    """What an event tells of. A log may have kinds of a later version, too."""
+
+    POOL_OPENED = "pool-opened"
+    POOL_SEALED = "pool-sealed"
+    POOL_HALTED = "pool-halted"
+    POOL_ABANDONED = "pool-abandoned"
+    BATCHES_REFUSED = "batches-refused"
+    RUN_RELEASED = "run-released"
+    SNAPSHOT_COLLECTED = "snapshot-collected"
+    CONTENT_ERASED = "content-erased"
+    DEVICE_WITHDRAWN = "device-withdrawn"
+    WITHDRAWAL_COMPLETE = "withdrawal-complete"
+
+
+class StoreEvents:
+    """The log of one store."""
+
+    def __init__(self, engine: Engine, log_id: str, now: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._now = now
+        self.log_id = log_id
+
+    def append(self, session: Session, kind: StoreEventKind, **details: object) -> None:
+        """Within the transaction that makes it true: write an event."""
+        at_seconds = self._now().timestamp()
+        event = next_event(session, StoreEventRow, self.log_id, at_seconds, kind.value, details)
+        session.add(StoreEventRow(**asdict(event)))
+
+    def list(self, after: int, limit: int) -> list[Event]:
+        """At most so many events after a number, in order."""
+        with reading(self._engine) as session:
+            return read_events(session, StoreEventRow, self.log_id, after, limit)

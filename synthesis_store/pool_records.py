@@ -1,0 +1,296 @@
+"""Pools and the batches in them, as the database has them.
+
+Every change is one transaction: it happens whole or not at all, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Engine, and_, func, or_, select, union
+from sqlalchemy.orm import Session
+
+from hfmds.digest import Digest
+from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound
+from hfmds.state_machine import require_transition
+from hfmds.storage.database import reading, transaction
+from hfmds.wire.records import (
+    decode_histograms,
+    decode_pool_spec,
+    encode_histograms,
+    encode_pool_spec,
+)
+from hfmds.wire.types import LeakageHistograms, PoolPolicy, PoolSpec, PoolState, PoolStatus
+from synthesis_store.contents import Contents, loosen
+from synthesis_store.events import StoreEventKind, StoreEvents
+from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
+from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, ShardRow, SnapshotRow
+from synthesis_store.totals import Measured, put_in, take_out
+from synthesis_store.withdrawals import require_consent
+
+_OPEN = PoolState.OPEN.name
+_KIND_OF_END = {
+    PoolState.HALTED: StoreEventKind.POOL_HALTED,
+    PoolState.ABANDONED: StoreEventKind.POOL_ABANDONED,
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BatchKey:
+    """Names a device's batch in a pool: the idempotency key of putting it."""
+
+    pool_id: str
+    device_id: str
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a batch would go: the pool, and whether the batch is in it."""
+
+    spec: PoolSpec
+    state: PoolState
+    state_reason: str
+    has_batch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """How much the store holds."""
+
+    pools: Mapping[PoolState, int]
+    content_bytes: int
+
+
+HaltReason = Callable[[PoolPolicy, LeakageHistograms], str]
+"""Why a pool with these totals must be halted; empty: it need not be."""
+
+
+class PoolRecords:
+    """What the store remembers of pools that are not snapshots yet."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        contents: Contents,
+        events: StoreEvents,
+        now: Callable[[], datetime],
+        halt_reason: HaltReason,
+    ) -> None:
+        self._engine = engine
+        self._contents = contents
+        self._events = events
+        self._now = now
+        self._halt_reason = halt_reason
+
+    def open(self, pool_id: str, spec: PoolSpec, referenced: Sequence[str] = ()) -> bool:
+        """Open the pool; false if it had been opened with the same specification."""
+        with transaction(self._engine) as session:
+            row = session.get(PoolRow, pool_id)
+            if row is not None:
+                if decode_pool_spec(row.spec) != spec:
+                    raise Conflict(f"pool {pool_id} was opened before with another specification")
+                return False
+            run = _live_run(session, spec.run_id)
+            run.referenced = list(referenced)
+            session.flush()  # the pool's foreign key needs its number
+            now, deadline = self._now(), spec.seal_deadline_seconds
+            session.add(
+                PoolRow(
+                    pool_id=pool_id,
+                    run_number=run.number,
+                    spec=encode_pool_spec(spec),
+                    opened_at=now,
+                    state=_OPEN,
+                    seal_quorum=spec.seal_quorum,
+                    seals_at=now + timedelta(seconds=deadline) if deadline else None,
+                    leakage=encode_histograms(LeakageHistograms()),
+                )
+            )
+            self._events.append(
+                session,
+                StoreEventKind.POOL_OPENED,
+                pool=pool_id,
+                run=spec.run_id,
+                round=spec.round_number,
+            )
+            return True
+
+    def status(self, pool_id: str) -> PoolStatus:
+        """The pool and what is in it, or NotFound."""
+        snapshot = select(SnapshotRow.snapshot_id).where(SnapshotRow.pool_id == pool_id)
+        with reading(self._engine) as session:
+            row = require_pool(session, pool_id)
+            return PoolStatus(
+                pool_id=pool_id,
+                spec=decode_pool_spec(row.spec),
+                state=PoolState[row.state],
+                state_reason=row.state_reason,
+                devices=row.devices,
+                samples=row.samples,
+                leaking_samples=row.leaking_samples,
+                leaking_batches=row.leaking_batches,
+                leakage=decode_histograms(row.leakage),
+                opened_at=row.opened_at,
+                snapshot_id=session.scalar(snapshot) or "",
+            )
+
+    # --- batches --------------------------------------------------------------------------------
+
+    def place(self, key: BatchKey) -> Place:
+        """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn."""
+        with reading(self._engine) as session:
+            pool = require_pool(session, key.pool_id)
+            spec = decode_pool_spec(pool.spec)
+            row = session.get(BatchRow, (key.pool_id, key.device_id))
+            has_batch = row is not None and row.digest == key.digest
+            if not has_batch:
+                require_consent(session, key.device_id, spec.run_id)
+            return Place(spec, PoolState[pool.state], pool.state_reason, has_batch)
+
+    def record_batch(self, key: BatchKey, measured: Measured) -> bool:
+        """Make stored content the device's batch, in place of an earlier one.
+
+        False if it was that already. Refused if the pool is over, or the device withdrawn, or if
+        the pool would have too many samples. A batch with which the pool gives away too much halts
+        it, and is refused with it.
+        """
+        given_up: list[Digest] = []
+        halted = ""
+        with transaction(self._engine) as session:
+            pool = require_pool(session, key.pool_id)
+            spec = decode_pool_spec(pool.spec)
+            row = session.get(BatchRow, (key.pool_id, key.device_id))
+            if row is not None and row.digest == key.digest:
+                return False
+            require_consent(session, key.device_id, spec.run_id)
+            if pool.state != _OPEN:
+                raise refusal_of_batches(key.pool_id, PoolState[pool.state], pool.state_reason)
+            self._contents.claim(session, key.digest)
+            if row is None:
+                row = BatchRow(pool_id=key.pool_id, device_id=key.device_id)
+            else:
+                given_up.append(row.digest)
+                loosen(session, row.digest)
+                take_out(pool, row)
+            row.sha256, row.size_bytes = key.digest.sha256, key.digest.size_bytes
+            row.accepted_at = self._now()
+            put_in(pool, row, measured)
+            _require_room(pool, spec.policy)
+            session.add(row)
+            halted = self._halt_reason(spec.policy, decode_histograms(pool.leakage))
+            if halted:
+                session.flush()
+                given_up += self.end(session, pool, PoolState.HALTED, halted)
+        if given_up:
+            self._contents.sweep(given_up)
+        if halted:
+            raise NotAllowed(f"pool {key.pool_id} is halted: {halted}")
+        return True
+
+    def count_leaking_batch(self, pool_id: str) -> None:
+        """Note that the pool refused a batch for its leakage."""
+        with transaction(self._engine) as session:
+            require_pool(session, pool_id).leaking_batches += 1
+
+    def note_refusals(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Write to the log how many batches were refused, by pool and reason."""
+        with transaction(self._engine) as session:
+            for pool_id, reasons in sorted(counts.items()):
+                self._events.append(
+                    session, StoreEventKind.BATCHES_REFUSED, pool=pool_id, reasons=dict(reasons)
+                )
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def due(self) -> list[str]:
+        """Pools that are to be sealed now without being told, or abandoned."""
+        ripe = or_(
+            PoolRow.seals_at <= self._now(),
+            and_(PoolRow.seal_quorum > 0, PoolRow.devices >= PoolRow.seal_quorum),
+        )
+        query = select(PoolRow.pool_id).where(PoolRow.state == _OPEN, ripe)
+        with reading(self._engine) as session:
+            return list(session.scalars(query.order_by(PoolRow.opened_at, PoolRow.pool_id)))
+
+    def abandon_if_empty(self, pool_id: str) -> bool:
+        """Give up an open pool in which there is no batch; whether it was one."""
+        with transaction(self._engine) as session:
+            pool = require_pool(session, pool_id)
+            if pool.state != _OPEN or pool.devices:
+                return False
+            self.end(session, pool, PoolState.ABANDONED, "nothing was in it at its deadline")
+            return True
+
+    def halt(self, pool_id: str, reason: str) -> None:
+        """Halt an open pool; one that is over stays as it is."""
+        with transaction(self._engine) as session:
+            pool = require_pool(session, pool_id)
+            if pool.state != _OPEN:
+                return
+            given_up = self.end(session, pool, PoolState.HALTED, reason)
+        self._contents.sweep(given_up)
+
+    def end(self, session: Session, pool: PoolRow, state: PoolState, reason: str) -> list[Digest]:
+        """End a pool that will be no snapshot; the content that is to be swept then."""
+        require_transition(POOL_TRANSITIONS, PoolState[pool.state], state, f"pool {pool.pool_id}")
+        pool.state, pool.state_reason = state.name, reason
+        given_up = [row.digest for row in batches_of(session, pool.pool_id)]
+        for digest in given_up:
+            loosen(session, digest, state.value)
+        self._events.append(
+            session,
+            _KIND_OF_END[state],
+            pool=pool.pool_id,
+            reason=reason,
+            devices=pool.devices,
+            samples=pool.samples,
+        )
+        return given_up
+
+    def inventory(self) -> Inventory:
+        """Totals over everything; looks at every row, so ask seldom."""
+        batch = select(BatchRow.sha256, BatchRow.size_bytes).join(PoolRow)
+        content = union(
+            batch.where(PoolRow.state == _OPEN), select(ShardRow.sha256, ShardRow.size_bytes)
+        ).subquery()
+        states = select(PoolRow.state, func.count().label("pools")).group_by(PoolRow.state)
+        with reading(self._engine) as session:
+            counts = {row.state: row.pools for row in session.execute(states)}
+            return Inventory(
+                pools={state: counts.get(state.name, 0) for state in PoolState},
+                content_bytes=int(session.scalar(select(func.sum(content.c.size_bytes))) or 0),
+            )
+
+
+def require_pool(session: Session, pool_id: str) -> PoolRow:
+    """The pool's row, or NotFound."""
+    row = session.get(PoolRow, pool_id)
+    if row is None:
+        raise NotFound(f"there is no pool {pool_id}; the coordinator opens it")
+    return row
+
+
+def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
+    """The batches that are, or were when it was sealed, in the pool."""
+    return list(session.scalars(select(BatchRow).filter_by(pool_id=pool_id)))
+
+
+def _live_run(session: Session, run_id: str) -> RunReferenceRow:
+    live = select(RunReferenceRow).where(RunReferenceRow.run_id == run_id)
+    row = session.scalar(live.where(~RunReferenceRow.released))
+    if row is None:
+        row = RunReferenceRow(run_id=run_id, released=False)
+        session.add(row)
+    return row
+
+
+def _require_room(pool: PoolRow, policy: PoolPolicy) -> None:
+    most = policy.max_pool_samples
+    if most and pool.samples > most:
+        raise LimitExceeded(
+            f"pool {pool.pool_id}: it would have {pool.samples} samples with this batch, "
+            f"it takes {most}"
+        )

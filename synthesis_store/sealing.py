@@ -1,0 +1,170 @@
+"""Makes snapshots: what is taken over from the one before, then the pool's batches, as shards.
+
+Batches are read one at a time. A shard is at most 128 samples of one device and one refresh: small
+enough that a device can be given few of them, and large enough to be worth a file. A contribution
+within that, of which nothing was left out, is its batch as it came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+import numpy as np
+
+from hfmds.algorithm.types import SyntheticBatch
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import NotFound, Unavailable, WrongState
+from hfmds.storage.blobs import Blobs
+from hfmds.wire.tensors import encode_batch, read_batch
+from hfmds.wire.types import Contribution, PoolPolicy, Shard, Snapshot
+from synthesis_store.contents import Contents
+from synthesis_store.identity import Identity
+from synthesis_store.merging import HASH_BYTES, Known, Merging
+from synthesis_store.privacy_gate import leaking, passed
+from synthesis_store.refresh import Carried, carry_over
+from synthesis_store.snapshot_records import Basis, KnownShard, Made, SnapshotRecords
+
+SHARD_SAMPLES = 128
+
+
+class Leaks:
+    """Counts samples over the limits of leakage while they are left out or not."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self.dropped = 0
+
+    def passed(self, batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
+        """What the policy lets pass: `batch` itself if that is all of it."""
+        kept = passed(batch, policy)
+        self.found += int(leaking(batch, policy).sum())
+        self.dropped += len(batch) - len(kept)
+        return kept
+
+
+class Sealing:
+    """Turns the basis of a snapshot into stored shards and their description."""
+
+    def __init__(
+        self,
+        records: SnapshotRecords,
+        contents: Contents,
+        blobs: Blobs,
+        identity: Identity,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._records = records
+        self._contents = contents
+        self._blobs = blobs
+        self._identity = identity
+        self._now = now
+
+    def make(self, basis: Basis) -> Made:
+        """The snapshot whose shards are stored, but which nobody knows yet."""
+        parent = basis.parent_snapshot_id
+        before = self._records.known_shards(parent) if parent else []
+        merging = Merging(basis.spec.model.classes, (known.hashes for known in before))
+        shards = self._carried(basis, before, merging)
+        carried_samples = merging.samples
+        leaks = Leaks()
+        for contribution in basis.present:
+            shards += self._contributed(basis, contribution, merging, leaks)
+        if not shards:
+            raise WrongState(
+                f"pool {basis.pool_id} cannot be sealed: nothing of its batches is left"
+            )
+        manifest = tuple(known.shard for known in shards)
+        snapshot = Snapshot(
+            snapshot_id=_snapshot_id(basis.pool_id, manifest),
+            pool_id=basis.pool_id,
+            spec=basis.spec,
+            samples=merging.samples,
+            class_histogram=merging.class_histogram,
+            duplicates=merging.duplicates,
+            leakage=merging.leakage(),
+            sealed_at=self._now(),
+            size_bytes=sum(shard.digest.size_bytes for shard in manifest),
+            parent_snapshot_id=parent,
+            carried_samples=carried_samples,
+            repeated_samples=merging.repeated,
+            leaking_samples=leaks.found,
+            leaking_samples_dropped=leaks.dropped,
+            leaking_batches=basis.leaking_batches,
+            histograms=merging.histograms(),
+            shards=manifest,
+        )
+        return Made(snapshot, tuple(shards))
+
+    # --- from the snapshot before ---------------------------------------------------------------
+
+    def _carried(
+        self, basis: Basis, before: Sequence[KnownShard], merging: Merging
+    ) -> list[KnownShard]:
+        allowed = [known for known in before if known.shard.contributor not in basis.withdrawn]
+        kept = carry_over(
+            basis.spec.policy,
+            [known.shard for known in allowed],
+            basis.new_samples,
+            lambda position: self.read(allowed[position].shard.digest).images.labels,
+            int(hashlib.sha256(basis.parent_snapshot_id.encode()).hexdigest()[:15], 16),
+        )
+        shards = [self._part_of(allowed[one.position], one) for one in kept]
+        for known in shards:
+            merging.take_over(Known(known.hashes, known.measurements, known.shard.class_counts))
+        return shards
+
+    def _part_of(self, known: KnownShard, carried: Carried) -> KnownShard:
+        if carried.indices is None:
+            return known
+        indices = np.array(carried.indices, np.int64)
+        batch = self.read(known.shard.digest).take(indices)
+        hashes = np.frombuffer(known.hashes, np.uint8).reshape(-1, HASH_BYTES)[indices].tobytes()
+        facts = Known.of(batch, hashes)
+        shard = known.shard
+        return _known_shard(self._store(batch), facts, shard.contributor, shard.first_round)
+
+    # --- from the pool --------------------------------------------------------------------------
+
+    def _contributed(
+        self, basis: Basis, contribution: Contribution, merging: Merging, leaks: Leaks
+    ) -> Iterator[KnownShard]:
+        batch = self.read(contribution.batch)
+        kept, facts = merging.add(leaks.passed(batch, basis.spec.policy))
+        contributor = self._identity.pseudonym(contribution.device_id)
+        if kept is batch and len(batch) <= SHARD_SAMPLES:
+            yield _known_shard(contribution.batch, facts, contributor, basis.spec.round_number)
+            return
+        for start in range(0, len(kept), SHARD_SAMPLES):
+            piece = kept.take(np.arange(start, min(start + SHARD_SAMPLES, len(kept))))
+            hashes = facts.hashes[start * HASH_BYTES :][: len(piece) * HASH_BYTES]
+            piece_facts = Known.of(piece, hashes)
+            digest = self._store(piece)
+            yield _known_shard(digest, piece_facts, contributor, basis.spec.round_number)
+
+    # --- content --------------------------------------------------------------------------------
+
+    def read(self, digest: Digest, *, only_known: bool = False) -> SyntheticBatch:
+        """A batch or shard that is here."""
+        try:
+            path = self._blobs.local_path(digest)
+            return read_batch(path, f"batch {digest}", only_known=only_known)
+        except (NotFound, FileNotFoundError) as error:
+            raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
+
+    def _store(self, batch: SyntheticBatch) -> Digest:
+        data = encode_batch(batch)
+        self._contents.expect(digest_of(data))
+        return self._blobs.put_bytes(data)
+
+
+def _known_shard(digest: Digest, facts: Known, contributor: str, first_round: int) -> KnownShard:
+    samples = len(facts.hashes) // HASH_BYTES
+    shard = Shard(digest, samples, contributor, facts.class_counts, first_round)
+    return KnownShard(shard, facts.hashes, facts.measurements)
+
+
+def _snapshot_id(pool_id: str, shards: Sequence[Shard]) -> str:
+    content = "\n".join((pool_id, *(shard.digest.sha256 for shard in shards)))
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
