@@ -238,4 +238,6 @@ class RemoteFleet:
             max_samples_per_device=recipe.method.samples_per_device,
             method=recipe.method.name,
             with_shares=recipe.method.with_shares,
+            normalisation=recipe.normalisation,
+            policy=recipe.pool,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.methods.settings import FedGan, FedGen, FedMix, Method
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.types import Weights
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput, LimitExceeded
@@ -98,6 +100,22 @@ def test_a_pool_of_averages_takes_their_class_shares(tmp_path: Path) -> None:
             (opened,) = store.opened.values()
             assert (opened.method, opened.max_samples_per_device) == ("fedmix", 4)
             assert opened.with_shares
+
+    asyncio.run(scenario())
+
+
+def test_a_pool_is_opened_with_the_recipes_policy_and_its_normalisation(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        async with workbench(tmp_path, store=store) as bench:
+            spec = make_spec(refresh_every=1)
+            policy = PoolPolicy(psnr_nearest_max_db=20, leakage_action="refuse")
+            await bench.create(replace(spec, recipe=replace(spec.recipe, pool=policy)))
+            await bench.play("a", 1, echo)
+            (opened,) = store.opened.values()
+            assert opened.policy == policy
+            assert opened.normalisation == spec.recipe.normalisation
+            assert (opened.seal_quorum, opened.seal_deadline_seconds) == (0, 0)  # by name only
 
     asyncio.run(scenario())
 
