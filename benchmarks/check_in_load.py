@@ -1,201 +1,196 @@
-"""What does it cost when a whole fleet wakes up and asks for work?
+"""What does it cost when a whole fleet wakes up and asks for work, and does it come evenly?
 
-    .venv/bin/python benchmarks/check_in_load.py [--devices 10000] [--minutes 2] [--quick]
+    .venv/bin/python benchmarks/check_in_load.py [--devices 10000] [--quick] [--output FILE.png]
 
-So many devices, each with a connection of its own, arrive through a simulated peak of a day: as
-many per second as a cosine bump says, few at the edges and twice the mean in the middle. There is
-no work for them. Each asks, is told when to ask again, does so, and stays until the peak is over.
-They ask without waiting, so that the answer's delay is all the server's; or with `--wait-seconds`
+So many devices, each with a connection of its own, arrive through the peak of a day, as
+`checking_in.py` has it. Time is compressed: all come within `--arriving-seconds`, by default a
+minute and a half, where a fleet takes hours. The server is not told so: it sends them away at its
+usual rate, and they keep asking for `--seconds` in all. Then the same again, but they ask again after a time of their own:
+the mean of what they were told before, so that they ask as often.
+
+They ask without waiting, so that an answer's delay is all the server's; or with `--wait-seconds`
 they leave the call open, as the edge client does, and latency is the delay beyond that.
 
-Printed as Markdown: latency of check-ins, outcomes, and what server and clients used. A refusal
-with no time to come back at is what must not happen. If the clients' share of a processor is near
-1, they were the bottleneck, and latencies are theirs: use more `--processes`.
+Printed as Markdown: latency of check-ins, outcomes, how evenly they came, and what server and
+clients used. A refusal with no time to come back at is what must not happen. If the clients were
+often late to ask, or their share of a processor is near 1, they were the bottleneck, and latencies
+are theirs: use more `--processes`, or a machine with more cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import math
-import multiprocessing
-import os
-import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
-from no_op_devices import PROFILE, OwnConnection
-from programs import MEGABYTE, Program, allow_open_files, programs, show, tell, usage, warn_if_busy
+from checking_in import REFUSED, REFUSED_WITH_TIME, TOLD, Found, Peak, start
+from numpy.typing import NDArray
+from programs import (
+    MEGABYTE,
+    Program,
+    Usage,
+    allow_open_files,
+    programs,
+    show,
+    tell,
+    usage,
+    warn_if_busy,
+)
 
-from hfmds.errors import HfmdsError, Unavailable
-from hfmds.service.peer import Peer
-from hfmds.wire.types import Assignment, Finished, RetryLater, UnreadableTask
+mpl.use("Agg")
+import matplotlib.pyplot as plt
 
 _SPARE_FILES = 200  # what a process has open besides its connections
-_REFUSED_PAUSE_SECONDS = 1.0
-_NOT_AT_ONCE_SECONDS = 0.1  # as the edge client: "at once" must not make a loop spin
+_START_SECONDS = 10.0  # till all processes have imported what they need
+_TELL_EVERY_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """When devices come, and what they ask."""
+class Result:
+    """What a peak came to."""
 
-    devices: int
-    seconds: float
-    wait_seconds: float
+    peak: Peak
+    found: list[Found]
+    cpu_by_second: list[float]  # of the server
+    before: Usage  # what the server had used before the peak
+    after: Usage
 
-    def arrival(self, share: float) -> float:
-        """When, in seconds from the beginning, this share of the devices has come."""
-        # Arrivals are 1 - cos(2 pi t) per unit of time: the share that came is its integral.
-        low, high = 0.0, 1.0
-        while high - low > 1e-9:
-            middle = (low + high) / 2
-            came = middle - math.sin(2 * math.pi * middle) / (2 * math.pi)
-            low, high = (middle, high) if came < share else (low, middle)
-        return low * self.seconds
+    @property
+    def asked_by_second(self) -> NDArray[np.int64]:
+        """How many check-ins were begun in each second."""
+        asked = np.concatenate([each.asked_at for each in self.found])
+        return np.bincount(asked.astype(int), minlength=int(self.peak.seconds))
 
+    @property
+    def peak_to_mean(self) -> float:
+        """Of check-ins per second once all devices are there: before, nobody can tell them."""
+        settled = self.asked_by_second[int(self.peak.arriving_seconds) : int(self.peak.seconds)]
+        return float(settled.max() / settled.mean())
 
-@dataclass(slots=True)
-class Found:
-    """What one process of clients saw."""
+    @property
+    def told_seconds(self) -> NDArray[np.float64]:
+        return np.concatenate([each.told_seconds for each in self.found])
 
-    latencies: list[float] = field(default_factory=list)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    told_seconds: list[float] = field(default_factory=list)
-    cpu_seconds: float = 0.0
-
-
-async def device(peer: Peer, number: int, peak: Peak, begin: float, found: Found) -> None:
-    """One device, from its arrival to the end of the peak."""
-    end = begin + peak.seconds
-    await asyncio.sleep(begin + peak.arrival((number + 0.5) / peak.devices) - time.monotonic())
-    client = OwnConnection(peer, f"device-{number:05}")
-    try:
-        while (asked := time.monotonic()) < end:
-            outcome, pause = await ask(client, peak.wait_seconds)
-            took = time.monotonic() - asked
-            found.latencies.append(max(0.0, took - peak.wait_seconds))
-            found.outcomes[outcome] += 1
-            if pause is None:
-                pause = _REFUSED_PAUSE_SECONDS * random.random()  # noqa: S311 (no secret)
-            else:
-                found.told_seconds.append(pause)
-            if time.monotonic() + pause >= end:
-                return
-            await asyncio.sleep(max(pause, _NOT_AT_ONCE_SECONDS))
-    finally:
-        await client.close()
-
-
-async def ask(client: OwnConnection, wait_seconds: float) -> tuple[str, float | None]:
-    """One check-in: what came of it, and when to ask again if that was said."""
-    try:
-        match await client.check_in(PROFILE, wait_seconds):
-            case RetryLater(after_seconds):
-                return "told when to ask again", after_seconds
-            case Assignment() | UnreadableTask():
-                return "given work", 0.0
-            case Finished():
-                return "told that there is no more work", math.inf
-    except Unavailable as error:
-        after_seconds = getattr(error, "retry_after_seconds", None)
-        if after_seconds is not None:
-            return "refused, with a time to ask again", after_seconds
-        return "refused without a time", None
-    except HfmdsError as error:
-        return f"failed: {type(error).__name__}", None
+    def rows(self) -> dict[str, str]:
+        """The columns of the table, by name."""
+        latencies = 1e3 * np.concatenate([each.latencies for each in self.found])
+        behind = 1e3 * np.concatenate([each.behind for each in self.found])
+        outcomes = sum((each.outcomes for each in self.found), Counter[str]())
+        cpu = sum(self.cpu_by_second)
+        others = {name: n for name, n in outcomes.items() if name not in _EXPECTED}
+        shares = [each.cpu_seconds / self.peak.seconds for each in self.found]
+        return {
+            "check-ins": f"{len(latencies)}",
+            **{name: f"{outcomes[name]}" for name in _EXPECTED},
+            "anything else": ", ".join(f"{name}: {n}" for name, n in others.items()) or "0",
+            "latency p50 / p99 / most": _three(latencies, (50, 99, 100), "ms"),
+            "told to come back after, p5 / p50 / p95": _three(self.told_seconds, (5, 50, 95), "s"),
+            "check-ins per second, mean / most": f"{len(latencies) / self.peak.seconds:.0f} / "
+            f"{self.asked_by_second.max()}",
+            "most to mean per second, once all are there": f"{self.peak_to_mean:.2f}",
+            "server memory before / after / most": " / ".join(
+                f"{size / MEGABYTE:.0f}"
+                for size in (
+                    self.before.rss_bytes,
+                    self.after.rss_bytes,
+                    self.after.peak_rss_bytes,
+                )
+            )
+            + " MB",
+            "server CPU": f"{cpu:.0f} s, {max(self.cpu_by_second):.2f} in the busiest second, "
+            f"{1e3 * cpu / len(latencies):.1f} ms per check-in",
+            "clients' share of a processor": ", ".join(f"{share:.2f}" for share in shares),
+            "clients asked too late by, p50 / p99 / most": _three(behind, (50, 99, 100), "ms"),
+        }
 
 
-def _serve(line: Connection, peer: Peer, peak: Peak, share: range, begin: float) -> None:
-    async def all_devices() -> Found:
-        found = Found()
-        await asyncio.gather(*(device(peer, number, peak, begin, found) for number in share))
-        return found
-
-    before = usage(os.getpid()).cpu_seconds
-    found = asyncio.run(all_devices())
-    found.cpu_seconds = usage(os.getpid()).cpu_seconds - before
-    line.send(found)
+_EXPECTED = (TOLD, REFUSED_WITH_TIME, REFUSED)
 
 
-def measure(coordinator: Program, peak: Peak, processes: int) -> tuple[list[Found], list[float]]:
-    """Let the peak come; what the clients found, and the server's CPU seconds by second."""
-    context = multiprocessing.get_context("spawn")
-    begin = time.monotonic() + 5.0  # when all processes have imported what they need
-    lines = []
-    for number in range(processes):
-        line, far_end = context.Pipe(duplex=False)
-        share = range(number, peak.devices, processes)
-        arguments = (far_end, coordinator.peer, peak, share, begin)
-        context.Process(target=_serve, args=arguments, daemon=True).start()
-        far_end.close()  # our copy: else a dead child would never be noticed
-        lines.append(line)
-    by_second = []
-    while time.monotonic() < begin:
-        time.sleep(0.05)
-    last = usage(coordinator.pid).cpu_seconds
+def _three(values: NDArray[np.float64], percentiles: tuple[int, ...], unit: str) -> str:
+    if not len(values):
+        return ""
+    return " / ".join(f"{value:.1f}" for value in np.percentile(values, percentiles)) + f" {unit}"
+
+
+def measure(coordinator: Program, peak: Peak, processes: int) -> Result:
+    """Let the peak come."""
+    begin = time.monotonic() + _START_SECONDS
+    lines = start(coordinator.peer, peak, processes, begin)
+    time.sleep(_START_SECONDS)
+    before = last = usage(coordinator.pid)
+    by_second: list[float] = []
     while time.monotonic() < begin + peak.seconds:
         time.sleep(1.0)
-        now = usage(coordinator.pid).cpu_seconds
-        by_second.append(now - last)
+        now = usage(coordinator.pid)
+        by_second.append(now.cpu_seconds - last.cpu_seconds)
         last = now
-        if len(by_second) % 10 == 0:
+        if len(by_second) % _TELL_EVERY_SECONDS == 0:
             tell(f"{len(by_second)} of {peak.seconds:.0f} s, server {by_second[-1]:.2f} CPU")
-    return [line.recv() for line in lines], by_second
+    return Result(peak, [line.recv() for line in lines], by_second, before, last)
 
 
-def print_table(peak: Peak, found: list[Found], by_second: list[float], server: Program) -> None:
-    """The result as Markdown."""
-    latencies = 1e3 * np.concatenate([each.latencies for each in found])
-    told = np.concatenate([each.told_seconds for each in found])
-    outcomes = sum((each.outcomes for each in found), Counter())
-    seen = usage(server.pid)
-    clients = [each.cpu_seconds / peak.seconds for each in found]
-    rows = {
-        "devices": f"{peak.devices}",
-        "peak": f"{peak.seconds:.0f} s, calls wait {peak.wait_seconds:g} s",
-        "check-ins": f"{len(latencies)}, {len(latencies) / peak.seconds:.0f} per second",
-        **{f"of these {name}": f"{count}" for name, count in outcomes.items()},
-        "latency p50 / p99 / most": " / ".join(
-            f"{value:.1f} ms" for value in np.percentile(latencies, (50, 99, 100))
-        ),
-        "told to come back after, p5 / p50 / p95": " / ".join(
-            f"{value:.1f} s" for value in np.percentile(told, (5, 50, 95))
-        )
-        if len(told)
-        else "never",
-        "server memory, now / most": f"{seen.rss_bytes / MEGABYTE:.0f} / "
-        f"{seen.peak_rss_bytes / MEGABYTE:.0f} MB",
-        "server CPU": f"{sum(by_second):.0f} s in all, {max(by_second):.2f} in the busiest second, "
-        f"{1e3 * sum(by_second) / len(latencies):.1f} ms per check-in",
-        "clients' share of a processor": ", ".join(f"{share:.2f}" for share in clients),
-    }
-    show("| | |\n|---|---|")
-    for name, value in rows.items():
-        show(f"| {name} | {value} |")
+def draw(results: dict[str, Result], path: Path) -> None:
+    """The picture: check-ins per second as they came."""
+    figure, axes = plt.subplots(figsize=(8, 3.5))
+    for name, result in results.items():
+        axes.plot(result.asked_by_second, label=name, linewidth=1.0)
+    first = next(iter(results.values())).peak
+    axes.axvline(first.arriving_seconds, color="grey", linestyle=":", linewidth=1.0)
+    axes.set_title(f"{first.devices} devices that find no work; all are there at the dotted line")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("check-ins per second")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def print_table(results: dict[str, Result]) -> None:
+    """The results as Markdown, side by side."""
+    first = next(iter(results.values())).peak
+    show(f"| {first.devices} devices | {' | '.join(results)} |\n|---|{'---|' * len(results)}")
+    columns = [result.rows() for result in results.values()]
+    for name in columns[0]:
+        show(f"| {name} | {' | '.join(column[name] for column in columns)} |")
 
 
 def main() -> None:
-    """Measure, and print the table."""
+    """Measure both ways, draw, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=10_000)
-    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--arriving-seconds", type=float, default=90.0)
+    parser.add_argument("--seconds", type=float, default=240.0, help="in all")
     parser.add_argument("--wait-seconds", type=float, default=0.0)
-    parser.add_argument("--processes", type=int, default=4, help="of clients")
+    parser.add_argument("--processes", type=int, default=2, help="of clients")
+    parser.add_argument("--output", type=Path, default=Path("check-ins.png"))
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
     options = parser.parse_args()
+    settings: dict[str, str] = {}
     if options.quick:
-        options.devices, options.minutes, options.processes = 100, 0.15, 1
+        options.devices, options.processes = 200, 1
+        options.arriving_seconds, options.seconds = 4.0, 20.0
+        settings = {"check_ins_per_second": "25"}
     warn_if_busy()
     allow_open_files(options.devices + _SPARE_FILES)
-    peak = Peak(options.devices, 60 * options.minutes, options.wait_seconds)
+    peak = Peak(options.devices, options.arriving_seconds, options.seconds, options.wait_seconds)
+    results: dict[str, Result] = {}
     with programs() as ours:
-        coordinator = ours.start_coordinator()
-        found, by_second = measure(coordinator, peak, options.processes)
-        print_table(peak, found, by_second, coordinator)
+        coordinator = ours.start_coordinator(**settings)
+        told = results["as they are told"] = measure(coordinator, peak, options.processes)
+    own = replace(peak, own_pause_seconds=float(told.told_seconds.mean()))
+    with programs() as ours:
+        name = f"every {own.own_pause_seconds:.0f} s"
+        coordinator = ours.start_coordinator(**settings)
+        results[name] = measure(coordinator, own, options.processes)
+    draw(results, options.output)
+    print_table(results)
+    show(f"\nPicture: {options.output}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,140 @@
+"""Devices that do nothing but ask for work, thousands in a process, with a connection each.
+
+They arrive through a peak: as many per second as a cosine bump says, few at its edges and twice the
+mean in its middle. There is no work for them. Each asks, and asks again when it is told to (or, to
+compare, after a time of its own that is the same for all), until the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import multiprocessing
+import os
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from no_op_devices import PROFILE, OwnConnection
+from programs import usage
+
+from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.peer import Peer
+from hfmds.wire.types import Assignment, Finished, RetryLater, UnreadableTask
+
+TOLD = "told when to ask again"
+REFUSED_WITH_TIME = "refused, with a time to ask again"
+REFUSED = "refused without a time"
+
+_REFUSED_PAUSE_SECONDS = 1.0
+_NOT_AT_ONCE_SECONDS = 0.1  # as the edge client: "at once" must not make a loop spin
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """When devices come, and what they ask."""
+
+    devices: int
+    arriving_seconds: float
+    seconds: float  # in all, after which they go
+    wait_seconds: float  # how long a call is left open for work
+    own_pause_seconds: float | None = None  # between check-ins; None: as they are told
+
+    def arrival(self, share: float) -> float:
+        """When, in seconds from the beginning, this share of the devices has come."""
+        # Arrivals are 1 - cos(2 pi t) per unit of time: the share that came is its integral.
+        low, high = 0.0, 1.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            came = middle - math.sin(2 * math.pi * middle) / (2 * math.pi)
+            low, high = (middle, high) if came < share else (low, middle)
+        return low * self.arriving_seconds
+
+
+@dataclass(slots=True)
+class Found:
+    """What one process of devices saw."""
+
+    asked_at: list[float] = field(default_factory=list)  # seconds from the beginning
+    latencies: list[float] = field(default_factory=list)  # beyond the time a call was left open
+    behind: list[float] = field(default_factory=list)  # how late this process was to ask
+    told_seconds: list[float] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    cpu_seconds: float = 0.0
+
+
+async def check_in_until_the_end(
+    peer: Peer, number: int, peak: Peak, begin: float, found: Found
+) -> None:
+    """One device, from its arrival to the end of the peak."""
+    due = begin + peak.arrival((number + 0.5) / peak.devices)
+    end = begin + peak.seconds
+    await asyncio.sleep(due - time.monotonic())
+    client = OwnConnection(peer, f"device-{number:05}")
+    try:
+        while due < end:
+            asked = time.monotonic()
+            outcome, told = await _ask(client, peak.wait_seconds)
+            took = time.monotonic() - asked
+            found.asked_at.append(asked - begin)
+            found.behind.append(asked - due)
+            found.latencies.append(max(0.0, took - peak.wait_seconds))
+            found.outcomes[outcome] += 1
+            if told is None:
+                pause = _REFUSED_PAUSE_SECONDS * random.random()  # noqa: S311 (no secret)
+            else:
+                found.told_seconds.append(told)
+                pause = max(told, _NOT_AT_ONCE_SECONDS)
+            if peak.own_pause_seconds is not None:
+                pause = peak.own_pause_seconds
+            due = time.monotonic() + pause
+            await asyncio.sleep(min(due, end) - time.monotonic())
+    finally:
+        await client.close()
+
+
+async def _ask(client: OwnConnection, wait_seconds: float) -> tuple[str, float | None]:
+    """One check-in: what came of it, and when to ask again if that was said."""
+    try:
+        match await client.check_in(PROFILE, wait_seconds):
+            case RetryLater(after_seconds):
+                return TOLD, after_seconds
+            case Assignment() | UnreadableTask():
+                return "given work", 0.0
+            case Finished():
+                return "told that there is no more work", math.inf
+    except Unavailable as error:
+        if error.retry_after_seconds is not None:
+            return REFUSED_WITH_TIME, error.retry_after_seconds
+        return REFUSED, None
+    except HfmdsError as error:
+        return f"failed: {type(error).__name__}", None
+
+
+def start(peer: Peer, peak: Peak, processes: int, begin: float) -> list[Connection]:
+    """Start the devices in so many processes; each sends what it `Found` when the peak is over."""
+    context = multiprocessing.get_context("spawn")
+    lines = []
+    for number in range(processes):
+        line, far_end = context.Pipe(duplex=False)
+        share = range(number, peak.devices, processes)
+        arguments = (far_end, peer, peak, share, begin)
+        context.Process(target=_be, args=arguments, daemon=True).start()
+        far_end.close()  # our copy: else a dead child would never be noticed
+        lines.append(line)
+    return lines
+
+
+def _be(line: Connection, peer: Peer, peak: Peak, share: range, begin: float) -> None:
+    async def all_devices() -> Found:
+        found = Found()
+        ours = (check_in_until_the_end(peer, number, peak, begin, found) for number in share)
+        await asyncio.gather(*ours)
+        return found
+
+    before = usage(os.getpid()).cpu_seconds
+    found = asyncio.run(all_devices())
+    found.cpu_seconds = usage(os.getpid()).cpu_seconds - before
+    line.send(found)
