@@ -5,8 +5,8 @@
 So many devices, each with a connection of its own, arrive through the peak of a day, as
 `checking_in.py` has it. Time is compressed: all come within `--arriving-seconds`, by default a
 minute and a half, where a fleet takes hours. The server is not told so: it sends them away at its
-usual rate, and they keep asking for `--seconds` in all. Then the same again, but they ask again after a time of their own:
-the mean of what they were told before, so that they ask as often.
+usual rate, and they keep asking for `--seconds` in all. Then the same again, but they ask again
+after a time of their own: the mean of what they were told before, so that they ask as often.
 
 They ask without waiting, so that an answer's delay is all the server's; or with `--wait-seconds`
 they leave the call open, as the edge client does, and latency is the delay beyond that.
