@@ -91,7 +91,16 @@ async def _work(settings: EdgeSettings) -> None:
         peers = Peers(coordinator, patience, store, patience_with(settings.store_peer))
         watch = _Watch(memory, stack.enter_context(closing(_status_line(settings))))
         runner = TaskRunner(
-            peers, engine, images, state, cache, metrics, held_out, budget=budget, watch=watch
+            peers,
+            engine,
+            images,
+            state,
+            cache,
+            metrics,
+            held_out,
+            budget=budget,
+            watch=watch,
+            pool_max_bytes=settings.pool_max_bytes,
         )
 
         def profile() -> DeviceProfile:

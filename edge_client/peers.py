@@ -6,6 +6,7 @@ each call is in `protos/hfmds/v1`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from hfmds.wire.types import (
     FailureCause,
     Finished,
     RetryLater,
-    Snapshot,
+    SharedShard,
     SynthesisReport,
     TaskStage,
     UnreadableTask,
@@ -55,9 +56,13 @@ class Coordinator(Protocol):
 class Store(Protocol):
     """The synthesis store, as a device sees it."""
 
-    async def get_snapshot(self, snapshot_id: str) -> Snapshot: ...
+    async def get_share(
+        self, snapshot_id: str, *, max_bytes: int, balanced: bool, seed: int
+    ) -> tuple[SharedShard, ...]: ...
 
-    async def download_shard(self, snapshot_id: str, digest: Digest, content: Content) -> int: ...
+    async def download_shards(
+        self, snapshot_id: str, digests: Sequence[Digest], content: Content
+    ) -> int: ...
 
     async def put_batch(self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs) -> int: ...
 

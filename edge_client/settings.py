@@ -142,6 +142,12 @@ class EdgeSettings(ServiceSettings):
         ge=MIB,
         description="size above which the least recently used content leaves the cache",
     )
+    pool_max_bytes: int = Field(
+        0,
+        ge=0,
+        description="most bytes of synthetic images to fetch and train on; of a larger snapshot "
+        "it gets a share, even over classes; 0: no limit",
+    )
 
     @property
     def own_class_names(self) -> tuple[str, ...]:

@@ -26,16 +26,16 @@ from hfmds.algorithm.compression import pack, split_memory
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
-from hfmds.algorithm.seeds import Phase
+from hfmds.algorithm.seeds import Phase, derive_seed
 from hfmds.algorithm.types import LabelledImages, Traffic
 from hfmds.digest import Digest
-from hfmds.errors import CorruptData, InvalidInput, Unavailable, WrongState
+from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, Unavailable, WrongState
 from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_batch
 from hfmds.wire.types import (
     Assignment,
     EvaluateWork,
     EvaluationReport,
-    Snapshot,
+    SharedShard,
     SynthesiseWork,
     SynthesisReport,
     TaskStage,
@@ -69,11 +69,13 @@ class TaskRunner:
         budget: TrafficBudget | None = None,
         watch: Watch = NOBODY,
         wait_for_room_seconds: float = 1.0,
+        pool_max_bytes: int = 0,
     ) -> None:
         """Models are evaluated on `held_out`, or without on the images it trains on.
 
         `watch` looks on while something is computed. On a full disk a result waits for room, which
-        is looked for every so many seconds.
+        is looked for every so many seconds. Of a snapshot no more than `pool_max_bytes` are used; 0
+        is no limit.
         """
         self._coordinator, self._store = peers.coordinator, peers.store
         self._to_coordinator = peers.coordinator_patience.call
@@ -87,7 +89,8 @@ class TaskRunner:
         self._budget = budget
         self._watch = watch
         self._wait_for_room_seconds = wait_for_room_seconds
-        self._snapshot: Snapshot | None = None  # the last one; snapshots never change
+        self._pool_max_bytes = pool_max_bytes
+        self._share: tuple[str, tuple[Digest, ...]] = "", ()  # the last one; it never changes
 
     async def produce(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
         """Do the work and send its bytes; on return only the report is left to hand in.
@@ -143,7 +146,8 @@ class TaskRunner:
         received = await self._fetch_weights(task)
         shards: tuple[Digest, ...] = ()
         if snapshot_id:
-            shards, shard_bytes = await self._fetch_snapshot(snapshot_id)
+            shards = await self._share_of(task, snapshot_id)
+            shard_bytes = await self._fetch_shards(snapshot_id, shards)
             received += shard_bytes
         await asyncio.to_thread(self._cache.evict, {task.weights, *shards})
 
@@ -289,21 +293,42 @@ class TaskRunner:
             lambda: self._to_coordinator(download, task.task_id, task.weights, content),
         )
 
-    async def _fetch_snapshot(self, snapshot_id: str) -> tuple[tuple[Digest, ...], int]:
-        """Bring a snapshot's shards here; their digests in order, and the bytes received."""
-        if self._snapshot is None or self._snapshot.snapshot_id != snapshot_id:
-            self._snapshot = await self._to_store(self._store.get_snapshot, snapshot_id)
-        shards = tuple(shard.digest for shard in self._snapshot.shards)
-        if not shards:
-            raise InvalidInput(f"snapshot {snapshot_id} has no shards")
-        received = [await self._fetch_shard(snapshot_id, digest) for digest in shards]
-        return shards, sum(received)
+    async def _share_of(self, task: Assignment, snapshot_id: str) -> tuple[Digest, ...]:
+        """The shards to train on, in order: all of the snapshot, or as many as there is room for.
 
-    async def _fetch_shard(self, snapshot_id: str, digest: Digest) -> int:
-        download, content = self._store.download_shard, self._cache.content
-        return await self._fetch(
-            digest, lambda: self._to_store(download, snapshot_id, digest, content)
+        The seed is the device's own and the same in all rounds, so that it fetches them once.
+        """
+        if self._share[0] != snapshot_id:
+            seed = derive_seed(task.recipe.seed, "share", self._state.device_id)
+
+            async def get() -> tuple[SharedShard, ...]:
+                return await self._store.get_share(
+                    snapshot_id, max_bytes=self._pool_max_bytes, balanced=True, seed=seed
+                )
+
+            try:
+                share = await self._to_store(get)
+            except LimitExceeded as error:
+                raise LimitExceeded(f"{error}; raise HFMDS_POOL_MAX_BYTES") from error
+            if not share:
+                raise InvalidInput(f"snapshot {snapshot_id} has no shards")
+            self._share = snapshot_id, tuple(shared.shard.digest for shared in share)
+        return self._share[1]
+
+    async def _fetch_shards(self, snapshot_id: str, shards: Sequence[Digest]) -> int:
+        """Bring those here that are not here; the bytes that crossed the network."""
+        lacking = await asyncio.to_thread(
+            lambda: [digest for digest in shards if not self._cache.claim(digest)]
         )
+        # Not as each attempt counts it: one that broke may have completed some of them.
+        received = sum(digest.size_bytes for digest in lacking)
+        self._require_traffic(received)
+        if lacking:
+            download, content = self._store.download_shards, self._cache.content
+            await _restarting(lambda: self._to_store(download, snapshot_id, lacking, content))
+            self._metrics.received_bytes.inc(received)
+            await self._count(received)
+        return received
 
     async def _fetch(self, digest: Digest, download: Callable[[], Awaitable[int]]) -> int:
         """Bring content here unless it is here; the bytes that crossed the network."""

@@ -65,7 +65,7 @@ async def download_shards(
             Staging(Path(folder, "staging"), largest),
         )
         for shard in shards:
-            await client.download_shard(snapshot.snapshot_id, shard.digest, content)
+            await client.download_shards(snapshot.snapshot_id, [shard.digest], content)
             path = content.blobs.local_path(shard.digest)
             batch = read_batch(path, f"shard {shard.digest}")
             content.blobs.delete(shard.digest)

@@ -12,7 +12,7 @@ from hfmds.service.peer import Peer
 from hfmds.storage.blobs import Blobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.chunks import Content, fetch, send
+from hfmds.wire.chunks import Content, fetch_all, send
 from hfmds.wire.events import event_from
 from hfmds.wire.messages import digest_message
 from hfmds.wire.snapshots import (
@@ -178,18 +178,21 @@ class StoreClient:
                 return tuple(snapshots)
             request.page_token = response.next_page_token
 
-    async def download_shard(self, snapshot_id: str, digest: Digest, content: Content) -> int:
-        """Bring a shard here; returns the bytes that crossed the network."""
+    async def download_shards(
+        self, snapshot_id: str, digests: Sequence[Digest], content: Content
+    ) -> int:
+        """Bring shards here that are not here; returns the bytes that crossed the network."""
 
-        async def chunks(offset: int) -> AsyncGenerator[bytes, None]:
+        async def chunks(lacking: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
+            first, *further = map(digest_message, lacking)
             request = pb.DownloadShardRequest(
-                snapshot_id=snapshot_id, digest=digest_message(digest), offset=offset
+                snapshot_id=snapshot_id, digest=first, offset=offset, further=further
             )
             with translating(self._peer):
                 async for part in self._stub.DownloadShard(request, timeout=_TRANSFER_SECONDS):
                     yield part.data
 
-        return await fetch(content, digest, chunks)
+        return await fetch_all(content, digests, chunks)
 
     # --- keeping and giving up ------------------------------------------------------------------
 

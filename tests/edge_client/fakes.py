@@ -6,9 +6,10 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +37,11 @@ from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.algorithm.types import Evaluation, LabelledImages, LeakageSummary, SyntheticBatch
 from hfmds.data.named_images import NamedImages
 from hfmds.digest import Digest, digest_of
-from hfmds.errors import NotFound, Unavailable
+from hfmds.errors import LimitExceeded, NotFound, Unavailable
 from hfmds.service.channel import Backoff
 from hfmds.service.peer import Peer
 from hfmds.storage.blobs import Blobs
-from hfmds.wire.chunks import Content, fetch, send
+from hfmds.wire.chunks import Content, fetch_all, send
 from hfmds.wire.tensors import encode_batch, encode_weights
 from hfmds.wire.types import (
     Assignment,
@@ -52,6 +53,7 @@ from hfmds.wire.types import (
     PoolSpec,
     RetryLater,
     Shard,
+    SharedShard,
     Snapshot,
     SynthesiseWork,
     SynthesisReport,
@@ -114,9 +116,9 @@ class Shelf:
         self.contents[digest_of(data)] = data
         return digest_of(data)
 
-    async def download(self, digest: Digest, content: Content) -> int:
-        async def chunks(offset: int) -> AsyncGenerator[bytes, None]:
-            data = self.contents[digest]
+    async def download(self, content: Content, *digests: Digest) -> int:
+        async def chunks(lacking: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
+            data = b"".join(self.contents[digest] for digest in lacking)
             if self.garbled:
                 self.garbled -= 1
                 data = data[:-1] + bytes([data[-1] ^ 1])
@@ -126,7 +128,7 @@ class Shelf:
                     raise unavailable(COORDINATOR)
                 yield data[start : start + CHUNK]
 
-        return await fetch(content, digest, chunks)
+        return await fetch_all(content, digests, chunks)
 
     async def upload(self, digest: Digest, blobs: Blobs) -> int:
         async def query() -> UploadState:
@@ -172,7 +174,7 @@ class FakeCoordinator(Faults):
 
     async def download(self, task_id: str, digest: Digest, content: Content) -> int:
         self.meet("download")
-        return await self.shelf.download(digest, content)
+        return await self.shelf.download(content, digest)
 
     async def upload_update(self, task_id: str, update: Digest, blobs: Blobs) -> int:
         self.meet("upload_update")
@@ -214,6 +216,7 @@ class FakeStore(Faults):
         self.shelf = Shelf()
         self.snapshots: dict[str, Snapshot] = {}
         self.pools: dict[tuple[str, str], Digest] = {}
+        self.seeds: list[int] = []  # by which shares were chosen
 
     def seal(self, snapshot_id: str, *batches: SyntheticBatch) -> None:
         self.seal_shards(snapshot_id, *(self.shelf.put(encode_batch(b)) for b in batches))
@@ -233,15 +236,26 @@ class FakeStore(Faults):
             shards=shards,
         )
 
-    async def get_snapshot(self, snapshot_id: str) -> Snapshot:
-        self.meet("get_snapshot")
+    async def get_share(
+        self, snapshot_id: str, *, max_bytes: int, balanced: bool, seed: int
+    ) -> tuple[SharedShard, ...]:
+        self.meet("get_share")
+        assert balanced
+        self.seeds.append(seed)
         if snapshot_id not in self.snapshots:
             raise NotFound(f"there is no snapshot {snapshot_id!r}")
-        return self.snapshots[snapshot_id]
+        shards = self.snapshots[snapshot_id].shards
+        sizes = accumulate(shard.digest.size_bytes for shard in shards)
+        fitting = sum(not max_bytes or size <= max_bytes for size in sizes)
+        if not fitting:
+            raise LimitExceeded("not even one shard fits")
+        return tuple(SharedShard(shard, missing=True) for shard in shards[:fitting])
 
-    async def download_shard(self, snapshot_id: str, digest: Digest, content: Content) -> int:
-        self.meet("download_shard")
-        return await self.shelf.download(digest, content)
+    async def download_shards(
+        self, snapshot_id: str, digests: Sequence[Digest], content: Content
+    ) -> int:
+        self.meet("download_shards")
+        return await self.shelf.download(content, *digests)
 
     async def put_batch(self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs) -> int:
         self.meet("put_batch")
@@ -258,6 +272,7 @@ class FakeEngine:
     """
 
     name = "fake-cpu"
+    needs_plan = False
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -321,6 +336,7 @@ class Device:
     local: NamedImages = field(default_factory=lambda: NamedImages("test data", images(0, 1, 2)))
     held_out: NamedImages | None = None
     cache_max_bytes: int = 10_000_000
+    pool_max_bytes: int = 0
     run_id: str = ""
     free_memory_bytes: Callable[[], int] = lambda: 0
     once: bool = False
@@ -370,6 +386,7 @@ class Device:
             budget=self.budget,
             watch=self.watch,
             wait_for_room_seconds=0.001,
+            pool_max_bytes=self.pool_max_bytes,
         )
         return Agent(
             self._profile,

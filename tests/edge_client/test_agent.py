@@ -30,6 +30,7 @@ from hfmds.wire.assignments import outcome_from, outcome_message
 from hfmds.wire.tensors import encode_batch, encode_weights
 from hfmds.wire.types import Finished, RetryLater
 from tests.edge_client.fakes import (
+    CHUNK,
     COORDINATOR,
     RECIPE,
     STORE,
@@ -181,15 +182,55 @@ def test_cached_content_is_not_fetched_again(device: Device) -> None:
     device.store.seal("snap", batch(2, 1))
     device.work(*(device.train_task(f"t{i}", i, "snap") for i in (1, 2, 3)))
     assert device.coordinator.calls.count("download") == 1
-    assert device.store.calls == ["get_snapshot", "download_shard"]
+    assert device.store.calls == ["get_share", "download_shards"]
 
 
 def test_own_batch_is_not_fetched_back(device: Device) -> None:
     device.work(device.synthesise_task())
     device.store.seal_shards("snap", device.coordinator.syntheses["s1"].batch)
     device.work(device.train_task(snapshot_id="snap"))
-    assert "download_shard" not in device.store.calls
+    assert "download_shards" not in device.store.calls
     assert device.coordinator.updates["t1"].traffic.received_bytes == 0
+
+
+def test_a_device_with_little_room_trains_on_a_share_of_the_snapshot(device: Device) -> None:
+    device.store.seal("snap", batch(2, 1), batch(0), batch(1, 1))
+    first, second, _ = (shard.digest for shard in device.store.snapshots["snap"].shards)
+    device.pool_max_bytes = first.size_bytes + second.size_bytes
+    device.work(*(device.train_task(f"t{i}", i, "snap") for i in (1, 2)))
+    for work in device.engine.works:
+        assert work.pool is not None
+        assert work.pool.labels.tolist() == [2, 1, 0]
+    received = device.coordinator.updates["t1"].traffic.received_bytes
+    assert received == device.coordinator.weights.size_bytes + device.pool_max_bytes
+
+
+def test_a_device_has_the_same_share_in_all_rounds(device: Device) -> None:
+    for name in ("one", "two"):
+        device.store.seal(name, batch(2, 1))
+    device.work(*(device.train_task(f"t{i}", i, name) for i, name in enumerate(("one", "two"))))
+    assert len(device.store.seeds) == 2
+    assert len(set(device.store.seeds)) == 1
+
+
+def test_a_device_with_no_room_for_one_shard_says_what_to_do(device: Device) -> None:
+    device.store.seal("snap", batch(2, 1))
+    device.pool_max_bytes = 10
+    device.work(device.train_task(snapshot_id="snap"))
+    assert "raise HFMDS_POOL_MAX_BYTES" in device.coordinator.failures["t1"]
+
+
+def test_a_transfer_of_shards_that_breaks_goes_on_where_it_broke(device: Device) -> None:
+    device.store.seal("snap", batch(2, 1), batch(0), batch(1, 1))
+    sizes = [shard.digest.size_bytes for shard in device.store.snapshots["snap"].shards]
+    device.store.shelf.broken_after = sizes[0] + 2 * CHUNK
+    device.work(device.train_task(snapshot_id="snap"))
+    assert device.store.calls == ["get_share", "download_shards", "download_shards"]
+    received = device.coordinator.updates["t1"].traffic.received_bytes
+    assert received == device.coordinator.weights.size_bytes + sum(sizes)
+    pool = device.engine.works[0].pool
+    assert pool is not None
+    assert pool.labels.tolist() == [2, 1, 0, 1, 1]
 
 
 def test_altered_cached_content_is_fetched_again(device: Device) -> None:
@@ -259,7 +300,7 @@ def test_finished_work_is_held_until_the_coordinator_is_back(device: Device, met
     assert len(device.engine.works) == 1  # computed once
 
 
-@pytest.mark.parametrize("method", ["get_snapshot", "download_shard"])
+@pytest.mark.parametrize("method", ["get_share", "download_shards"])
 def test_training_waits_for_the_store(device: Device, method: str) -> None:
     device.store.seal("snap", batch(2, 1))
     device.store.errors[method] = [unavailable(STORE) for _ in range(5)]

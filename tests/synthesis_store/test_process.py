@@ -130,7 +130,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
         async def fetch(client: StoreClient) -> None:
             for shard in snapshot.shards:
-                await client.download_shard(snapshot.snapshot_id, shard.digest, device)
+                await client.download_shards(snapshot.snapshot_id, [shard.digest], device)
 
         store.call(fetch)
         device.blobs.verify(batch)

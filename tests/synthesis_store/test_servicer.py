@@ -34,7 +34,7 @@ from hfmds.wire.messages import digest_message
 from hfmds.wire.snapshots import pool_spec_message
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.ledger import BatchKey
+from synthesis_store.pool_records import BatchKey
 from synthesis_store.servicer import StoreServicer
 from tests.synthesis_store.examples import SPEC, Store, make_batch, named
 
@@ -123,9 +123,9 @@ def test_round_trip(store: Store, tmp_path: Path) -> None:
         assert (listed.snapshot_id, listed.shards) == (sealed.snapshot_id, ())
         (shard,) = sealed.shards
         device.content.blobs.delete(shard.digest)
-        fetch = device.client.download_shard
-        assert await fetch(sealed.snapshot_id, shard.digest, device.content) == len(data)
-        assert await fetch(sealed.snapshot_id, shard.digest, device.content) == 0
+        fetch = device.client.download_shards
+        assert await fetch(sealed.snapshot_id, [shard.digest], device.content) == len(data)
+        assert await fetch(sealed.snapshot_id, [shard.digest], device.content) == 0
         device.content.blobs.verify(shard.digest)
 
     over_grpc(store, tmp_path, test)
@@ -175,7 +175,7 @@ def test_a_truncated_download_is_resumed(store: Store, tmp_path: Path) -> None:
         device.content.blobs.delete(shard)
         device.content.staging.append("fetch", shard, 0, data[:100])
         # Asked from 0 again, the bytes would not fit behind the 100 that are here.
-        await device.client.download_shard(snapshot.snapshot_id, shard, device.content)
+        await device.client.download_shards(snapshot.snapshot_id, [shard], device.content)
         device.content.blobs.verify(shard)
 
     over_grpc(store, tmp_path, test)
@@ -204,8 +204,8 @@ def test_each_refusal_has_its_status(store: Store, tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await device.client.get_snapshot("unknown")
         with pytest.raises(NotFound):
-            await device.client.download_shard(
-                snapshot.snapshot_id, digest_of(b"unknown"), device.content
+            await device.client.download_shards(
+                snapshot.snapshot_id, [digest_of(b"unknown")], device.content
             )
 
     over_grpc(store, tmp_path, test)
