@@ -18,6 +18,9 @@ from hfmds.storage.database import reading
 from hfmds.storage.event_log import next_event, read_events
 from synthesis_store.tables import StoreEventRow
 
+STORE = "store"
+"""Who asked, when nobody did: the store acted by itself."""
+
 
 class StoreEventKind(enum.StrEnum):
     """What an event tells of. A log may have kinds of a later version, too."""

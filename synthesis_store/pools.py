@@ -40,7 +40,7 @@ from hfmds.wire.types import (
 )
 from synthesis_store.admission import most_batch_bytes, require_fit, require_weights
 from synthesis_store.contents import Contents
-from synthesis_store.events import StoreEvents
+from synthesis_store.events import STORE, StoreEvents
 from synthesis_store.identity import Identity
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pool_records import BatchKey, PoolRecords
@@ -277,15 +277,15 @@ class Pools:
 
     # --- what nobody needs any more -------------------------------------------------------------
 
-    def release(self, run_id: str) -> int:
+    def release(self, run_id: str, by: str = STORE) -> int:
         """Give up all that a run has by now; the number of its snapshots."""
-        given_up = self.retention.release(run_id)
+        given_up = self.retention.release(run_id, by)
         log.info("run released", extra={"run": run_id, "snapshots": given_up})
         return given_up
 
-    def collect(self, *, dry_run: bool = False) -> Collected:
+    def collect(self, by: str = STORE, *, dry_run: bool = False) -> Collected:
         """Remove the snapshots that nobody needs, or say which ones they are."""
-        collected = self.retention.collect(dry_run=dry_run)
+        collected = self.retention.collect(by, dry_run=dry_run)
         if collected.snapshot_ids and not dry_run:
             self.show_inventory()
             log.info(
@@ -298,9 +298,9 @@ class Pools:
             )
         return collected
 
-    def withdraw(self, device_id: str, run_id: str = "") -> Withdrawal:
+    def withdraw(self, device_id: str, run_id: str = "", by: str = STORE) -> Withdrawal:
         """Take a device out of one run, or of all."""
-        withdrawal = self.withdrawals.withdraw(device_id, run_id)
+        withdrawal = self.withdrawals.withdraw(device_id, run_id, by)
         log.info("device withdrawn", extra={"batches": withdrawal.removed_batches})
         return withdrawal
 

@@ -53,7 +53,7 @@ class Retention:
         self._withdrawals = withdrawals
         self._keep_snapshots = keep_snapshots
 
-    def release(self, run_id: str) -> int:
+    def release(self, run_id: str, by: str) -> int:
         """Give up all that a run has by now; the number of its snapshots that were needed till now.
 
         Its open pools are abandoned: nobody will seal them.
@@ -75,25 +75,25 @@ class Retention:
             count = select(func.count()).select_from(SnapshotRow).join(PoolRow)
             snapshots = session.scalar(count.where(PoolRow.run_number == run.number)) or 0
             self._events.append(
-                session, StoreEventKind.RUN_RELEASED, run=run_id, snapshots=snapshots
+                session, StoreEventKind.RUN_RELEASED, run=run_id, snapshots=snapshots, by=by
             )
         self._contents.sweep(given_up)
         return snapshots
 
-    def collect(self, *, dry_run: bool = False) -> Collected:
+    def collect(self, by: str, *, dry_run: bool = False) -> Collected:
         """Remove the snapshots that nobody needs, oldest first, and content that is in no other."""
         with reading(self._engine) as session:
             doomed = self._unneeded(session)[:MOST_AT_ONCE]
             if dry_run:
                 erased = _only_in(session, doomed)
                 return Collected(tuple(doomed), erased.blobs, erased.size_bytes)
-        collected = tuple(one for one in doomed if self.collect_snapshot(one))
+        collected = tuple(one for one in doomed if self.collect_snapshot(one, by))
         self.forget_released()
         erased = self._contents.sweep(self._contents.given_up())
         self._withdrawals.settle()
         return Collected(collected, erased.blobs, erased.size_bytes)
 
-    def collect_snapshot(self, snapshot_id: str) -> bool:
+    def collect_snapshot(self, snapshot_id: str, by: str) -> bool:
         """Remove a snapshot, if nobody needs it; its content is loose then."""
         with transaction(self._engine) as session:
             row = session.scalar(select(SnapshotRow).filter_by(snapshot_id=snapshot_id))
@@ -112,6 +112,7 @@ class Retention:
                 pool=row.pool_id,
                 run=snapshot.spec.run_id,
                 samples=snapshot.samples,
+                by=by,
             )
             return True
 

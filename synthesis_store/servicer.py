@@ -8,16 +8,19 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 
 from hfmds.errors import InvalidInput
+from hfmds.service.caller import caller
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
 from hfmds.wire.chunks import split_upload
+from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_count, require_part
-from hfmds.wire.pages import page
+from hfmds.wire.pages import first_page, page
 from hfmds.wire.snapshots import (
     contribution_from,
     contribution_message,
+    pool_message,
     pool_spec_from,
     shared_shard_message,
     snapshot_message,
@@ -30,6 +33,7 @@ from synthesis_store.shares import Limits, share_of
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
 
 _MAX_DIGESTS = 20_000  # in one request
+_MAX_EVENTS = 1000  # in one answer
 
 
 class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
@@ -47,8 +51,19 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.OpenPoolResponse:
         require_part(request, "spec")
         pool_id = require_id(request.pool_id, "pool_id")
-        await asyncio.to_thread(self._pools.open, pool_id, pool_spec_from(request.spec))
+        referenced = [
+            require_id(one, "referenced_snapshots") for one in request.referenced_snapshots
+        ]
+        await asyncio.to_thread(self._pools.open, pool_id, pool_spec_from(request.spec), referenced)
         return pb.OpenPoolResponse()
+
+    async def GetPool(
+        self, request: pb.GetPoolRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetPoolResponse:
+        pool_id = require_id(request.pool_id, "pool_id")
+        return pb.GetPoolResponse(
+            pool=pool_message(await asyncio.to_thread(self._pools.status, pool_id))
+        )
 
     async def QueryBatch(
         self, request: pb.QueryBatchRequest, context: grpc.aio.ServicerContext
@@ -62,7 +77,8 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> pb.PutBatchResponse:
         header, chunks = await split_upload(request_iterator)
-        present = await self._pools.put(_key_from(header), header.offset, chunks)
+        weights = digest_from(header.weights) if header.HasField("weights") else None
+        present = await self._pools.put(_key_from(header), header.offset, chunks, weights)
         return pb.PutBatchResponse(already_present=present)
 
     async def SealPool(
@@ -127,6 +143,47 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         for digest in map(digest_from, _bounded(request.further, "further")):
             async for chunk in self._pools.shard(snapshot_id, digest, 0):
                 yield pb.DownloadShardResponse(data=chunk)
+
+    async def ReleaseRun(
+        self, request: pb.ReleaseRunRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ReleaseRunResponse:
+        run_id = require_id(request.run_id, "run_id")
+        return pb.ReleaseRunResponse(
+            snapshots=await asyncio.to_thread(self._pools.release, run_id, caller(context))
+        )
+
+    async def CollectSnapshots(
+        self, request: pb.CollectSnapshotsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.CollectSnapshotsResponse:
+        collected = await asyncio.to_thread(
+            self._pools.collect, caller(context), dry_run=request.dry_run
+        )
+        return pb.CollectSnapshotsResponse(
+            snapshot_ids=collected.snapshot_ids,
+            erased_blobs=collected.erased_blobs,
+            erased_bytes=collected.erased_bytes,
+        )
+
+    async def WithdrawDevice(
+        self, request: pb.WithdrawDeviceRequest, context: grpc.aio.ServicerContext
+    ) -> pb.WithdrawDeviceResponse:
+        device_id = require_id(request.device_id, "device_id")
+        run_id = require_id(request.run_id, "run_id") if request.run_id else ""
+        withdrawal = await asyncio.to_thread(
+            self._pools.withdraw, device_id, run_id, caller(context)
+        )
+        return pb.WithdrawDeviceResponse(
+            removed_batches=withdrawal.removed_batches,
+            remaining_snapshots=withdrawal.remaining_snapshots,
+        )
+
+    async def ListStoreEvents(
+        self, request: pb.ListStoreEventsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListStoreEventsResponse:
+        events = self._pools.events
+        found = await asyncio.to_thread(events.list, request.after_sequence, _MAX_EVENTS)
+        entries = first_page([*map(event_message, found)], request.page_size)
+        return pb.ListStoreEventsResponse(log_id=events.log_id, events=entries)
 
 
 def _bounded(digests: Sequence[common_pb2.Digest], name: str) -> Sequence[common_pb2.Digest]:

@@ -51,8 +51,8 @@ class Withdrawals:
         self._identity = identity
         self._now = now
 
-    def withdraw(self, device_id: str, run_id: str = "") -> Withdrawal:
-        """Take a device out of one run, or of all; repeating it changes nothing."""
+    def withdraw(self, device_id: str, run_id: str, by: str) -> Withdrawal:
+        """Take a device out of one run, or of all if it is empty; repeating it changes nothing."""
         removed: list[Digest] = []
         with transaction(self._engine) as session:
             row = session.get(WithdrawalRow, (device_id, run_id))
@@ -75,6 +75,7 @@ class Withdrawals:
                     contributor=row.contributor,
                     run=run_id,
                     batches=len(removed),
+                    by=by,
                 )
             remaining = _remaining_snapshots(session, row)
         self._contents.sweep(removed)
