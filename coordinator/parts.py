@@ -36,6 +36,9 @@ class PoolStore(Protocol):
     ) -> tuple[Snapshot, tuple[Contribution, ...]]:
         """Seal the named batches; the snapshot, and those that are not in the pool."""
 
+    async def release_run(self, run_id: str) -> int:
+        """Give up what a run has; returns how many snapshots that are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:

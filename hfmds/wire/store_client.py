@@ -202,7 +202,7 @@ class StoreClient:
         response = await call(
             self._peer, self._stub.ReleaseRun, request, timeout_seconds=_CALL_SECONDS
         )
-        return response.snapshots
+        return int(response.snapshots)
 
     async def collect_snapshots(self, *, dry_run: bool = False) -> Collected:
         """Remove what nobody needs, or only say what that is."""

@@ -139,3 +139,24 @@ def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
             assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
 
     asyncio.run(scenario())
+
+
+def test_a_run_is_deleted_when_the_store_has_given_up_its_snapshots(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(refresh_every=1))
+            await bench.play("a", 2, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            await complete(bench, "no-pool")
+            bench.store.away = True
+            await asyncio.to_thread(bench.runs.delete, "no-pool")  # needs no store
+            calls = bench.store.calls
+            deleting = asyncio.create_task(asyncio.to_thread(bench.runs.delete, "run"))
+            while bench.store.calls == calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert bench.runs.get("run").state is RunState.DELETING
+            bench.store.away = False
+            await deleting
+            assert bench.store.released == ["run"]
+
+    asyncio.run(scenario())

@@ -110,6 +110,7 @@ class PoolStoreInMemory:
         self.lost: set[str] = set()  # devices whose batches are not in the pool
         self.opened: dict[str, PoolSpec] = {}
         self.sealed: dict[str, tuple[Contribution, ...]] = {}
+        self.released: list[str] = []
 
     async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
         await self._answer()
@@ -135,6 +136,11 @@ class PoolStoreInMemory:
             size_bytes=1,
         )
         return snapshot, missing
+
+    async def release_run(self, run_id: str) -> int:
+        await self._answer()
+        self.released.append(run_id)
+        return len(self.sealed)
 
     async def _answer(self) -> None:
         self.calls += 1
