@@ -74,7 +74,7 @@ async def _work(settings: EdgeSettings) -> None:
                 "the device's held-out set (HFMDS_HELD_OUT)",
                 settings.own_class_names,
             )
-        engine = await asyncio.to_thread(open_engine, settings)
+        engine = await asyncio.to_thread(open_engine, settings, memory.left_bytes)
 
         backoff = Backoff(max_seconds=settings.retry_max_seconds)
 

@@ -7,6 +7,7 @@ every step, and lets whatever that raises pass: so a device drops work that is n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from edge_client.settings import EdgeSettings
@@ -22,6 +23,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """What the device tells the coordinator it computes with, e.g. "torch-cpu"."""
 
+    @property
+    def needs_plan(self) -> bool:
+        """Whether it computes by the run's plan, and each work must have one."""
+
     def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
         """ClientUpdate of Algorithm 1, by the recipe's method."""
 
@@ -32,14 +37,23 @@ class Engine(Protocol):
         """How the task's model does on the device's own data."""
 
 
-def open_engine(settings: EdgeSettings) -> Engine:
-    """The engine the settings name; ConfigurationError if this machine cannot run it."""
-    # Imported here: a device with another engine has no torch.
+def open_engine(settings: EdgeSettings, left_bytes: Callable[[], int] = lambda: 0) -> Engine:
+    """The engine the settings name; ConfigurationError if this machine cannot run it.
+
+    `left_bytes` says how much memory a task may use; 0: that is not known.
+    """
+    # Imported here: a device has one of them, and a device with onnxruntime has no torch.
     try:
+        if settings.engine == "onnx":
+            from edge_client.onnx_engine import OnnxEngine
+
+            return OnnxEngine(settings.compute_device, settings.threads, left_bytes)
         from edge_client.torch_engine import TorchEngine
+
+        return TorchEngine(settings.compute_device, settings.threads)
     except ImportError as error:
+        extra = "edge" if settings.engine == "onnx" else "torch"
         raise ConfigurationError(
             f"HFMDS_ENGINE is {settings.engine}, but {error.name} is not installed; "
-            "install hfmds-fl[torch]"
+            f"install hfmds-fl[{extra}]"
         ) from error
-    return TorchEngine(settings.compute_device, settings.threads)

@@ -100,7 +100,10 @@ class EdgeSettings(ServiceSettings):
         None,
         description="whether its network is not paid for by the byte; unset: it does not tell",
     )
-    engine: Literal["torch"] = Field("torch", description="what computes")
+    engine: Literal["onnx", "torch"] = Field(
+        "torch",
+        description="what computes; onnx needs no torch, and knows fedavg, fedprox and hfmds",
+    )
     compute_device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="where the engine computes; auto: on a GPU if there is one"
     )

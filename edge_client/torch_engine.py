@@ -14,6 +14,8 @@ from hfmds.errors import ConfigurationError
 class TorchEngine:
     """Torch on the processor or on a CUDA GPU."""
 
+    needs_plan = False
+
     def __init__(self, compute_device: str = "cpu", threads: int = 1) -> None:
         has_gpu = torch.cuda.is_available()
         if compute_device == "cuda" and not has_gpu:

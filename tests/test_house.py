@@ -123,7 +123,15 @@ ROOMS: dict[str, set[str]] = {
         "sqlalchemy",
         "torch",
     },
-    "edge_client": {"hfmds", "grpc", "numpy", "prometheus_client", "pydantic", "torch"},
+    "edge_client": {
+        "hfmds",
+        "grpc",
+        "numpy",
+        "onnxruntime",
+        "prometheus_client",
+        "pydantic",
+        "torch",
+    },
     "synthesis_store": {
         "hfmds",
         "alembic",

@@ -67,6 +67,7 @@ class ScriptedEngine:
     """Draws what a device would learn."""
 
     name = "scripted"
+    needs_plan = False
 
     def __init__(self, script: Script = do_nothing) -> None:
         self._script = script

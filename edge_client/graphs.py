@@ -1,0 +1,156 @@
+"""Runs a plan's graphs in onnxruntime. The only edge module with onnxruntime.
+
+Tensors go in and come out by name. What a step gives for the next one stays onnxruntime's, so that
+weights are not copied at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.types import Weights
+from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
+from hfmds.plans.format import BUFFER, PARAMETER, Graph, Plan, TensorSpec, read_plan
+
+Tensors: TypeAlias = Mapping[str, Any]
+"""onnxruntime's own tensors, by name."""
+
+_ON_A_CPU = "CPUExecutionProvider"
+_ON_CUDA = "CUDAExecutionProvider"
+
+
+def providers_for(compute_device: str, available: Sequence[str]) -> list[str]:
+    """What onnxruntime computes with, the best first; ConfigurationError if that is not here."""
+    if compute_device == "cpu":
+        return [_ON_A_CPU]
+    if compute_device == "auto":  # in onnxruntime's own order, with the processor as the last
+        return [one for one in available if one != "AzureExecutionProvider"]
+    if _ON_CUDA not in available:
+        raise ConfigurationError(
+            "HFMDS_COMPUTE_DEVICE is cuda, but onnxruntime here has no CUDA (it has "
+            f"{', '.join(available)}); install onnxruntime-gpu, or set it to cpu or auto"
+        )
+    return [_ON_CUDA, _ON_A_CPU]
+
+
+class Graphs:
+    """The graphs of one plan, each opened when it is first needed."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        providers: Sequence[str],
+        threads: int,
+        left_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`left_bytes` says how much memory there is for a call; 0: that is not known."""
+        self._plan = plan
+        self._providers = list(providers)
+        self._threads = threads
+        self._left_bytes = left_bytes
+        self._sessions: dict[str, Any] = {}
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model that they are made for."""
+        return self._plan.model
+
+    def require_memory(self, name: str, batch: int) -> None:
+        """Refuse a call with so many images for which there is not enough memory."""
+        needed, left = self._plan.graph(name).memory_bytes(batch), self._left_bytes()
+        if left and needed > left:
+            raise LimitExceeded(
+                f"{name} with {batch} images needs about {needed / 1e6:.0f} MB of memory, and "
+                f"{left / 1e6:.0f} MB are left here; free some or raise HFMDS_MAX_MEMORY_BYTES, "
+                "or let the run ask for devices with more memory"
+            )
+
+    def call(self, name: str, *given: Tensors) -> dict[str, Any]:
+        """What the graph makes of these tensors; more may be given than it takes."""
+        graph = self._plan.graph(name)
+        feeds = {spec.name: _found(name, spec, given) for spec in graph.inputs}
+        wanted = [spec.name for spec in graph.outputs]
+        session = self._sessions.get(name) or self._open(name, graph)
+        return dict(zip(wanted, session.run_with_ort_values(wanted, feeds), strict=True))
+
+    def weights(self, name: str, weights: Weights) -> dict[str, Any]:
+        """The weights as the graph takes them; InvalidInput if they are of another model."""
+        taken: dict[str, Any] = {}
+        for spec in self._plan.graph(name).inputs:
+            kind, _, own_name = spec.name.partition(":")
+            if f"{kind}:" not in (PARAMETER, BUFFER):
+                continue
+            if own_name not in weights:
+                raise InvalidInput(
+                    f"these weights are of another model than the plan: {own_name!r} is missing; "
+                    "check the recipe's model against where the weights come from"
+                )
+            values = weights[own_name]
+            if values.shape != spec.shape:
+                raise InvalidInput(
+                    f"weight {own_name!r} has shape {list(values.shape)}, in the plan "
+                    f"{list(spec.shape)}; check the recipe's channels, image size and classes"
+                )
+            taken[spec.name] = tensor(values.astype(spec.numpy_dtype))
+        return taken
+
+    def names(self, name: str, prefix: str) -> Iterator[str]:
+        """The inputs of a graph whose names begin so, without that."""
+        for spec in self._plan.graph(name).inputs:
+            if spec.name.startswith(prefix):
+                yield spec.name.removeprefix(prefix)
+
+    def _open(self, name: str, graph: Graph) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            session = onnxruntime.InferenceSession(graph.onnx, options, providers=self._providers)
+        except Exception as error:
+            raise InvalidInput(
+                f"onnxruntime {onnxruntime.__version__} cannot load graph {name!r} of the plan "
+                f"({type(error).__name__}); update onnxruntime here, or use the torch engine"
+            ) from error
+        self._sessions[name] = session
+        return session
+
+
+def open_graphs(
+    path: Path, providers: Sequence[str], threads: int, left_bytes: Callable[[], int]
+) -> Graphs:
+    """The graphs of the plan in a file; InvalidInput if this version cannot take it."""
+    return Graphs(read_plan(path, "the plan"), providers, threads, left_bytes)
+
+
+def tensor(values: NDArray[Any]) -> Any:
+    """An array for onnxruntime; it must not be changed afterwards."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values))
+
+
+def scalar(value: float) -> Any:
+    """A number for onnxruntime."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.array(value, np.float32))
+
+
+def array_of(value: Any) -> NDArray[Any]:
+    """A tensor's values."""
+    values: NDArray[Any] = value.numpy()
+    return values
+
+
+def _found(graph: str, spec: TensorSpec, given: Sequence[Tensors]) -> Any:
+    for tensors in given:
+        if spec.name in tensors:
+            return tensors[spec.name]
+    raise InvalidInput(
+        f"graph {graph!r} of the plan takes {spec.name!r}, which this version does not know; "
+        "update the device"
+    )

@@ -1,0 +1,142 @@
+"""The engine without torch: what it refuses, and that it needs no torch.
+
+That it computes what the torch engine does is in tests/integration/test_engines.py, with plans.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.graphs import Graphs, providers_for
+from edge_client.onnx_engine import OnnxEngine
+from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.methods.settings import FedAvg, FedMix, Moon
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
+from hfmds.algorithm.types import LabelledImages
+from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
+from hfmds.plans.format import BATCH, Graph, Plan, TensorSpec, encode_plan
+
+MODEL = ModelSpec("tiny", 1, 2, 2, 3)
+RECIPE = Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=3)
+IMAGES = TensorSpec("images", "float32", (BATCH, 1, 2, 2))
+WEIGHT = TensorSpec("parameter:w", "float32", (3, 4))
+
+
+def plan(model: ModelSpec = MODEL) -> Plan:
+    """A plan whose graphs nobody can run."""
+    graph = Graph(b"no graph", (WEIGHT, IMAGES), (), fixed_bytes=1000, bytes_per_image=100)
+    return Plan(model, 4, dict.fromkeys(("train", "evaluate", "features"), graph))
+
+
+def work(folder: Path, plan: Plan | None = None, **changes: object) -> LocalWork:
+    shard = LabelledImages(np.zeros((20, 1, 2, 2), np.uint8), np.zeros(20, np.int64))
+    task = LocalWork(RECIPE, 1, {"w": np.zeros((3, 4), np.float32)}, shard, seed=1)
+    if plan:
+        (folder / "plan").write_bytes(encode_plan(plan))
+        task = replace(task, plan=folder / "plan")
+    return replace(task, **changes)  # type: ignore[arg-type]
+
+
+def ignore(done: int, steps: int) -> None:
+    pass
+
+
+def test_a_task_without_a_plan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"no plan.*HFMDS_ENGINE to torch"):
+        OnnxEngine().train(work(tmp_path), ignore)
+
+
+def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
+    other = plan(replace(MODEL, classes=7))
+    with pytest.raises(InvalidInput, match=r"the plan is for .*classes=7.*classes=3"):
+        OnnxEngine().evaluate(work(tmp_path, other), ignore)
+
+
+@pytest.mark.parametrize("method", [Moon(), FedMix()])
+def test_methods_that_need_torch_say_so(tmp_path: Path, method: Moon | FedMix) -> None:
+    task = work(tmp_path, plan(), recipe=replace(RECIPE, method=method))
+    message = rf"method {method.name} needs torch.*hfmds-fl\[torch\].*fedavg, fedprox"
+    for refuse in (OnnxEngine().train, OnnxEngine().synthesise):
+        with pytest.raises(InvalidInput, match=message):
+            refuse(task, ignore)
+
+
+def test_a_method_without_a_pool_has_nothing_to_synthesise(tmp_path: Path) -> None:
+    task = work(tmp_path, plan(), recipe=replace(RECIPE, method=FedAvg()))
+    with pytest.raises(InvalidInput, match="fedavg shares no images"):
+        OnnxEngine().synthesise(task, ignore)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    engine, task = OnnxEngine(), work(tmp_path, plan())
+    with pytest.raises(InvalidInput, match="'w' is missing"):
+        engine.evaluate(replace(task, weights={"v": np.zeros(3, np.float32)}), ignore)
+    with pytest.raises(InvalidInput, match=r"'w' has shape \[3\], in the plan \[3, 4\]"):
+        engine.evaluate(replace(task, weights={"w": np.zeros(3, np.float32)}), ignore)
+
+
+def test_work_that_needs_more_memory_than_is_left_is_refused(tmp_path: Path) -> None:
+    task = work(tmp_path, plan())
+    engine = OnnxEngine(left_bytes=lambda: 2999)
+    with pytest.raises(LimitExceeded, match=r"evaluate with 20 images.*HFMDS_MAX_MEMORY_BYTES"):
+        engine.evaluate(task, ignore)  # 1000 + 20 * 100
+
+
+def test_a_graph_that_onnxruntime_cannot_load_is_told_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot load graph 'evaluate'.*update onnxruntime"):
+        OnnxEngine(left_bytes=lambda: 3000).evaluate(work(tmp_path, plan()), ignore)
+
+
+def test_what_a_later_graph_takes_is_told() -> None:
+    graphs = Graphs(plan(), ["CPUExecutionProvider"], threads=1)
+    with pytest.raises(InvalidInput, match="takes 'parameter:w', which this version does not know"):
+        graphs.call("train", {})
+
+
+def test_the_best_that_onnxruntime_has_here_is_used() -> None:
+    cpu, cuda, other = "CPUExecutionProvider", "CUDAExecutionProvider", "CoreMLExecutionProvider"
+    assert providers_for("cpu", [cuda, cpu]) == [cpu]
+    assert providers_for("auto", [other, cpu]) == [other, cpu]
+    assert providers_for("cuda", [other, cuda, cpu]) == [cuda, cpu]
+    with pytest.raises(ConfigurationError, match=r"HFMDS_COMPUTE_DEVICE is cuda.*onnxruntime-gpu"):
+        providers_for("cuda", [cpu])
+    assert OnnxEngine().name == "onnx-cpu"
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_device_with_onnxruntime_imports_nothing_that_only_servers_have() -> None:
+    blocked = ("alembic", "matplotlib", "onnx", "sklearn", "sqlalchemy", "torch", "torchvision")
+    result = run(
+        "import sys\n"
+        f"for name in {blocked}: sys.modules[name] = None\n"
+        "import edge_client.__main__\n"
+        "from edge_client.engine import open_engine\n"
+        "from edge_client.settings import EdgeSettings\n"
+        "from hfmds.service.settings import load_settings\n"
+        "print(open_engine(load_settings(EdgeSettings, ['--data=x', '--engine=onnx'])).name)\n"
+    )
+    assert (result.stdout, result.stderr) == ("onnx-cpu\n", "")
+
+
+def test_missing_onnxruntime_is_told() -> None:
+    result = run(
+        "import sys\n"
+        "sys.modules['onnxruntime'] = None\n"
+        "from edge_client.engine import open_engine\n"
+        "from edge_client.settings import EdgeSettings\n"
+        "from hfmds.service.settings import load_settings\n"
+        "open_engine(load_settings(EdgeSettings, ['--data=x', '--engine=onnx']))\n"
+    )
+    assert "HFMDS_ENGINE is onnx, but onnxruntime is not installed" in result.stderr
+    assert "hfmds-fl[edge]" in result.stderr
