@@ -13,7 +13,7 @@ from coordinator.events import append_event
 from coordinator.round_records import enter
 from coordinator.states import RoundState, TaskState
 from coordinator.tables import PhaseRow, TaskRow
-from coordinator.task_rows import end_tasks, key_of, of_phase
+from coordinator.task_rows import WholeTask, change_task, end_tasks, key_of, of_phase
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason
 
@@ -31,17 +31,20 @@ _COUNTED = select(func.count()).where(
 )
 
 
-def count_result(session: Session, row: TaskRow, phase: PhaseRow, now: float) -> None:
+def count_result(session: Session, task: WholeTask, now: float) -> None:
     """Count a result that is being accepted: in its own round, or in the one that is open."""
-    counting: PhaseRow | None = phase
-    if phase.asynchronous:
-        is_open = (PhaseRow.run_id == row.run_id, PhaseRow.kind == row.kind)
-        counting = session.scalar(select(PhaseRow).where(*is_open, PhaseRow.closed.is_(False)))
-    # Between two rounds nobody counts; the next round begins with what came meanwhile.
-    if counting is not None and not _has_counted(session, counting, row.device_id):
-        row.counted_round = counting.round_number
-        session.flush()
-        _close_if_full(session, counting, now)
+    number, goal = task.round_number, task.goal
+    if task.asynchronous:
+        is_open = (PhaseRow.run_id == task.run_id, PhaseRow.kind == task.kind)
+        phase = session.scalar(select(PhaseRow).where(*is_open, PhaseRow.closed.is_(False)))
+        # Between two rounds nobody counts; the next round begins with what came meanwhile.
+        if phase is None or _has_counted(session, phase, task.device_id):
+            return
+        number, goal = phase.round_number, phase.goal
+    change_task(session.connection(), task.task_id, counted_round=number)
+    if goal and _counted(session, task.run_id, number, task.kind) >= goal:
+        phase = session.get_one(PhaseRow, (task.run_id, number, task.kind))
+        close(session, phase, LateReason.GOAL_REACHED, now)
 
 
 def count_leftovers(session: Session, phase: PhaseRow, now: float) -> None:
@@ -60,7 +63,8 @@ def count_leftovers(session: Session, phase: PhaseRow, now: float) -> None:
         if not phase.closed and not _has_counted(session, phase, row.device_id):
             row.counted_round = phase.round_number
             session.flush()
-            _close_if_full(session, phase, now)
+            if phase.goal and _results(session, phase) >= phase.goal:
+                close(session, phase, LateReason.GOAL_REACHED, now)
 
 
 def close(session: Session, phase: PhaseRow, reason: LateReason, now: float) -> None:
@@ -76,7 +80,7 @@ def close(session: Session, phase: PhaseRow, reason: LateReason, now: float) -> 
         round=phase.round_number,
         phase=phase.kind,
         reason=reason.value,
-        results=_counted(session, phase),
+        results=_results(session, phase),
     )
     enter(session, phase.run_id, phase.round_number, _AFTER[phase.kind], now)
 
@@ -94,11 +98,10 @@ def _has_counted(session: Session, phase: PhaseRow, device_id: str) -> bool:
     return session.scalar(select(TaskRow.task_id).where(*counted).limit(1)) is not None
 
 
-def _close_if_full(session: Session, phase: PhaseRow, now: float) -> None:
-    if phase.goal and _counted(session, phase) >= phase.goal:
-        close(session, phase, LateReason.GOAL_REACHED, now)
+def _results(session: Session, phase: PhaseRow) -> int:
+    return _counted(session, phase.run_id, phase.round_number, phase.kind)
 
 
-def _counted(session: Session, phase: PhaseRow) -> int:
-    which = {"run_id": phase.run_id, "round": phase.round_number, "kind": phase.kind}
-    return session.scalar(_COUNTED, which) or 0
+def _counted(session: Session, run_id: str, number: int, kind: str) -> int:
+    which = {"run_id": run_id, "round": number, "kind": kind}
+    return session.connection().scalar(_COUNTED, which) or 0

@@ -20,13 +20,13 @@ from hfmds.wire.oversight import Drain
 from hfmds.wire.types import RunState
 
 _KEY = 1
+_IS_ON = select(DrainRow.on).where(DrainRow.drain_id == _KEY)
 _LOOK_SECONDS = 1.0  # how late another replica's word may be heard
 
 
 def is_drained(session: Session) -> bool:
     """Within a transaction."""
-    row = session.get(DrainRow, _KEY)
-    return row is not None and row.on
+    return bool(session.connection().scalar(_IS_ON))
 
 
 class DrainRecords:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from coordinator.tables import EventRow, RunRow
@@ -20,15 +20,18 @@ from hfmds.wire.events import EventKind
 COORDINATOR = "coordinator"
 """Who asked, when nobody did: the coordinator acted by itself."""
 
+_NONCE = select(RunRow.nonce).where(RunRow.run_id == bindparam("run_id"))
+_ADD = insert(EventRow)
+
 
 def append_event(
     session: Session, run_id: str, kind: EventKind, now: float, **details: object
 ) -> None:
     """Within the transaction that makes it true: write an event to a run's log."""
-    run = session.get_one(RunRow, run_id)
-    run_uid = f"{run_id}.{run.nonce}"
-    event = next_event(session, EventRow, run_uid, now, kind.value, details)
-    session.add(EventRow(run_id=run_id, **asdict(event)))
+    connection = session.connection()  # every accepted result comes by here
+    nonce = connection.execute(_NONCE, {"run_id": run_id}).scalar_one()
+    event = next_event(session, EventRow, f"{run_id}.{nonce}", now, kind.value, details)
+    connection.execute(_ADD, {"run_id": run_id, **asdict(event)})
 
 
 def require_log(session: Session, run_id: str) -> None:

@@ -51,8 +51,8 @@ class Term:
         self.over = False
         self.engine = fenced(engine, self._fence)
 
-    def _fence(self, session: Session) -> None:
-        if self.over or session.scalar(_EPOCH) != self.epoch:
+    def _fence(self, connection: Connection) -> None:
+        if self.over or connection.scalar(_EPOCH) != self.epoch:
             raise Deposed(f"leadership {self.epoch} is over")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Engine, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.counting import close, count_leftovers
@@ -23,7 +23,6 @@ from coordinator.task_rows import (
     Task,
     add_tasks,
     end_tasks,
-    key_of,
     of_phase,
     pending_of_run,
     primary_key,
@@ -31,7 +30,7 @@ from coordinator.task_rows import (
 )
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_update_report
 from hfmds.wire.types import LateReason, RoundPolicy, Staleness
@@ -41,6 +40,40 @@ _DURING = {
     "train": RoundState.TRAINING,
     "evaluate": RoundState.EVALUATING,
 }
+
+# A round looks at all its tasks whenever one of them changes, so these are made once.
+_PHASE = select(
+    PhaseRow.opened_at,
+    PhaseRow.deadline_at,
+    PhaseRow.goal,
+    PhaseRow.closed,
+    PhaseRow.asynchronous,
+).where(
+    PhaseRow.run_id == bindparam("run_id"),
+    PhaseRow.round_number == bindparam("number"),
+    PhaseRow.kind == bindparam("kind"),
+)
+_TASKS_OF_KIND = (
+    select(
+        TaskRow.device_id,
+        TaskRow.round_number,
+        TaskRow.state,
+        TaskRow.lease_expires_at,
+        TaskRow.counted_round,
+        TaskRow.over_reason,
+    )
+    .where(TaskRow.run_id == bindparam("run_id"), TaskRow.kind == bindparam("kind"))
+    .order_by(TaskRow.device_id, TaskRow.round_number)
+)
+_OF_ROUND = TaskRow.round_number == bindparam("number")
+_TASKS = _TASKS_OF_KIND.where(_OF_ROUND)
+_ASYNCHRONOUS_TASKS = _TASKS_OF_KIND.where(
+    or_(
+        _OF_ROUND,
+        TaskRow.counted_round == bindparam("number"),
+        TaskRow.state.in_(PENDING_NAMES),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +199,18 @@ class PhaseRecords:
                     same_kind = (TaskRow.run_id == key.run_id, TaskRow.kind == key.kind)
                     end_tasks(session, LateReason.STALE, now, *same_kind, too_old)
                     count_leftovers(session, phase, now)
-            return _record(session, phase)
+                session.flush()
+            return _opened(session.connection(), key)
 
     def find(self, key: PhaseKey) -> PhaseRecord | None:
         """A phase, if it was ever opened."""
-        with reading(self._engine) as session:
-            phase = session.get(PhaseRow, primary_key(key))
-            return _record(session, phase) if phase else None
+        with looking(self._engine) as connection:
+            return _record(connection, key)
 
     def get(self, key: PhaseKey) -> PhaseRecord:
         """A phase that was opened."""
-        with reading(self._engine) as session:
-            return _record(session, session.get_one(PhaseRow, primary_key(key)))
+        with looking(self._engine) as connection:
+            return _opened(connection, key)
 
     def ask(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
         """Give a phase more devices, if it is still open."""
@@ -225,9 +258,9 @@ class PhaseRecords:
             TaskRow.counted_round == key.round_number,
             TaskRow.kind == key.kind,
         )
-        with reading(self._engine) as session:
-            found = session.execute(WHOLE_TASKS.where(*counted).order_by(TaskRow.device_id))
-            return tuple(task_of(row, phase, nonce) for row, phase, nonce in found)
+        with looking(self._engine) as connection:
+            found = connection.execute(WHOLE_TASKS.where(*counted).order_by(TaskRow.device_id))
+            return tuple(map(task_of, found))
 
     def first_failure(self, key: PhaseKey) -> tuple[str, str]:
         """The first device, by id, that gave a task of this phase up, and why."""
@@ -357,28 +390,20 @@ def _tell(
     append_event(session, phase.run_id, kind, now, **of_phase, **details)
 
 
-def _record(session: Session, phase: PhaseRow) -> PhaseRecord:
-    key = key_of(phase)
-    mine = TaskRow.round_number == key.round_number
-    if phase.asynchronous:
-        mine = or_(
-            mine,
-            TaskRow.counted_round == key.round_number,
-            TaskRow.state.in_(PENDING_NAMES),
-        )
-    # Columns, not rows: a round looks at all its tasks whenever one of them changes.
-    tasks = (
-        select(
-            TaskRow.device_id,
-            TaskRow.round_number,
-            TaskRow.state,
-            TaskRow.lease_expires_at,
-            TaskRow.counted_round,
-            TaskRow.over_reason,
-        )
-        .where(TaskRow.run_id == key.run_id, TaskRow.kind == key.kind, mine)
-        .order_by(TaskRow.device_id, TaskRow.round_number)
-    )
+def _opened(connection: Connection, key: PhaseKey) -> PhaseRecord:
+    """A phase that was opened."""
+    found = _record(connection, key)
+    if found is None:
+        raise LookupError(f"{key} was never opened")
+    return found
+
+
+def _record(connection: Connection, key: PhaseKey) -> PhaseRecord | None:
+    which = {"run_id": key.run_id, "number": key.round_number, "kind": key.kind}
+    phase = connection.execute(_PHASE, which).first()
+    if phase is None:
+        return None
+    tasks = connection.execute(_ASYNCHRONOUS_TASKS if phase.asynchronous else _TASKS, which)
     return PhaseRecord(
         key,
         phase.opened_at,
@@ -387,6 +412,6 @@ def _record(session: Session, phase: PhaseRow) -> PhaseRecord:
         phase.closed,
         tuple(
             PhaseTask(device, number, TaskState[state], expires, counted, reason)
-            for device, number, state, expires, counted, reason in session.execute(tasks)
+            for device, number, state, expires, counted, reason in tasks
         ),
     )

@@ -25,7 +25,7 @@ from coordinator.versions import (
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import Conflict, NotFound, WrongState
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
 from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
@@ -125,9 +125,11 @@ class RunRecords:
 
     def state(self, run_id: str) -> RunState:
         """Where one run is."""
-        with reading(self._engine) as session:
-            state = session.scalar(_STATE, {"run_id": run_id})
-            return RunState[state or _row(session, run_id).state]
+        with looking(self._engine) as connection:
+            state = connection.scalar(_STATE, {"run_id": run_id})
+        if state is None:
+            raise _no_run(run_id)
+        return RunState[state]
 
     def list(self) -> list[RunRecord]:
         """All runs, newest first."""
@@ -274,8 +276,12 @@ class RunRecords:
 def _row(session: Session, run_id: str) -> RunRow:
     row = session.get(RunRow, run_id)
     if row is None:
-        raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows those there are")
+        raise _no_run(run_id)
     return row
+
+
+def _no_run(run_id: str) -> NotFound:
+    return NotFound(f"there is no run {run_id!r}; `hfmds run list` shows those there are")
 
 
 def _move(row: RunRow, wanted: RunState, reason: str = "") -> None:

@@ -6,31 +6,32 @@ result does to its round is in `counting`.
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, bindparam, case, func, select, update
-from sqlalchemy.orm import Session
+from dataclasses import replace
+
+from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
 
 from coordinator.counting import count_result
 from coordinator.drain import is_drained
 from coordinator.states import PENDING, TaskState
-from coordinator.tables import PhaseRow, RunRow, TaskRow
+from coordinator.tables import RunRow, TaskRow
 from coordinator.task_rows import (
     PENDING_NAMES,
     WHOLE_TASKS,
     Task,
+    WholeTask,
+    change_task,
     move_task,
-    phase_of,
     task_of,
     tell_of_task,
 )
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import FailureCause, LateReason, RunState, TaskStage
 
 _ALMOST_NEW = 0.9  # of a lease that is not worth a commit
 
-# Made once: to make a statement takes longer than to have it answered.
 _BY_ID = WHOLE_TASKS.where(TaskRow.task_id == bindparam("task_id"))
 _NEXT = (
     WHOLE_TASKS.where(
@@ -73,38 +74,41 @@ class TaskRecords:
         """
         whose = {"device_id": device_id, "run_id": run_id}
         # Looked for first without the write lock: most check-ins find nothing.
-        with reading(self._engine) as session:
-            if session.scalar(_NEXT_ID_OF_RUN if run_id else _NEXT_ID, whose) is None:
+        with looking(self._engine) as connection:
+            if connection.scalar(_NEXT_ID_OF_RUN if run_id else _NEXT_ID, whose) is None:
                 return None
         with transaction(self._engine) as session:
-            found = session.execute(_NEXT_OF_RUN if run_id else _NEXT, whose).first()
-            if found is None:
+            connection = session.connection()
+            row = connection.execute(_NEXT_OF_RUN if run_id else _NEXT, whose).first()
+            if row is None:
                 return None
-            row, phase, nonce = found
-            if row.state != TaskState.LEASED.name:
-                if is_drained(session):
-                    return None
-                move_task(row, TaskState.LEASED)
-                row.leased_at, row.stage = now, int(TaskStage.TAKEN)
-            row.lease_expires_at = now + phase.lease_seconds
-            return task_of(row, phase, nonce)
+            lease = {"lease_expires_at": now + row.lease_seconds}
+            if row.state == TaskState.LEASED.name:
+                change_task(connection, row.task_id, **lease)
+            elif is_drained(session):
+                return None
+            else:
+                lease |= {"leased_at": now, "stage": int(TaskStage.TAKEN)}
+                move_task(connection, row, TaskState.LEASED, **lease)
+            return replace(task_of(row), state=TaskState.LEASED)
 
     def renew(self, device_id: str, task_id: str, now: float) -> float:
         """Extend a lease; returns its seconds."""
         with transaction(self._engine) as session:
-            row = _own_task(session, device_id, task_id)
+            connection = session.connection()
+            row = _own_task(connection, device_id, task_id)
             _require_pending(row)
-            seconds = phase_of(session, row).lease_seconds
-            row.lease_expires_at = now + seconds
+            seconds: float = row.lease_seconds
+            change_task(connection, task_id, lease_expires_at=now + seconds)
             return seconds
 
     def renew_if_worth_it(self, device_id: str, task_id: str, now: float) -> float:
         """Extend a lease unless it is almost new; returns its seconds from now."""
-        with reading(self._engine) as session:
-            row = _own_task(session, device_id, task_id)
+        with looking(self._engine) as connection:
+            row = _own_task(connection, device_id, task_id)
             _require_pending(row)
-            left = row.lease_expires_at - now
-            if left > _ALMOST_NEW * phase_of(session, row).lease_seconds:
+            left: float = row.lease_expires_at - now
+            if left > _ALMOST_NEW * row.lease_seconds:
                 return left
         return self.renew(device_id, task_id, now)
 
@@ -118,23 +122,24 @@ class TaskRecords:
 
     def get(self, device_id: str, task_id: str) -> Task:
         """A device's own task."""
-        with reading(self._engine) as session:
-            return task_of(*_own_whole_task(session, device_id, task_id))
+        with looking(self._engine) as connection:
+            return task_of(_own_task(connection, device_id, task_id))
 
     def get_pending(self, device_id: str, task_id: str) -> Task:
         """A device's own task, which must not be over."""
-        with reading(self._engine) as session:
-            row, phase, nonce = _own_whole_task(session, device_id, task_id)
-            if row.state != TaskState.ACCEPTED.name:  # a repeated upload is answered as the first
-                _require_pending(row)
-            return task_of(row, phase, nonce)
+        with looking(self._engine) as connection:
+            row = _own_task(connection, device_id, task_id)
+        if row.state != TaskState.ACCEPTED.name:  # a repeated upload is answered as the first
+            _require_pending(row)
+        return task_of(row)
 
     def accept(
         self, device_id: str, task_id: str, result: Digest, report: bytes, now: float
     ) -> bool:
         """Count a result, once; true if the same one had been accepted before."""
         with transaction(self._engine) as session:
-            row = _own_task(session, device_id, task_id)
+            connection = session.connection()
+            row = _own_task(connection, device_id, task_id)
             if row.state == TaskState.ACCEPTED.name:
                 if row.result_sha256 != result.sha256:
                     raise Conflict(
@@ -143,21 +148,26 @@ class TaskRecords:
                     )
                 return True
             _require_pending(row)
-            move_task(row, TaskState.ACCEPTED)
-            row.accepted_at = now
-            row.result_sha256 = result.sha256
-            row.report = report
-            row.stage = int(TaskStage.UPLOADED)
+            move_task(
+                connection,
+                row,
+                TaskState.ACCEPTED,
+                accepted_at=now,
+                result_sha256=result.sha256,
+                report=report,
+                stage=int(TaskStage.UPLOADED),
+            )
             tell_of_task(session, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
-            count_result(session, row, phase_of(session, row), now)
+            count_result(session, row, now)
             return False
 
     def refuse(self, device_id: str, task_id: str, what: str, now: float) -> None:
         """Note that a result was refused; of a task, the first refusal only, so that it ends."""
         with transaction(self._engine) as session:
-            row = _own_task(session, device_id, task_id)
+            connection = session.connection()
+            row = _own_task(connection, device_id, task_id)
             if not row.refusal:
-                row.refusal = what
+                change_task(connection, task_id, refusal=what)
                 tell_of_task(session, row, EventKind.TASK_REFUSED, now, reason=what)
 
     def fail(
@@ -165,16 +175,21 @@ class TaskRecords:
     ) -> bool:
         """Note that the device gave the task up; true if it had said so before."""
         with transaction(self._engine) as session:
-            row = _own_task(session, device_id, task_id)
+            connection = session.connection()
+            row = _own_task(connection, device_id, task_id)
             if row.state == TaskState.FAILED.name:
                 return True
             _require_pending(row)
-            move_task(row, TaskState.FAILED)
-            row.failure = reason
             if row.refusal:  # whatever the device makes of it, we know why
                 cause = FailureCause.REFUSED
-            row.failure_cause = cause.name
-            row.failures += 1
+            move_task(
+                connection,
+                row,
+                TaskState.FAILED,
+                failure=reason,
+                failure_cause=cause.name,
+                failures=row.failures + 1,
+            )
             told = {"cause": cause.value, "reason": reason}
             tell_of_task(session, row, EventKind.TASK_FAILED, now, **told)
             return False
@@ -207,35 +222,16 @@ class TaskRecords:
             return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
 
 
-def _own_task(session: Session, device_id: str, task_id: str) -> TaskRow:
-    row = session.get(TaskRow, task_id)
+def _own_task(connection: Connection, device_id: str, task_id: str) -> WholeTask:
+    row = connection.execute(_BY_ID, {"task_id": task_id}).first()
     if row is None:
-        raise _missing(task_id)
-    _require_own(row, device_id)
+        raise NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
+    if row.device_id != device_id:
+        raise NotAllowed(f"task {row.task_id!r} is not device {device_id!r}'s")
     return row
 
 
-def _own_whole_task(
-    session: Session, device_id: str, task_id: str
-) -> tuple[TaskRow, PhaseRow, str]:
-    found = session.execute(_BY_ID, {"task_id": task_id}).first()
-    if found is None:
-        raise _missing(task_id)
-    row, phase, nonce = found
-    _require_own(row, device_id)
-    return row, phase, nonce
-
-
-def _missing(task_id: str) -> NotFound:
-    return NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
-
-
-def _require_own(row: TaskRow, device_id: str) -> None:
-    if row.device_id != device_id:
-        raise NotAllowed(f"task {row.task_id!r} is not device {device_id!r}'s")
-
-
-def _require_pending(row: TaskRow) -> None:
+def _require_pending(row: WholeTask) -> None:
     state = TaskState[row.state]
     if state in PENDING:
         return

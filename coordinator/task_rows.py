@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, TypeAlias, cast
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
@@ -21,8 +21,32 @@ from hfmds.wire.types import LateReason, TaskStage
 
 PENDING_NAMES = tuple(state.name for state in PENDING)
 
+# Columns and not rows of the ORM, in statements that are made once: devices ask all the time, and
+# either would take longer than the database's answer.
+WholeTask: TypeAlias = Row[*tuple[Any, ...]]
 WHOLE_TASKS = (
-    select(TaskRow, PhaseRow, RunRow.nonce)
+    select(
+        TaskRow.task_id,
+        TaskRow.run_id,
+        TaskRow.round_number,
+        TaskRow.kind,
+        TaskRow.device_id,
+        TaskRow.state,
+        TaskRow.lease_expires_at,
+        TaskRow.counted_round,
+        TaskRow.over_reason,
+        TaskRow.result_sha256,
+        TaskRow.report,
+        TaskRow.refusal,
+        TaskRow.failures,
+        PhaseRow.lease_seconds,
+        PhaseRow.weights_sha256,
+        PhaseRow.weights_bytes,
+        PhaseRow.reference,
+        PhaseRow.asynchronous,
+        PhaseRow.goal,
+        RunRow.nonce,
+    )
     .join(
         PhaseRow,
         (PhaseRow.run_id == TaskRow.run_id)
@@ -31,7 +55,9 @@ WHOLE_TASKS = (
     )
     .join(RunRow, RunRow.run_id == TaskRow.run_id)
 )
-"""Tasks with what `task_of` needs besides: their phase, and the nonce of their run."""
+"""Tasks with what their phase says of the work, and the nonce of their run."""
+
+_ONE_TASK = update(TaskRow).where(TaskRow.task_id == bindparam("which"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +95,6 @@ def key_of(phase: PhaseRow) -> PhaseKey:
     return PhaseKey(phase.run_id, phase.round_number, cast(Kind, phase.kind))
 
 
-def phase_of(session: Session, row: TaskRow) -> PhaseRow:
-    """The phase a task was assigned in."""
-    return session.get_one(PhaseRow, (row.run_id, row.round_number, row.kind))
-
-
 def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
     """The tasks that were assigned in a phase."""
     return (
@@ -88,17 +109,17 @@ def pending_of_run(run_id: str) -> tuple[ColumnElement[bool], ...]:
     return (TaskRow.run_id == run_id, TaskRow.state.in_(PENDING_NAMES))
 
 
-def task_of(row: TaskRow, phase: PhaseRow, nonce: str) -> Task:
+def task_of(row: WholeTask) -> Task:
     """The task as a value."""
     return Task(
         task_id=row.task_id,
-        key=key_of(phase),
-        run_uid=f"{row.run_id}.{nonce}",
+        key=PhaseKey(row.run_id, row.round_number, cast(Kind, row.kind)),
+        run_uid=f"{row.run_id}.{row.nonce}",
         device_id=row.device_id,
         state=TaskState[row.state],
-        lease_seconds=phase.lease_seconds,
-        weights=Digest(phase.weights_sha256, phase.weights_bytes),
-        reference=phase.reference,
+        lease_seconds=row.lease_seconds,
+        weights=Digest(row.weights_sha256, row.weights_bytes),
+        reference=row.reference,
         report=row.report,
         counted_round=row.counted_round,
     )
@@ -108,30 +129,39 @@ def add_tasks(session: Session, key: PhaseKey, devices: Iterable[str], now: floa
     """Assign devices to a phase; one that has a task in it keeps that."""
     nonce = session.get_one(RunRow, key.run_id).nonce
     known = set(session.scalars(select(TaskRow.device_id).where(*of_phase(key))))
-    for device_id in devices:
-        if device_id in known:
-            continue
+
+    def task_id(device_id: str) -> str:
         # Derived, not drawn: assigning a device to the same phase twice is one task.
         name = f"{key.run_id}/{nonce}/{key.round_number}/{key.kind}/{device_id}"
-        session.add(
-            TaskRow(
-                task_id=hashlib.sha256(name.encode()).hexdigest()[:32],
-                run_id=key.run_id,
-                round_number=key.round_number,
-                kind=key.kind,
-                device_id=device_id,
-                state=TaskState.ASSIGNED.name,
-                assigned_at=now,
-            )
-        )
-    session.flush()
+        return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+    added = [
+        {
+            "task_id": task_id(device_id),
+            "run_id": key.run_id,
+            "round_number": key.round_number,
+            "kind": key.kind,
+            "device_id": device_id,
+            "state": TaskState.ASSIGNED.name,
+            "assigned_at": now,
+        }
+        for device_id in devices
+        if device_id not in known
+    ]
+    if added:
+        session.connection().execute(insert(TaskRow), added)
 
 
-def move_task(row: TaskRow, wanted: TaskState) -> None:
-    """Bring one task into another state."""
-    what = f"task {row.task_id!r} of run {row.run_id!r}, round {row.round_number},"
-    require_transition(TASK_TRANSITIONS, TaskState[row.state], wanted, what)
-    row.state = wanted.name
+def move_task(connection: Connection, task: WholeTask, wanted: TaskState, **values: object) -> None:
+    """Bring one task into another state, and write what that comes with."""
+    what = f"task {task.task_id!r} of run {task.run_id!r}, round {task.round_number},"
+    require_transition(TASK_TRANSITIONS, TaskState[task.state], wanted, what)
+    change_task(connection, task.task_id, state=wanted.name, **values)
+
+
+def change_task(connection: Connection, task_id: str, **values: object) -> None:
+    """Write to columns of one task."""
+    connection.execute(_ONE_TASK, {"which": task_id, **values})
 
 
 def end_tasks(
@@ -156,11 +186,11 @@ def end_pending(session: Session, run_id: str, reason: LateReason, now: float) -
 
 
 def tell_of_task(
-    session: Session, row: TaskRow, kind: EventKind, now: float, **details: object
+    session: Session, task: TaskRow | WholeTask, kind: EventKind, now: float, **details: object
 ) -> None:
     """Write an event of a task to its run's log."""
-    of_task = {"round": row.round_number, "phase": row.kind, "device": row.device_id}
-    append_event(session, row.run_id, kind, now, **of_task, **details)
+    of_task = {"round": task.round_number, "phase": task.kind, "device": task.device_id}
+    append_event(session, task.run_id, kind, now, **of_task, **details)
 
 
 def give_second_chance(session: Session, run_id: str, now: float) -> None:

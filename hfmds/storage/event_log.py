@@ -8,8 +8,9 @@ replicas, so a log has one end. Each program has a table of its own with these c
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 
-from sqlalchemy import BigInteger, String, select
+from sqlalchemy import BigInteger, Select, String, bindparam, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hfmds.event_chain import Event, canonical, make_event, origin
@@ -62,6 +63,12 @@ def read_events(
 
 
 def _end(session: Session, table: type[EventColumns], log_id: str) -> tuple[int, str]:
-    newest = select(table.sequence, table.hash).where(table.log_id == log_id)
-    found = session.execute(newest.order_by(table.sequence.desc()).limit(1)).first()
+    newest = _newest(table)  # type: ignore[arg-type]  # it can be hashed, as every class
+    found = session.connection().execute(newest, {"log_id": log_id}).first()
     return (found[0], found[1]) if found else (0, origin(log_id))
+
+
+@cache  # to make a statement takes longer than to have it answered
+def _newest(table: type[EventColumns]) -> Select[int, str]:
+    of_log = select(table.sequence, table.hash).where(table.log_id == bindparam("log_id"))
+    return of_log.order_by(table.sequence.desc()).limit(1)
