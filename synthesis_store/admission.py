@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ MAX_TOLD_SAMPLES = 10
 """Of how many samples a refusal says what is wrong: it travels in a header."""
 
 _BYTES_BESIDE_PIXELS = 8 + 4 * len(MEASUREMENTS)  # the label comes first
-_PIXEL_BYTES = {"uint8": 1, "fp16": 2}
+_PIXELS: Mapping[str, np.dtype[Any]] = {"uint8": np.dtype(np.uint8), "fp16": np.dtype(np.float16)}
 _SHARE_BYTES = 4  # per class, of mixtures
 _HEADER_BYTES = 4096  # names, types and shapes of seven tensors need about 600
 _RANGES = {
@@ -36,7 +37,7 @@ class OtherWeights(InvalidInput):
 def most_batch_bytes(spec: PoolSpec) -> int:
     """The size of the largest batch the pool can take."""
     channels, height, width = spec.model.image_shape
-    pixel_bytes = channels * height * width * _PIXEL_BYTES[spec.policy.pixel_type]
+    pixel_bytes = channels * height * width * _PIXELS[spec.policy.pixel_type].itemsize
     sample_bytes = pixel_bytes + _BYTES_BESIDE_PIXELS
     if spec.with_shares:
         sample_bytes += spec.model.classes * _SHARE_BYTES
@@ -61,6 +62,9 @@ def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
             f"{what}: it has {len(batch)} samples, "
             f"the pool takes {spec.max_samples_per_device} from a device"
         )
+    wanted, found = _PIXELS[spec.policy.pixel_type], batch.images.pixels.dtype
+    if found != wanted:
+        raise InvalidInput(f"{what}: its pixels are {found}, the pool takes {wanted}")
     faults = _faults(batch, spec.model.classes)
     if faults:
         raise InvalidInput(_told(what, len(batch), faults))

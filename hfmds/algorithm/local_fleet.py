@@ -22,6 +22,7 @@ from hfmds.algorithm.engine import LocalWork, Memory, Synthesis, SynthesisHealth
 from hfmds.algorithm.evaluation import evaluate, evaluate_locally
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.pool import merge
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate
@@ -78,6 +79,11 @@ class LocalFleet:
             if "/" in device_id:  # it would break up the names of its arrays in `state`
                 raise InvalidInput(f"device id {device_id!r} has a slash; name the device without")
             shard.require_fit(recipe.model, f"the shard of device {device_id!r}")
+        if replace(recipe.pool, pixel_type="uint8") != PoolPolicy():
+            raise InvalidInput(
+                "settings of pool other than pool.pixel_type are given, but devices in one process "
+                "have no synthesis store that could follow them; leave them out"
+            )
         # A device without data has nothing to learn from: it is never available.
         self._shards = {d: shards[d] for d in sorted(shards) if len(shards[d])}
         if not self._shards:
@@ -204,7 +210,7 @@ class LocalFleet:
             pixels, labels, shares = fields["pixels"], fields["labels"], fields.get("shares")
             self._pools[snapshot_id] = SyntheticBatch(
                 LabelledImages(
-                    pixels.astype(np.uint8),
+                    pixels.astype(np.float16 if pixels.dtype == np.float16 else np.uint8),
                     labels.astype(np.int64),
                     None if shares is None else shares.astype(np.float32),
                 ),

@@ -1,4 +1,4 @@
-"""Between pixels (uint8) and the normalised space the model sees. Only numpy: engines share it."""
+"""Between pixels and the normalised space the model sees. Only numpy: engines share it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.recipes import Normalisation
+from hfmds.algorithm.types import Pixels
 
 
-def normalise(pixels: NDArray[np.uint8], by: Normalisation) -> NDArray[np.float32]:
+def levels(pixels: Pixels) -> NDArray[np.float32]:
+    """Pixels of either type as grey levels, 0 to 255."""
+    values = pixels.astype(np.float32)
+    return values if pixels.dtype == np.uint8 else values * np.float32(255)
+
+
+def as_uint8(pixels: Pixels) -> NDArray[np.uint8]:
+    """Pixels of either type, rounded to whole grey levels."""
+    return levels(pixels).round().astype(np.uint8)
+
+
+def of_levels(values: NDArray[np.floating], pixel_type: str) -> Pixels:
+    """Grey levels as pixels of the type a recipe names, rounded to the nearest."""
+    if pixel_type == "fp16":
+        return (values / 255).astype(np.float16)
+    return values.round().astype(np.uint8)
+
+
+def normalise(pixels: Pixels, by: Normalisation) -> NDArray[np.float32]:
     """(pixel / 255 - mean) / std, per channel of [n, channels, height, width]."""
     mean, std = _per_channel(by)
-    return (pixels.astype(np.float32) / np.float32(255) - mean) / std
+    return (levels(pixels) / np.float32(255) - mean) / std
 
 
-def to_pixels(normalised: NDArray[np.float32], by: Normalisation) -> NDArray[np.uint8]:
+def to_pixels(
+    normalised: NDArray[np.float32], by: Normalisation, pixel_type: str = "uint8"
+) -> Pixels:
     """The inverse of `normalise`: clamped to valid pixels, rounded to the nearest."""
     mean, std = _per_channel(by)
     unit: NDArray[np.float32] = np.clip(normalised * std + mean, 0, 1)
-    return (unit * np.float32(255)).round().astype(np.uint8)
+    return of_levels(unit * np.float32(255), pixel_type)
 
 
 def _per_channel(by: Normalisation) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -63,6 +63,9 @@ def concatenate(batches: Sequence[SyntheticBatch]) -> SyntheticBatch:
     shapes = {batch.images.pixels.shape[1:] for batch in batches}
     if len(shapes) > 1:
         raise InvalidInput(f"synthetic batches have images of different shapes: {sorted(shapes)}")
+    types = {str(batch.images.pixels.dtype) for batch in batches}
+    if len(types) > 1:
+        raise InvalidInput(f"synthetic batches have pixels of different types: {sorted(types)}")
     shares = [batch.images.shares for batch in batches if batch.images.shares is not None]
     if shares and len(shares) < len(batches):
         raise InvalidInput("some synthetic batches have class shares and some have not")

@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmds.algorithm.pixels import levels
 from hfmds.algorithm.pool_policy import HIGHEST_PSNR_DB
-from hfmds.algorithm.types import LabelledImages, LeakageSummary, SyntheticBatch
+from hfmds.algorithm.types import LabelledImages, LeakageSummary, Pixels, SyntheticBatch
 from hfmds.errors import InvalidInput
 
 IDENTICAL_DB = HIGHEST_PSNR_DB
@@ -22,9 +23,7 @@ _WINDOW = 7  # of SSIM, in pixels each way; of smaller images, their smaller sid
 _LUMINANCE, _CONTRAST = (0.01 * 255) ** 2, (0.03 * 255) ** 2  # C1 and C2 of Wang et al. (2004)
 
 
-def measured(
-    images: LabelledImages, paired_with: NDArray[np.uint8], real: NDArray[np.uint8]
-) -> SyntheticBatch:
+def measured(images: LabelledImages, paired_with: Pixels, real: Pixels) -> SyntheticBatch:
     """The synthetic images with the leakage of each: to its partner, and to the nearest of all."""
     made = images.pixels
     nearest = real[nearest_real(made, real)]
@@ -37,14 +36,14 @@ def measured(
     )
 
 
-def psnr_paired(synthetic: NDArray[np.uint8], real: NDArray[np.uint8]) -> NDArray[np.float32]:
+def psnr_paired(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
     """PSNR of each synthetic image to the real image of the same index."""
     _require_pairs(synthetic, real)
     difference = _flat(synthetic) - _flat(real)
     return _psnr((difference**2).sum(axis=1), difference.shape[1])
 
 
-def ssim_paired(synthetic: NDArray[np.uint8], real: NDArray[np.uint8]) -> NDArray[np.float32]:
+def ssim_paired(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
     """SSIM of each synthetic image to the real image of the same index.
 
     As Wang et al. (2004), with square windows instead of Gaussian ones: the mean over all windows
@@ -62,12 +61,12 @@ def ssim_paired(synthetic: NDArray[np.uint8], real: NDArray[np.uint8]) -> NDArra
     return np.clip(mean, -1, 1).astype(np.float32)
 
 
-def psnr_nearest(synthetic: NDArray[np.uint8], real: NDArray[np.uint8]) -> NDArray[np.float32]:
+def psnr_nearest(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
     """PSNR of each synthetic image to the real image most like it."""
     return psnr_paired(synthetic, real[nearest_real(synthetic, real)])
 
 
-def nearest_real(synthetic: NDArray[np.uint8], real: NDArray[np.uint8]) -> NDArray[np.int64]:
+def nearest_real(synthetic: Pixels, real: Pixels) -> NDArray[np.int64]:
     """Which real image is most like each synthetic one, by PSNR; of equal ones the first."""
     if synthetic.shape[1:] != real.shape[1:] or not len(real):
         raise InvalidInput(
@@ -79,7 +78,7 @@ def nearest_real(synthetic: NDArray[np.uint8], real: NDArray[np.uint8]) -> NDArr
     found = np.zeros(len(made), np.int64)
     for start in range(0, len(real), _CHUNK):
         originals = _flat(real[start : start + _CHUNK])
-        # |a - b|^2 = |a|^2 - 2ab + |b|^2; exact, since all are whole numbers below 2^53.
+        # |a - b|^2 = |a|^2 - 2ab + |b|^2; exact for uint8, as all are whole numbers below 2^53.
         distances = made_squared - 2 * made @ originals.T + (originals**2).sum(axis=1)
         nearer = distances.min(axis=1) < least
         found[nearer] = start + distances.argmin(axis=1)[nearer]
@@ -94,18 +93,18 @@ def summarise_leakage(paired: NDArray[np.float32], nearest: NDArray[np.float32])
     return LeakageSummary(*_statistics(paired), *_statistics(nearest))
 
 
-def _require_pairs(synthetic: NDArray[np.uint8], real: NDArray[np.uint8]) -> None:
+def _require_pairs(synthetic: Pixels, real: Pixels) -> None:
     if synthetic.shape != real.shape:
         raise InvalidInput(
             f"images {list(synthetic.shape)} and {list(real.shape)} cannot be compared in pairs"
         )
 
 
-def _levels(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    return pixels.astype(np.float64)
+def _levels(pixels: Pixels) -> NDArray[np.float64]:
+    return levels(pixels).astype(np.float64)
 
 
-def _flat(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+def _flat(pixels: Pixels) -> NDArray[np.float64]:
     return _levels(pixels).reshape(len(pixels), -1)
 
 

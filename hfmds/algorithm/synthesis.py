@@ -84,7 +84,7 @@ def synthesise(
     made = x.numpy(force=True)
     require_finite_images(made, settings.steps)
     # Clamped to valid pixels once, at the end; at every step made no difference.
-    pixels = to_pixels(made, recipe.normalisation)
+    pixels = to_pixels(made, recipe.normalisation, recipe.pool.pixel_type)
     with torch.no_grad():
         l_hfm, l_c, logits = losses(_images(normalise(pixels, recipe.normalisation), device))
         health = SynthesisHealth(

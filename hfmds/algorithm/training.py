@@ -60,7 +60,9 @@ class LocalTraining:
         chosen = torch.from_numpy(rows).to(self.device)
         parts = [self._pixels[0].index_select(0, chosen[:own])]
         if own < len(rows):
-            parts.append(self._pixels[-1].index_select(0, chosen[own:] - len(self.work.shard)))
+            of_pool = self._pixels[-1].index_select(0, chosen[own:] - len(self.work.shard))
+            is_float = of_pool.dtype == torch.float16  # from 0 to 1
+            parts.append(of_pool.to(torch.float32).mul_(255) if is_float else of_pool)
         # As `pixels.normalise` does it, to the bit; and in its layout, which for few channels takes
         # a third of the time.
         images = torch.cat(parts).to(torch.float32).div_(255).sub_(self._mean).div_(self._std)

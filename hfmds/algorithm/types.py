@@ -20,6 +20,9 @@ from hfmds.errors import InvalidInput
 Weights: TypeAlias = Mapping[str, NDArray[np.float32]]
 """A model's parameters and buffers by name."""
 
+Pixels: TypeAlias = NDArray[np.uint8 | np.float16]
+"""Of images: uint8 from 0 to 255, as real ones have, or float16 from 0 to 1."""
+
 
 class LazyTensors(Mapping[str, NDArray[Any]]):
     """Tensors that stay where they are stored, of which a run of values can be read alone."""
@@ -45,20 +48,27 @@ class LazyTensors(Mapping[str, NDArray[Any]]):
 class LabelledImages:
     """Images as uint8 [n, channels, height, width] and their class numbers as int64 [n].
 
+    Synthetic ones may be float16 in [0, 1], if the recipe says so.
     Of images that are mixtures, `shares` says of which classes: float32 [n, classes], each row
     summing to 1; `labels` is then the class with the greatest share.
     """
 
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     labels: NDArray[np.int64]
     shares: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         require(
-            self.pixels.dtype == np.uint8 and self.pixels.ndim == 4,
-            f"images must be uint8 [n, channels, height, width], "
+            self.pixels.dtype in (np.uint8, np.float16) and self.pixels.ndim == 4,
+            f"images must be uint8 or float16 [n, channels, height, width], "
             f"not {self.pixels.dtype} {list(self.pixels.shape)}",
         )
+        if self.pixels.dtype == np.float16:
+            outside = np.argwhere(~((self.pixels >= 0) & (self.pixels <= 1)))
+            if len(outside):
+                raise InvalidInput(
+                    f"float16 images must have pixels from 0 to 1; sample {outside[0][0]} has others"
+                )
         require(
             self.labels.dtype == np.int64 and self.labels.shape == self.pixels.shape[:1],
             f"labels must be int64 [{len(self.pixels)}], "

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.privacy import psnr_nearest
-from hfmds.algorithm.types import LabelledImages
+from hfmds.algorithm.types import LabelledImages, Pixels
 from hfmds.cli.demo_setting import DemoSetting
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew
@@ -55,7 +55,7 @@ def _held_out(setting: DemoSetting, shards: dict[str, LabelledImages]) -> Labell
     return digits.take(np.flatnonzero(np.isin(digits.labels, held)))
 
 
-def _to_nearest_other(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _to_nearest_other(pixels: Pixels) -> NDArray[np.float32]:
     if len(pixels) < 2:
         return np.empty(0, np.float32)
     return np.concatenate(

@@ -31,7 +31,8 @@ from hfmds.algorithm.types import (
 )
 from hfmds.errors import InvalidInput
 
-_BATCH_TYPES = {"images": "U8", "labels": "I64", **dict.fromkeys(MEASUREMENTS, "F32")}
+_PIXEL_TYPES = ("U8", "F16")
+_BATCH_TYPES = {"images": _PIXEL_TYPES, "labels": ("I64",), **dict.fromkeys(MEASUREMENTS, ("F32",))}
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -39,7 +40,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 _LENGTH_BYTES = 8  # of the header's length, at the beginning of a safetensors file
 _MAX_NAMES, _MAX_NAME_CHARACTERS = 5, 100  # of tensors, in an error
-_MIXTURE_TYPES = {**_BATCH_TYPES, "shares": "F32"}
+_MIXTURE_TYPES = {**_BATCH_TYPES, "shares": ("F32",)}
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -191,8 +192,9 @@ def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticB
         )
     for name, expected in types.items():
         dtype = tensors.get_slice(name).get_dtype()
-        if dtype != expected:
-            raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be {expected}")
+        if dtype not in expected:
+            told = " or ".join(expected)
+            raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be {told}")
     shares = tensors.get_tensor("shares") if "shares" in names else None
     batch = SyntheticBatch(
         LabelledImages(tensors.get_tensor("images"), tensors.get_tensor("labels"), shares),

@@ -11,7 +11,9 @@ from hfmds.algorithm.federation import Fleet, federate
 from hfmds.algorithm.local_fleet import InProcess, LocalFleet
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.methods.settings import Moon
+from hfmds.algorithm.pixels import levels
 from hfmds.algorithm.pool import merge
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.seeds import task_seed
 from hfmds.algorithm.types import Checkpoint, LabelledImages, Weights
 from hfmds.errors import InvalidInput, NotFound
@@ -175,6 +177,27 @@ def test_a_pool_is_carried_over_with_its_class_shares_and_its_leakage():
     np.testing.assert_array_equal(taken.psnr_nearest, given.psnr_nearest)
     np.testing.assert_array_equal(taken.ssim_paired, given.ssim_paired)
     np.testing.assert_array_equal(taken.ssim_nearest, given.ssim_nearest)
+
+
+@pytest.mark.parametrize("name", ["hfmds", "fedmix"])
+def test_a_pool_in_half_precision_is_the_same_but_finer_and_is_carried_over(name: str):
+    recipe = recipe_for(name)
+    coarse, fine, other = (
+        LocalFleet(replace(recipe, pool=PoolPolicy(pixel_type=pixel_type)), SHARDS)
+        for pixel_type in ("uint8", "fp16", "fp16")
+    )
+    pool = fine.synthesise(1, weights())
+    made = fine.pool_batch(pool).images.pixels
+    expected = coarse.pool_batch(coarse.synthesise(1, weights())).images.pixels
+    assert made.dtype == np.float16
+    np.testing.assert_allclose(levels(made), expected, atol=0.6)
+    other.restore(fine.state(pool))
+    np.testing.assert_array_equal(other.pool_batch(pool).images.pixels, made, strict=True)
+
+
+def test_what_only_a_store_can_do_is_refused():
+    with pytest.raises(InvalidInput, match="have no synthesis store"):
+        LocalFleet(replace(HFMDS, pool=PoolPolicy(refresh="accumulate")), SHARDS)
 
 
 def test_a_state_that_is_taken_over_replaces_what_was_remembered():

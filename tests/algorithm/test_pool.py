@@ -96,5 +96,8 @@ def test_what_makes_no_pool_is_refused():
     larger = LabelledImages(np.zeros((1, 1, 2, 2), np.uint8), one_pixel.images.labels)
     with pytest.raises(InvalidInput, match="different shapes"):
         merge({"a": one_pixel, "b": replace(one_pixel, images=larger)})
+    halves = replace(one_pixel.images, pixels=np.zeros((1, 1, 1, 1), np.float16))
+    with pytest.raises(InvalidInput, match="different types"):
+        merge({"a": one_pixel, "b": replace(one_pixel, images=halves)})
     with pytest.raises(InvalidInput, match="some synthetic batches have class shares and some"):
         merge({"a": one_pixel, "b": batch([2], [0], shares=[[1, 0]])})

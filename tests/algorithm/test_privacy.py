@@ -102,6 +102,16 @@ def test_a_batch_is_measured_against_its_partners_and_against_the_nearest():
     assert batch.ssim_nearest[0] > batch.ssim_paired[0]
 
 
+def test_half_precision_is_compared_with_bytes_on_the_same_scale():
+    real = constant(0, 51, 255)
+    synthetic = np.array([1, 0, 1], np.float16).repeat(4).reshape(-1, 1, 2, 2)
+    np.testing.assert_allclose(
+        psnr_paired(synthetic, real), [0.0, 20 * np.log10(5), IDENTICAL_DB], rtol=1e-6
+    )
+    assert nearest_real(synthetic, real).tolist() == [2, 0, 2]
+    assert ssim_paired(synthetic, real)[2] == 1
+
+
 def test_summary_is_mean_p99_and_max_of_both():
     paired = np.arange(101, dtype=np.float32)
     summary = summarise_leakage(paired, paired + 10)

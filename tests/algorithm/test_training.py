@@ -122,6 +122,18 @@ def test_a_batch_is_normalised_as_everywhere_and_laid_out_for_speed():
     assert labels.tolist() == [*shard.labels[[5, 0, 2]], *pool.labels[[3, 1]]]
 
 
+def test_a_pool_in_half_precision_is_normalised_as_everywhere():
+    random = np.random.default_rng(1)
+    halves = random.uniform(0, 1, (4, *SPEC.image_shape)).astype(np.float16)
+    pool = LabelledImages(halves, np.array([0, 1, 2, 0]))
+    batch, _ = LocalTraining(work(RECIPE, SHARD, pool=pool)).batch(
+        np.array([1, len(SHARD) + 3, len(SHARD)])
+    )
+    own, others = normalise(SHARD.pixels[[1]], RECIPE.normalisation), halves[[3, 0]]
+    expected = np.concatenate([own, normalise(others, RECIPE.normalisation)])
+    np.testing.assert_array_equal(batch.numpy(), expected)
+
+
 def test_fedavg_does_not_look_at_a_pool():
     fedavg = method_of(RECIPE)
     with_pool = fedavg.train(work(RECIPE, SHARD, pool=POOL, seed=1))

@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
+from hfmds.algorithm.pixels import levels, of_levels
 from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.types import SyntheticBatch
 from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.tensors import encode_batch
@@ -120,6 +122,28 @@ def test_of_many_bad_samples_only_the_first_ten_are_told() -> None:
     assert "sample 9: " in str(refusal.value)
     assert "sample 10: " not in str(refusal.value)
     assert str(refusal.value).endswith("; 4990 more are not listed")
+
+
+def in_half_precision(batch: SyntheticBatch) -> SyntheticBatch:
+    halves = of_levels(levels(batch.images.pixels), "fp16")
+    return replace(batch, images=replace(batch.images, pixels=halves))
+
+
+def test_a_pool_takes_pixels_of_one_type() -> None:
+    bytes_, halves = make_batch(0), in_half_precision(make_batch(0))
+    require_fit(halves, with_policy(pixel_type="fp16"), "batch b")
+    with pytest.raises(InvalidInput, match="batch b: its pixels are float16, the pool takes uint8"):
+        require_fit(halves, SPEC, "batch b")
+    with pytest.raises(InvalidInput, match="batch b: its pixels are uint8, the pool takes float16"):
+        require_fit(bytes_, with_policy(pixel_type="fp16"), "batch b")
+
+
+def test_the_limit_allows_for_half_precision() -> None:
+    large = ModelSpec(channels=3, height=32, width=32, classes=5)
+    spec = replace(with_policy(pixel_type="fp16"), model=large)
+    data = encode_batch(in_half_precision(make_batch(0, spec.max_samples_per_device, large)))
+    assert most_batch_bytes(replace(spec, policy=PoolPolicy())) < len(data)
+    assert len(data) <= most_batch_bytes(spec)
 
 
 def test_one_sample_of_a_class_too_many_is_refused() -> None:

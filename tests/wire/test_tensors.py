@@ -80,6 +80,14 @@ def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
         np.testing.assert_array_equal(batch.measurements[name], values)
 
 
+def test_a_batch_in_half_precision_comes_back_as_it_was(tmp_path: Path) -> None:
+    halves = (BATCH.images.pixels / 255).astype(np.float16)
+    given = replace(BATCH, images=replace(BATCH.images, pixels=halves))
+    batch = read_batch(stored(tmp_path, encode_batch(given)), "batch b", only_known=True)
+    assert batch.images.pixels.dtype == np.float16
+    np.testing.assert_array_equal(batch.images.pixels, halves)
+
+
 def test_mixtures_come_back_with_their_shares(tmp_path: Path) -> None:
     path = stored(tmp_path, encode_batch(MIXTURES))
     for only_known in (False, True):
@@ -142,6 +150,7 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, what: str) -> No
         StoredWeights(path, "update u")
 
 
+HALF, SHAPE = np.float16, BATCH.images.pixels.shape
 SKEW = np.array([0, 0.5, -0.5], np.float32)
 NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
 
@@ -153,8 +162,11 @@ NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
         ({}, "they must be"),
         ({**BATCH_TENSORS, "images": BATCH.images.pixels.astype(np.int8)}, "'images' is I8"),
         ({**BATCH_TENSORS, "labels": np.zeros(2, np.int32)}, "'labels' is I32"),
+        ({**BATCH_TENSORS, "images": BATCH.images.pixels.astype(np.float32)}, "must be U8 or F16"),
+        ({**BATCH_TENSORS, "images": np.array([0, 2], HALF).repeat(12).reshape(SHAPE)}, "sample 1"),
+        ({**BATCH_TENSORS, "images": np.full(SHAPE, np.nan, HALF)}, "from 0 to 1; sample 0"),
         ({**BATCH_TENSORS, "psnr_paired": np.zeros(2, np.float64)}, "'psnr_paired' is F64"),
-        ({**BATCH_TENSORS, "images": BATCH.images.pixels[0]}, r"uint8 \[n, channels"),
+        ({**BATCH_TENSORS, "images": BATCH.images.pixels[0]}, r"float16 \[n, channels"),
         ({**BATCH_TENSORS, "labels": np.zeros(3, np.int64)}, r"labels must be int64 \[2\]"),
         ({**BATCH_TENSORS, "psnr_nearest": np.zeros((2, 1), np.float32)}, "psnr_nearest must be"),
         ({**BATCH_TENSORS, "psnr_nearest": np.array([1, np.nan], np.float32)}, "not finite"),

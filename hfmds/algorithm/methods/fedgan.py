@@ -184,7 +184,8 @@ class FedGanMethod(FedAvgMethod[FedGan]):
             for i in range(0, len(real), _CHUNK)
         ]
         images = torch.cat(made).numpy(force=True)
-        pixels = to_pixels(np.ascontiguousarray(images), work.recipe.normalisation)
+        by, pixel_type = work.recipe.normalisation, work.recipe.pool.pixel_type
+        pixels = to_pixels(np.ascontiguousarray(images), by, pixel_type)
         # "Paired" is with a real image of the same class: a GAN's image comes from none.
         made_images = LabelledImages(pixels, real.labels)
         return Synthesis(measured(made_images, real.pixels, shard.pixels))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.settings import FedMix
+from hfmds.algorithm.pixels import of_levels
 from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.sampling import Indices, choose
 from hfmds.algorithm.seeds import generator
@@ -96,7 +97,7 @@ def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
     random = generator(work.seed, "averages")
     count = min(settings.samples_per_device, len(shard) // size)
     groups = choose(len(shard), count * size, random).reshape(count, size)
-    pixels = shard.pixels[groups].mean(axis=1).round().astype(np.uint8)
+    pixels = of_levels(shard.pixels[groups].mean(axis=1), work.recipe.pool.pixel_type)
     one_hot = np.eye(work.recipe.model.classes, dtype=np.float32)
     shares = one_hot[shard.labels[groups]].mean(axis=1)
     mixtures = LabelledImages(pixels, shares.argmax(axis=1), shares)

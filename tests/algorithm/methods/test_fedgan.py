@@ -15,6 +15,8 @@ from hfmds.algorithm.methods.registry import first_checkpoint, method_of
 from hfmds.algorithm.methods.settings import FedGan
 from hfmds.algorithm.models import load_weights
 from hfmds.algorithm.parts import part_of
+from hfmds.algorithm.pixels import levels
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
 from hfmds.algorithm.recipes import ModelSpec, Normalisation
 from hfmds.algorithm.sampling import choose, epoch_batches
@@ -150,6 +152,14 @@ def test_images_are_made_by_the_averaged_generator_for_the_devices_own_classes()
     real = SHARD.pixels[subset]
     np.testing.assert_array_equal(made.psnr_paired, psnr_paired(made.images.pixels, real))
     np.testing.assert_array_equal(made.psnr_nearest, psnr_nearest(made.images.pixels, SHARD.pixels))
+
+
+def test_images_can_be_made_in_half_precision():
+    recipe = replace(FEDGAN, pool=PoolPolicy(pixel_type="fp16"))
+    fine = method_of(recipe).synthesise(work(recipe, SHARD, START)).batch.images.pixels
+    coarse = METHOD.synthesise(work(FEDGAN, SHARD, START)).batch.images.pixels
+    assert fine.dtype == np.float16
+    np.testing.assert_allclose(levels(fine), coarse, atol=0.6)
 
 
 @pytest.mark.parametrize(("height", "width"), [(16, 16), (17, 22)])
