@@ -67,7 +67,8 @@ class LabelledImages:
             outside = np.argwhere(~((self.pixels >= 0) & (self.pixels <= 1)))
             if len(outside):
                 raise InvalidInput(
-                    f"float16 images must have pixels from 0 to 1; sample {outside[0][0]} has others"
+                    "float16 images must have pixels from 0 to 1; "
+                    f"sample {outside[0][0]} has others"
                 )
         require(
             self.labels.dtype == np.int64 and self.labels.shape == self.pixels.shape[:1],
