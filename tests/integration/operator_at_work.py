@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from hfmds.digest import Digest, digest_of
-from hfmds.event_chain import flaw
+from hfmds.event_chain import Event, flaw
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.oversight import Funnel
 from hfmds.wire.types import Device, Run, RunSpec, RunState
@@ -59,11 +60,22 @@ class Operator:
         return await self._persist(self._admin.funnels, "run")
 
     async def told(self, run_id: str) -> list[str]:
-        """What became of a run by its log, which must be sound; on the way there it may vary."""
-        run_uid, events = await self._persist(self._admin.list_events, run_id)
-        assert flaw(events, run_uid) == ""
+        """What became of a run by its log; on the way there it may vary."""
+        events = await self._events(run_id)
         ends = ("run-created", "run-cancelled", "run-completed", "run-deleted")
         return [event.kind for event in events if event.kind in ends]
+
+    async def accepted(self) -> list[tuple[int, str]]:
+        """By the run's log: of each result that was accepted, the round of its task, and whose."""
+        events = await self._events("run")
+        accepted = [json.loads(e.details) for e in events if e.kind == "task-accepted"]
+        return [(details["round"], details["device"]) for details in accepted]
+
+    async def _events(self, run_id: str) -> Sequence[Event]:
+        """A run's log, which must be sound."""
+        run_uid, events = await self._persist(self._admin.list_events, run_id)
+        assert flaw(events, run_uid) == ""
+        return events
 
     async def resume(self) -> None:
         await self._persist(self._admin.resume_run, "run")

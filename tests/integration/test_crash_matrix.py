@@ -3,7 +3,8 @@
 The points are not listed here. They are the functions that make a transaction, as found in the
 sources, each at its first, its middle and its last time in an undisturbed run. A new one is
 covered by itself if a story (`tests.integration.story`, `hasty_story`) passes through it; if not,
-the test fails until one does.
+the test fails until one does. `buffered_story` and `late_story` pass through the same ones in other
+kinds of rounds, where some of them do more: those are listed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Protocol
 
 import pytest
 
+from tests.integration.buffered_story import BufferedStory
 from tests.integration.crash_points import CrashPoint, Journal, Moment, transitions
 from tests.integration.hasty_story import HastyStory
+from tests.integration.late_story import LateStory
 from tests.integration.operator_at_work import Outcome
 from tests.integration.story import PATIENCE_SECONDS, Story
 from tests.integration.supervision import Launcher, servers
@@ -68,16 +71,19 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Told]
     with closing(Launcher()) as launcher:
         yield [
             tell(story, launcher, tmp_path_factory.mktemp("undisturbed"), {})
-            for story in (Story, HastyStory)
+            for story in (Story, HastyStory, BufferedStory, LateStory)
         ]
 
 
 def test_the_stories_are_as_they_say(undisturbed: list[Told]) -> None:
-    story, hasty = (told.outcome for told in undisturbed)
+    story, hasty, buffered, late = (told.outcome for told in undisturbed)
     assert story.cohorts == (("a", "b", "c"), ("a", "b", "d"), ("a", "b", "d"))
     assert story.pools == (0, 7, 7)  # three devices' three images, of which one is the same
     assert len(set(story.models)) == 3
     assert hasty.cohorts in [(("e",),), (("f",),)]
+    assert buffered.cohorts == (("a",), ("b",), ("a",))
+    assert len(set(buffered.models)) == 3
+    assert late.cohorts == (("a", "b"),)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -105,6 +111,33 @@ def test_killed_at_a_commit_the_run_ends_the_same(
         told = tell(expected.story, launcher, tmp_path / str(occurrence), {program: point})
         assert told.journals[program].killed, f"{point} was not reached"
         assert told.outcome == expected.outcome, f"{point} of {times}"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("story", "transition", "occurrences"),
+    [
+        (BufferedStory, "TaskRecords.accept", (1, 2, 3)),
+        (BufferedStory, "PhaseRecords.open", (2,)),
+        (BufferedStory, "RunRecords.complete_round", (2,)),
+        (LateStory, "TaskRecords.accept", (1, 2)),
+    ],
+)
+def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
+    launcher: Launcher,
+    undisturbed: list[Told],
+    tmp_path: Path,
+    story: type[Tale],
+    transition: str,
+    occurrences: tuple[int, ...],
+    moment: Moment,
+) -> None:
+    [expected] = [told.outcome for told in undisturbed if told.story is story]
+    for occurrence in occurrences:
+        point = CrashPoint(transition, occurrence, moment)
+        told = tell(story, launcher, tmp_path / str(occurrence), {"coordinator": point})
+        assert told.journals["coordinator"].killed, f"{point} was not reached"
+        assert told.outcome == expected, point
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
