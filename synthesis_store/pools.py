@@ -1,6 +1,6 @@
 """The life of a pool: opened, filled batch by batch, sealed into a snapshot, served.
 
-Knows neither protobuf nor gRPC. Everything but `put` and `shard` is synchronous and may block:
+Knows neither protobuf nor gRPC. Everything but `put` is synchronous and may block:
 on an event loop, call it through `asyncio.to_thread`.
 """
 
@@ -27,7 +27,7 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.service.telemetry import log_context
-from hfmds.wire.chunks import Content, outgoing, receive
+from hfmds.wire.chunks import Content, receive
 from hfmds.wire.types import (
     Collected,
     Contribution,
@@ -52,6 +52,7 @@ from synthesis_store.privacy_gate import (
 )
 from synthesis_store.retention import Retention
 from synthesis_store.sealing import Sealing
+from synthesis_store.serving import Serving
 from synthesis_store.snapshot_records import Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
 from synthesis_store.withdrawals import Withdrawals
@@ -85,6 +86,7 @@ class Pools:
             engine, self.contents, self.events, self.records, self.withdrawals, keep_snapshots
         )
         self.sealing = Sealing(self.sealed_records, self.contents, content.blobs, identity, now)
+        self.serving = Serving(self.sealed_records, content.blobs)
         self._content = content
         self._metrics = metrics
         self._now = now
@@ -313,12 +315,6 @@ class Pools:
     def snapshots(self, run_id: str | None) -> list[Snapshot]:
         """Snapshots of one run, or of all, newest first and without shards."""
         return self.sealed_records.snapshots(run_id)
-
-    async def shard(self, snapshot_id: str, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-        """The content of a snapshot's shard from an offset on, in chunks."""
-        await asyncio.to_thread(self.sealed_records.require_shard, snapshot_id, digest)
-        async for chunk in outgoing(self._content.blobs, digest, offset):
-            yield chunk
 
     def _purge_uploads(self) -> int:
         return self._content.staging.purge(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 
 import grpc
 
@@ -22,17 +23,19 @@ from hfmds.wire.snapshots import (
     contribution_message,
     pool_message,
     pool_spec_from,
+    shard_message,
     shared_shard_message,
     snapshot_message,
 )
-from hfmds.wire.types import SharedShard, require_id
+from hfmds.wire.types import Shard, SharedShard, require_id
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import Pools
-from synthesis_store.shares import Limits, share_of
+from synthesis_store.shares import Limits
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
 
 _MAX_DIGESTS = 20_000  # in one request
+_PAGED_AT_ONCE = 1001  # shards that are turned into messages for a page; no page has more
 _MAX_EVENTS = 1000  # in one answer
 
 
@@ -97,7 +100,16 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.GetSnapshotResponse:
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
         snapshot = await asyncio.to_thread(self._pools.snapshot, snapshot_id)
-        return pb.GetSnapshotResponse(snapshot=snapshot_message(snapshot))
+        at = _after(request.page_token, snapshot.shards)
+        shards, next_page_token = page(
+            map(shard_message, snapshot.shards[at : at + _PAGED_AT_ONCE]),
+            request.page_size,
+            "",
+            lambda message: message.digest.sha256,
+        )
+        described = snapshot_message(replace(snapshot, shards=()))
+        described.shards.extend(shards)
+        return pb.GetSnapshotResponse(snapshot=described, next_page_token=next_page_token)
 
     async def ListSnapshots(
         self, request: pb.ListSnapshotsRequest, context: grpc.aio.ServicerContext
@@ -121,14 +133,17 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         limits = Limits(request.max_bytes, request.max_samples)
 
         def choose() -> Sequence[SharedShard]:
-            snapshot = self._pools.snapshot(snapshot_id)
-            return share_of(snapshot, have, limits, request.seed, balanced=request.balanced)
+            return self._pools.serving.share(
+                snapshot_id, have, limits, request.seed, balanced=request.balanced
+            )
 
+        shared = await asyncio.to_thread(choose)
+        at = _after(request.page_token, (each.shard for each in shared))
         taken, next_page_token = page(
-            map(shared_shard_message, await asyncio.to_thread(choose)),
+            map(shared_shard_message, shared[at : at + _PAGED_AT_ONCE]),
             request.page_size,
-            request.page_token,
-            lambda shared: shared.shard.digest.sha256,
+            "",
+            lambda message: message.shard.digest.sha256,
         )
         return pb.GetShareResponse(shards=taken, next_page_token=next_page_token)
 
@@ -137,12 +152,10 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> AsyncIterator[pb.DownloadShardResponse]:
         require_part(request, "digest")
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
-        digest = digest_from(request.digest)
-        async for chunk in self._pools.shard(snapshot_id, digest, request.offset):
+        wanted = (request.digest, *_bounded(request.further, "further"))
+        digests = [digest_from(digest) for digest in wanted]
+        async for chunk in self._pools.serving.stream(snapshot_id, digests, request.offset):
             yield pb.DownloadShardResponse(data=chunk)
-        for digest in map(digest_from, _bounded(request.further, "further")):
-            async for chunk in self._pools.shard(snapshot_id, digest, 0):
-                yield pb.DownloadShardResponse(data=chunk)
 
     async def ReleaseRun(
         self, request: pb.ReleaseRunRequest, context: grpc.aio.ServicerContext
@@ -184,6 +197,12 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         found = await asyncio.to_thread(events.list, request.after_sequence, _MAX_EVENTS)
         entries = first_page([*map(event_message, found)], request.page_size)
         return pb.ListStoreEventsResponse(log_id=events.log_id, events=entries)
+
+
+def _after(token: str, shards: Iterable[Shard]) -> int:
+    """The position behind the shard that a page ended with; 0 if there is none such."""
+    hashes = (shard.digest.sha256 for shard in shards)
+    return next((at for at, sha256 in enumerate(hashes, start=1) if sha256 == token), 0)
 
 
 def _bounded(digests: Sequence[common_pb2.Digest], name: str) -> Sequence[common_pb2.Digest]:

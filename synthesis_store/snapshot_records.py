@@ -37,6 +37,8 @@ from synthesis_store.tables import (
 )
 from synthesis_store.withdrawals import withdrawn_contributors
 
+_ASKED_BY_NAME = 100  # of more shards, the database is asked for all that the snapshot has
+
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
@@ -170,14 +172,16 @@ class SnapshotRecords:
         with reading(self._engine) as session:
             return [decode_snapshot(row.description) for row in session.scalars(query.limit(limit))]
 
-    def require_shard(self, snapshot_id: str, digest: Digest) -> None:
-        """NotFound unless the snapshot has this shard."""
-        query = select(ShardRow.position).filter_by(
-            snapshot_id=snapshot_id, sha256=digest.sha256, size_bytes=digest.size_bytes
-        )
+    def require_shards(self, snapshot_id: str, digests: Sequence[Digest]) -> None:
+        """NotFound unless the snapshot has these shards."""
+        query = select(ShardRow.sha256, ShardRow.size_bytes).filter_by(snapshot_id=snapshot_id)
+        if len(digests) <= _ASKED_BY_NAME:
+            query = query.where(ShardRow.sha256.in_([digest.sha256 for digest in digests]))
         with reading(self._engine) as session:
             _snapshot_row(session, snapshot_id)
-            if session.scalar(query.limit(1)) is None:
+            there = {Digest(sha256, size_bytes) for sha256, size_bytes in session.execute(query)}
+        for digest in digests:
+            if digest not in there:
                 raise NotFound(f"snapshot {snapshot_id} has no shard {digest}")
 
 

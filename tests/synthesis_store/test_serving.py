@@ -1,0 +1,174 @@
+"""What devices get of a snapshot over gRPC: shares by their limits, and many shards in a stream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import InvalidInput, LimitExceeded, NotFound
+from hfmds.service.channel import translating
+from hfmds.v1 import synthesis_store_pb2 as pb
+from hfmds.wire.messages import digest_message
+from hfmds.wire.tensors import encode_batch
+from hfmds.wire.types import SharedShard, Snapshot
+from tests.synthesis_store.examples import SPEC, Store, make_batch
+from tests.synthesis_store.test_servicer import Caller, over_grpc
+
+DEVICES = 12
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """One for all tests here: they only read."""
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def snapshot(store: Store) -> Snapshot:
+    """A snapshot of a shard of eight samples of each of twelve devices."""
+    store.pools.open("pool", SPEC)
+    batches = {
+        f"device-{n:02}": store.put(f"device-{n:02}", make_batch(n, 8), "pool")
+        for n in range(DEVICES)
+    }
+    return store.seal("pool", **batches)
+
+
+def test_without_limits_a_share_is_the_snapshot(
+    store: Store, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    have = {snapshot.shards[3].digest, snapshot.shards[7].digest, digest_of(b"of another")}
+
+    async def test(device: Caller) -> None:
+        share = await device.client.get_share(snapshot.snapshot_id, have)
+        assert [shared.shard for shared in share] == list(snapshot.shards)
+        assert [at for at, shared in enumerate(share) if not shared.missing] == [3, 7]
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_a_share_is_within_its_limits_and_depends_on_its_seed(
+    store: Store, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    size_bytes = snapshot.shards[0].digest.size_bytes
+
+    async def test(device: Caller) -> None:
+        async def share(seed: int, **limits: int) -> tuple[SharedShard, ...]:
+            return await device.client.get_share(
+                snapshot.snapshot_id, balanced=True, seed=seed, **limits
+            )
+
+        assert len(await share(1, max_bytes=5 * size_bytes + 1)) == 5
+        assert len(await share(1, max_samples=31)) == 3
+        assert await share(1, max_samples=31) == await share(1, max_samples=31)
+        assert len({await share(seed, max_samples=31) for seed in range(5)}) > 1
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_a_share_comes_in_pages(store: Store, snapshot: Snapshot, tmp_path: Path) -> None:
+    async def test(device: Caller) -> None:
+        found: list[str] = []
+        request = pb.GetShareRequest(snapshot_id=snapshot.snapshot_id, page_size=5)
+        for expected in (5, 5, 2):
+            response = await device.raw(device.stub.GetShare, request)
+            assert len(response.shards) == expected
+            found += [shared.shard.digest.sha256 for shared in response.shards]
+            request.page_token = response.next_page_token
+        assert not request.page_token
+        assert found == [shard.digest.sha256 for shard in snapshot.shards]
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_the_shards_of_a_snapshot_come_in_pages(
+    store: Store, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    async def test(device: Caller) -> None:
+        found: list[str] = []
+        request = pb.GetSnapshotRequest(snapshot_id=snapshot.snapshot_id, page_size=5)
+        for expected in (5, 5, 2):
+            response = await device.raw(device.stub.GetSnapshot, request)
+            assert response.snapshot.samples == snapshot.samples
+            assert len(response.snapshot.shards) == expected
+            found += [shard.digest.sha256 for shard in response.snapshot.shards]
+            request.page_token = response.next_page_token
+        assert not request.page_token
+        assert found == [shard.digest.sha256 for shard in snapshot.shards]
+        assert await device.client.get_snapshot(snapshot.snapshot_id) == snapshot
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_wrong_wishes_are_refused(store: Store, snapshot: Snapshot, tmp_path: Path) -> None:
+    async def test(device: Caller) -> None:
+        share, snapshot_id = device.client.get_share, snapshot.snapshot_id
+        with pytest.raises(LimitExceeded, match=r"fits into 10 bytes .* has 8 samples in \d+"):
+            await share(snapshot_id, max_bytes=10)
+        with pytest.raises(InvalidInput, match="max_bytes"):
+            await share(snapshot_id, max_bytes=-1)
+        with pytest.raises(InvalidInput, match="max_samples"):
+            await share(snapshot_id, max_samples=-1)
+        with pytest.raises(NotFound):
+            await share("nothing")
+        with pytest.raises(InvalidInput, match="have has 20001 shards; at most 20000"):
+            await share(snapshot_id, [snapshot.shards[0].digest] * 20_001)
+        with pytest.raises(InvalidInput, match="further has 20001 shards; at most 20000"):
+            await stream(device, snapshot_id, *[snapshot.shards[0].digest] * 20_002)
+
+    over_grpc(store, tmp_path, test)
+
+
+async def stream(
+    device: Caller, snapshot_id: str, *digests: Digest, offset: int = 0
+) -> list[bytes]:
+    first, *further = map(digest_message, digests)
+    request = pb.DownloadShardRequest(
+        snapshot_id=snapshot_id, digest=first, offset=offset, further=further
+    )
+    with translating(device._peer):
+        return [part.data async for part in device.stub.DownloadShard(request)]
+
+
+def test_small_shards_come_in_one_chunk(store: Store, snapshot: Snapshot, tmp_path: Path) -> None:
+    digests = [shard.digest for shard in snapshot.shards]
+
+    async def test(device: Caller) -> None:
+        chunks = await stream(device, snapshot.snapshot_id, *digests, offset=10)
+        assert len(chunks) == 1
+        whole = b"".join(encode_batch(make_batch(n, 8)) for n in range(DEVICES))
+        assert chunks[0] == whole[10:]
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_a_device_fetches_what_it_lacks(store: Store, snapshot: Snapshot, tmp_path: Path) -> None:
+    digests = [shard.digest for shard in snapshot.shards]
+
+    async def test(device: Caller) -> None:
+        device.content.blobs.put_bytes(encode_batch(make_batch(4, 8)))
+        fetched = await device.client.download_shards(snapshot.snapshot_id, digests, device.content)
+        assert fetched == sum(d.size_bytes for d in digests) - digests[4].size_bytes
+        for digest in digests:
+            device.content.blobs.verify(digest)
+
+    over_grpc(store, tmp_path, test)
+
+
+def test_one_shard_of_another_snapshot_spoils_a_stream(
+    store: Store, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    store.pools.open("other", replace(SPEC, run_id="run-2"))
+    (foreign,) = store.seal("other", a=store.put("a", make_batch(99, 8), "other")).shards
+    own = [shard.digest for shard in snapshot.shards]
+    wrong_size = Digest(own[1].sha256, own[1].size_bytes + 1)
+
+    async def test(device: Caller) -> None:
+        for stranger in (foreign.digest, wrong_size):
+            with pytest.raises(NotFound, match=f"has no shard {stranger}"):
+                await stream(device, snapshot.snapshot_id, own[0], stranger)
+
+    over_grpc(store, tmp_path, test)
