@@ -95,6 +95,9 @@ class Clock:
     def __call__(self) -> datetime:
         return self.moment
 
+    def advance(self, seconds: float) -> None:
+        self.moment += timedelta(seconds=seconds)
+
 
 class Store:
     """The store's classes over a folder, as a process would open them, without its sockets."""
