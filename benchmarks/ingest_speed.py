@@ -63,7 +63,7 @@ class Batches:
         self._pixels = source.integers(0, 256, (samples, *_MODEL.image_shape), np.uint8)
         self._labels = source.integers(0, _MODEL.classes, samples)
         measured = [field.name for field in dataclasses.fields(SyntheticBatch)[1:]]
-        self._measured = {name: np.full(samples, 9.5, np.float32) for name in measured}
+        self._measured = {name: np.full(samples, 0.5, np.float32) for name in measured}
 
     def encoded(self, number: int) -> bytes:
         """The batch of the device with this number."""

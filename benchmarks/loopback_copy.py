@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +37,15 @@ class LoopbackCopy:
 
     async def round(self, devices: int, *, durable: bool) -> float:
         """Seconds that it takes all devices to download and upload."""
+        return await self._timed(devices, lambda channel: self._device(channel, durable))
+
+    async def download(self, devices: int) -> float:
+        """Seconds that it takes all devices to download, and to forget what they got."""
+        return await self._timed(devices, self._receive)
+
+    async def _timed(
+        self, devices: int, work: Callable[[grpc.aio.Channel], Awaitable[None]]
+    ) -> float:
         options = CHANNEL_OPTIONS
         channels = [
             grpc.aio.insecure_channel(self._address, options=options) for _ in range(devices)
@@ -44,10 +53,16 @@ class LoopbackCopy:
         try:
             await asyncio.gather(*(channel.channel_ready() for channel in channels))
             started = time.monotonic()
-            await asyncio.gather(*(self._device(channel, durable) for channel in channels))
+            await asyncio.gather(*map(work, channels))
             return time.monotonic() - started
         finally:
             await asyncio.gather(*(channel.close() for channel in channels))
+
+    async def _receive(self, channel: grpc.aio.Channel) -> None:
+        size_bytes = 0
+        async for chunk in channel.unary_stream(f"/{_SERVICE}/Download")(b""):
+            size_bytes += len(chunk)
+        assert size_bytes == self._size_bytes
 
     async def _device(self, channel: grpc.aio.Channel, durable: bool) -> None:
         download = channel.unary_stream(f"/{_SERVICE}/Download")
