@@ -21,6 +21,7 @@ class Proxy:
         self.delay_seconds = delay_seconds  # before each piece of at most 64 KiB
         self.losing: Way | None = None  # what goes this way vanishes
         self.passed = {"up": 0, "down": 0}  # bytes
+        self.heard: list[bytearray] = []  # what came up each connection
         self.stuck = asyncio.Event()  # as much has passed as may
         self._limit: tuple[Way, int] | None = None
         self._host, _, self._port = target.rpartition(":")
@@ -59,8 +60,10 @@ class Proxy:
         try:
             from_service, to_service = await asyncio.open_connection(self._host, self._port)
             writers.append(to_service)
+            heard = bytearray()
+            self.heard.append(heard)
             async with asyncio.TaskGroup() as ways:
-                ways.create_task(self._pump("up", reader, to_service))
+                ways.create_task(self._pump("up", reader, to_service, heard))
                 ways.create_task(self._pump("down", from_service, writer))
         except* OSError:
             pass  # one side is gone: so will be the other
@@ -69,9 +72,15 @@ class Proxy:
                 each.transport.abort()
 
     async def _pump(
-        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        way: Way,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        heard: bytearray | None = None,
     ) -> None:
         while piece := await reader.read(_PIECE_BYTES):
+            if heard is not None:
+                heard += piece
             await asyncio.sleep(self.delay_seconds)
             if self.losing == way:
                 continue

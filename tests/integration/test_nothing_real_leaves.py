@@ -1,0 +1,173 @@
+"""Nothing of a device's real images is sent or logged: every byte of a run is searched for them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from hfmds.algorithm.device_evaluation import EvaluationByDevices
+from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.pixels import normalise
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
+from hfmds.data.sources import load_images
+from hfmds.errors import InvalidInput
+from hfmds.service.peer import Peer
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.tensors import read_batch
+from hfmds.wire.types import RoundPolicy, RunSpec, RunState
+from tests.integration.faults import Proxy
+from tests.integration.programs import Programs
+from tests.integration.recording import streams
+
+pytestmark = pytest.mark.integration
+
+SIDE = 16
+MODEL = ModelSpec(channels=1, height=SIDE, width=SIDE, classes=2)
+NORMALISATION = Normalisation((0.5,), (0.25,))
+RECIPE = Recipe(
+    MODEL,
+    NORMALISATION,
+    rounds=2,
+    method=Hfmds(every_rounds=1, first_round=1, samples_per_device=4, steps=5),
+)
+PIECE_BYTES = 24  # of an image file; by chance such a piece is nowhere
+
+
+def encodings(pixels: NDArray[np.uint8]) -> Iterator[tuple[str, bytes]]:
+    """The forms in which an image [channels, height, width] might leave, row by row."""
+    scaled = pixels.astype(np.float64) / 255
+    normalised = normalise(pixels[None], NORMALISATION)[0]
+    for row in range(pixels.shape[1]):
+        values = np.ascontiguousarray(pixels[0, row])
+        yield "uint8", values.tobytes()
+        yield "upside down", values[::-1].tobytes()
+        yield "hex", values.tobytes().hex().encode()
+        yield "as a list", ", ".join(map(str, values[:8])).encode()
+        yield "as an array", " ".join(f"{value:3d}" for value in values[:8]).encode()
+        for start in range(3):  # wherever the row begins among base64's groups of three
+            whole = (len(values) - start) // 3 * 3
+            yield "base64", base64.b64encode(values[start : start + whole].tobytes())
+        if row % 4 == 0:
+            for name, floats in (
+                ("of pixels", pixels[0, row].astype(np.float64)),
+                ("in [0, 1]", scaled[0, row]),
+                ("normalised", normalised[0, row]),
+            ):
+                for kind in (np.float16, np.float32, np.float64):
+                    # Half a row: what is computed in another order may differ in a last bit, but
+                    # not in all of them.
+                    yield f"{kind.__name__} {name}", floats[:8].astype(kind).tobytes()
+    for column in range(0, pixels.shape[2], 4):
+        yield "a column", pixels[0, :, column].tobytes()
+
+
+def pieces(file: bytes) -> Iterator[tuple[str, bytes]]:
+    """Pieces of an image file's compressed bytes, which begin behind what all such files have."""
+    middle = file[len(file) // 2 :]
+    for start in range(0, len(middle) - PIECE_BYTES, PIECE_BYTES):
+        piece = middle[start : start + PIECE_BYTES]
+        yield "a piece of the file", piece
+        yield "a piece in base64", base64.b64encode(piece)
+
+
+def found(needles: Iterator[tuple[str, bytes]], where: Sequence[bytes]) -> set[str]:
+    return {name for name, needle in needles if any(needle in one for one in where)}
+
+
+def make_images(folder: Path) -> list[Path]:
+    """Noise, so that no row of an image is like another; as PNG and as JPEG."""
+    random = np.random.default_rng(0)
+    files = []
+    for number in range(8):
+        kind = "png" if number % 2 else "jpg"
+        file = folder / str(number % 2) / f"{number}.{kind}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (SIDE, SIDE), np.uint8)).save(file, quality=95)
+        files.append(file)
+    return files
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_the_search_finds_an_image_in_any_form(tmp_path: Path, cut: int) -> None:
+    files = make_images(tmp_path)
+    pixels = load_images(str(tmp_path)).pixels[0]
+    padding = bytes(range(cut))
+    for name, needle in encodings(pixels):
+        assert name in found(iter([(name, needle)]), [padding + needle + b"more"])
+    everything = padding + pixels.tobytes()
+    assert {"uint8"} <= found(encodings(pixels), [b"", everything])
+    assert "base64" in found(encodings(pixels), [base64.b64encode(everything)])
+    assert "float32 normalised" in found(
+        encodings(pixels), [padding + normalise(pixels[None], NORMALISATION).tobytes()]
+    )
+    assert found(pieces(files[0].read_bytes()), [files[0].read_bytes()]) == {"a piece of the file"}
+    assert found(encodings(pixels), [np.random.default_rng(1).bytes(100_000)]) == set()
+
+
+def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path) -> None:
+    files = make_images(tmp_path / "images")
+    real = load_images(str(tmp_path / "images")).pixels
+    with Programs(tmp_path) as programs:
+        sent = asyncio.run(whole_run(programs))
+        log = (tmp_path / "device.log").read_bytes()
+    assert b"update accepted" in log
+    where = [*sent, log]
+    for pixels in real:
+        assert found(encodings(pixels), where) == set()
+    for file in files:
+        assert found(pieces(file.read_bytes()), where) == set()
+    # And the search has looked where images are: the synthetic ones are found.
+    synthetic = shared_images(tmp_path / "state")
+    assert len(synthetic) == 8  # of two refreshes
+    for pixels in synthetic:
+        assert "uint8" in found(encodings(pixels), sent)
+
+
+async def whole_run(programs: Programs) -> list[bytes]:
+    """All that a device sends in a run: each connection as it was, and without HTTP/2's frames."""
+    store = programs.store().address("grpc")
+    coordinator = programs.coordinator(store).address("grpc")
+    async with (
+        AsyncExitStack() as stack,
+        asyncio.timeout(90),
+        Proxy(coordinator).running() as to_coordinator,
+        Proxy(store).running() as to_store,
+    ):
+        client = AdminClient(Peer("coordinator", coordinator, "HFMDS_COORDINATOR"))
+        stack.push_async_callback(client.close)
+        policy = RoundPolicy(evaluation=EvaluationByDevices(devices=1))
+        await client.create_run(RunSpec(RECIPE, policy), "run")
+        programs.start(
+            "device",
+            "edge_client",
+            device_id="device",
+            data=str(programs.folder / "images"),
+            coordinator=to_coordinator.address,
+            store=to_store.address,
+            state_dir=str(programs.folder / "state"),
+            log_level="debug",
+            log_format="console",
+        )
+        async for _ in client.watch_run("run"):
+            pass
+        run = await client.get_run("run")
+        assert run.state is RunState.COMPLETED, run.state_reason
+        heard = [bytes(one) for one in (*to_coordinator.heard, *to_store.heard)]
+    return heard + [data for one in heard for data in streams(one)]
+
+
+def shared_images(state: Path) -> list[NDArray[np.uint8]]:
+    """The synthetic images in the device's cache, which it has made and sent."""
+    images: list[NDArray[np.uint8]] = []
+    for path in (state / "cache" / "blobs").glob("[0-9a-f]" * 64):
+        with suppress(InvalidInput):  # weights
+            images += list(read_batch(path, path.name).images.pixels)
+    return images
