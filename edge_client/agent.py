@@ -25,6 +25,7 @@ from hfmds.errors import (
     HfmdsError,
     InvalidInput,
     LimitExceeded,
+    NotAllowed,
     NotFound,
     TooLate,
     Unavailable,
@@ -272,6 +273,8 @@ def _cause(error: HfmdsError) -> FailureCause:
             return FailureCause.TRANSFER
         case InvalidInput() | ConfigurationError() | LimitExceeded():
             return FailureCause.UNSUITABLE
+        case NotAllowed():
+            return FailureCause.REFUSED
         case _:
             return FailureCause.UNEXPECTED
 

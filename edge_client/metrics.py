@@ -45,6 +45,11 @@ class EdgeMetrics:
             ("statistic",),
             registry=registry,
         )
+        self.withheld_samples = Counter(
+            "hfmds_edge_withheld_samples_total",
+            "Synthetic images that were not sent, as they are over the run's limits of leakage.",
+            registry=registry,
+        )
         # Registered while there is a value: a 0 or NaN would spoil every average over a fleet.
         self._synthetic_accuracy = Gauge(
             "hfmds_edge_synthetic_accuracy_ratio",

@@ -64,7 +64,9 @@ class Store(Protocol):
         self, snapshot_id: str, digests: Sequence[Digest], content: Content
     ) -> int: ...
 
-    async def put_batch(self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs) -> int: ...
+    async def put_batch(
+        self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs, weights: Digest
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

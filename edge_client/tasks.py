@@ -24,6 +24,7 @@ from edge_client.state import DeviceState, Report
 from edge_client.traffic import TrafficBudget
 from hfmds.algorithm.compression import pack, split_memory
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
+from hfmds.algorithm.leakage_limits import releasable
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.algorithm.seeds import Phase, derive_seed
@@ -195,11 +196,16 @@ class TaskRunner:
                 _require_sound(made.health)
             health = dataclasses.asdict(made.health) if made.health else {}
             log.info("synthesis is done", extra=health)
-            batch = self._put(encode_batch(made.batch), progress)
+            released = releasable(made.batch, task.recipe.pool)
+            withheld = len(made.batch) - len(released)
+            if withheld:
+                log.info("%d synthetic images leak too much and are not sent", withheld)
+                self._metrics.withheld_samples.inc(withheld)
+            batch = self._put(encode_batch(released), progress)
             report = SynthesisReport(
                 batch,
-                samples=len(made.batch),
-                leakage=summarise_leakage(made.batch.psnr_paired, made.batch.psnr_nearest),
+                samples=len(released),
+                leakage=summarise_leakage(released.psnr_paired, released.psnr_nearest),
                 synthetic_accuracy=made.health.accuracy if made.health else None,
                 traffic=Traffic(received_bytes=received),
                 synthesis_seconds=seconds,
@@ -355,7 +361,8 @@ class TaskRunner:
             return 0
         if isinstance(task.work, SynthesiseWork):
             put, device_id = self._store.put_batch, self._state.device_id
-            return await self._to_store(put, task.work.pool_id, device_id, content, blobs)
+            pool_id, made_with = task.work.pool_id, task.weights
+            return await self._to_store(put, pool_id, device_id, content, blobs, made_with)
         upload = self._coordinator.upload_update
         return await self._to_coordinator(upload, task.task_id, content, blobs)
 

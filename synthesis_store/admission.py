@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from hfmds.algorithm.leakage_limits import require_no_refusal, told
 from hfmds.algorithm.pool_policy import HIGHEST_PSNR_DB, HIGHEST_SSIM
 from hfmds.algorithm.types import MEASUREMENTS, SyntheticBatch
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.types import PoolSpec
-from synthesis_store.privacy_gate import TooMuchLeakage, excesses, leaking
-
-MAX_TOLD_SAMPLES = 10
-"""Of how many samples a refusal says what is wrong: it travels in a header."""
 
 _BYTES_BESIDE_PIXELS = 8 + 4 * len(MEASUREMENTS)  # the label comes first
 _PIXELS: Mapping[str, np.dtype[Any]] = {"uint8": np.dtype(np.uint8), "fp16": np.dtype(np.float16)}
@@ -67,7 +64,7 @@ def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
         raise InvalidInput(f"{what}: its pixels are {found}, the pool takes {wanted}")
     faults = _faults(batch, spec.model.classes)
     if faults:
-        raise InvalidInput(_told(what, len(batch), faults))
+        raise InvalidInput(told(what, len(batch), faults))
     batch.images.require_fit(spec.model, what)
     # Devices could not read a pool in which some batches have shares and some have not.
     has_shares = batch.images.shares is not None
@@ -77,11 +74,7 @@ def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
             f"{'only batches with them' if spec.with_shares else 'none with them'}"
         )
     _require_class_quota(batch, spec.policy.max_samples_per_class, what)
-    if spec.policy.leakage_action == "refuse":
-        over = np.flatnonzero(leaking(batch, spec.policy))
-        reasons = {int(index): excesses(batch, spec.policy, int(index)) for index in over}
-        if reasons:
-            raise TooMuchLeakage(_told(what, len(batch), reasons))
+    require_no_refusal(batch, spec.policy, what)
 
 
 def _require_class_quota(batch: SyntheticBatch, most: int, what: str) -> None:
@@ -109,13 +102,3 @@ def _faults(batch: SyntheticBatch, classes: int) -> Mapping[int, list[str]]:
                 f"{name} is {values[index]:g}, it must be within {lowest:g} and {highest:g}"
             )
     return faults
-
-
-def _told(what: str, samples: int, faults: Mapping[int, list[str]]) -> str:
-    told = [
-        f"sample {index}: {' and '.join(faults[index])}"
-        for index in sorted(faults)[:MAX_TOLD_SAMPLES]
-    ]
-    if len(faults) > MAX_TOLD_SAMPLES:
-        told.append(f"{len(faults) - MAX_TOLD_SAMPLES} more are not listed")
-    return f"{what}: {len(faults)} of its {samples} samples cannot be taken: {'; '.join(told)}"

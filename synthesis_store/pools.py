@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
+from hfmds.algorithm.leakage_limits import TooMuchLeakage
 from hfmds.digest import Digest
 from hfmds.errors import (
     HfmdsError,
@@ -44,12 +45,7 @@ from synthesis_store.events import STORE, StoreEvents
 from synthesis_store.identity import Identity
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pool_records import BatchKey, PoolRecords
-from synthesis_store.privacy_gate import (
-    TooMuchLeakage,
-    final_halt_reason,
-    halt_reason,
-    measure,
-)
+from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
 from synthesis_store.retention import Retention
 from synthesis_store.sealing import Sealing
 from synthesis_store.serving import Serving

@@ -1,27 +1,19 @@
-"""What a pool's policy makes of measured leakage: what is refused or dropped, when a pool halts.
+"""What counts of a batch's leakage in its pool, and when a pool gives too much away and halts.
 
 All numbers come from the devices, which alone have seen the real images. The store can hold them to
-the policy; it cannot find out whether they are true.
+the policy; it cannot find out whether they are true. Which samples are over the limits is said in
+`hfmds.algorithm.leakage_limits`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hfmds.algorithm.histograms import LeakageHistograms, histograms_of
+from hfmds.algorithm.leakage_limits import leaking, passed
 from hfmds.algorithm.pool_policy import NO_LIMIT, PoolPolicy
 from hfmds.algorithm.types import LeakageSummary, SyntheticBatch
-from hfmds.errors import InvalidInput
 
-_LIMIT_OF = {
-    "psnr_paired": "psnr_paired_max_db",
-    "psnr_nearest": "psnr_nearest_max_db",
-    "ssim_paired": "ssim_paired_max",
-    "ssim_nearest": "ssim_nearest_max",
-}
 _HALTS = {"paired": "halt_psnr_paired_p99_db", "nearest": "halt_psnr_nearest_p99_db"}
 
 
@@ -32,36 +24,6 @@ class Measured:
     samples: int  # those that the limits of leakage let pass
     leaking_samples: int
     leakage: LeakageHistograms  # of `samples`
-
-
-class TooMuchLeakage(InvalidInput):
-    """A batch has samples over the limits, and its pool refuses such batches."""
-
-
-def leaking(batch: SyntheticBatch, policy: PoolPolicy) -> NDArray[np.bool_]:
-    """Which samples are over one of the policy's limits."""
-    over = np.zeros(len(batch), np.bool_)
-    for measurement, limit in _LIMIT_OF.items():
-        over |= batch.measurements[measurement] > getattr(policy, limit)
-    return over
-
-
-def excesses(batch: SyntheticBatch, policy: PoolPolicy, index: int) -> list[str]:
-    """By which measurements a sample is over the limits, in words."""
-    return [
-        f"{measurement} is {batch.measurements[measurement][index]:.4g}, above "
-        f"{getattr(policy, limit):g} ({limit})"
-        for measurement, limit in _LIMIT_OF.items()
-        if batch.measurements[measurement][index] > getattr(policy, limit)
-    ]
-
-
-def passed(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
-    """What the pool takes of a batch: `batch` itself, or what is left when leaking ones go."""
-    over = leaking(batch, policy)
-    if policy.leakage_action != "drop" or not over.any():
-        return batch
-    return batch.take(np.flatnonzero(~over))
 
 
 def measure(batch: SyntheticBatch, policy: PoolPolicy) -> Measured:

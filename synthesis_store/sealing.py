@@ -13,6 +13,7 @@ from datetime import datetime
 
 import numpy as np
 
+from hfmds.algorithm.leakage_limits import leaking, passed
 from hfmds.algorithm.types import SyntheticBatch
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import NotFound, Unavailable, WrongState
@@ -22,7 +23,6 @@ from hfmds.wire.types import Contribution, PoolPolicy, Shard, Snapshot
 from synthesis_store.contents import Contents
 from synthesis_store.identity import Identity
 from synthesis_store.merging import HASH_BYTES, Known, Merging
-from synthesis_store.privacy_gate import leaking, passed
 from synthesis_store.refresh import Carried, carry_over
 from synthesis_store.snapshot_records import Basis, KnownShard, Made, SnapshotRecords
 

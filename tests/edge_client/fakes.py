@@ -216,6 +216,7 @@ class FakeStore(Faults):
         self.shelf = Shelf()
         self.snapshots: dict[str, Snapshot] = {}
         self.pools: dict[tuple[str, str], Digest] = {}
+        self.made_with: dict[tuple[str, str], Digest] = {}  # the batches, by the same
         self.seeds: list[int] = []  # by which shares were chosen
 
     def seal(self, snapshot_id: str, *batches: SyntheticBatch) -> None:
@@ -257,8 +258,11 @@ class FakeStore(Faults):
         self.meet("download_shards")
         return await self.shelf.download(content, *digests)
 
-    async def put_batch(self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs) -> int:
+    async def put_batch(
+        self, pool_id: str, device_id: str, batch: Digest, blobs: Blobs, weights: Digest
+    ) -> int:
         self.meet("put_batch")
+        self.made_with[pool_id, device_id] = weights
         sent = await self.shelf.upload(batch, blobs)
         self.pools[pool_id, device_id] = batch
         return sent

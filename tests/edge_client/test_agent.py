@@ -9,10 +9,12 @@ import logging
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.data.named_images import NamedImages
 from hfmds.errors import (
@@ -27,8 +29,8 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.wire.assignments import outcome_from, outcome_message
-from hfmds.wire.tensors import encode_batch, encode_weights
-from hfmds.wire.types import Finished, RetryLater
+from hfmds.wire.tensors import encode_batch, encode_weights, read_batch
+from hfmds.wire.types import Assignment, Finished, RetryLater
 from tests.edge_client.fakes import (
     CHUNK,
     COORDINATOR,
@@ -92,6 +94,7 @@ def test_synthesis_puts_a_batch_and_reports_its_leakage(device: Device) -> None:
     device.work(device.synthesise_task())
     report = device.coordinator.syntheses["s1"]
     assert device.store.pools == {("pool-1", "dev-1"): report.batch}
+    assert device.store.made_with == {("pool-1", "dev-1"): device.coordinator.weights}
     assert report.samples == 3
     assert report.synthetic_accuracy == 0.9
     assert report.leakage.paired_mean == pytest.approx(10)
@@ -99,6 +102,33 @@ def test_synthesis_puts_a_batch_and_reports_its_leakage(device: Device) -> None:
     assert device.metric("psnr_paired_db", statistic="max") == pytest.approx(12)
     assert device.metric("synthetic_accuracy_ratio") == 0.9
     assert device.metric("tasks_total", kind="synthesise", outcome="accepted") == 1
+
+
+def with_policy(task: Assignment, **settings: Any) -> Assignment:
+    recipe = dataclasses.replace(task.recipe, pool=PoolPolicy(**settings))
+    return dataclasses.replace(task, recipe=recipe)
+
+
+def test_synthetic_images_over_the_limits_never_leave_the_device(
+    device: Device, tmp_path: Path
+) -> None:
+    device.work(with_policy(device.synthesise_task(), psnr_paired_max_db=11, leakage_action="drop"))
+    report = device.coordinator.syntheses["s1"]  # of 8, 10 and 12 dB
+    assert report.samples == 2
+    assert report.leakage.paired_max == pytest.approx(10)
+    (tmp_path / "sent").write_bytes(device.store.shelf.contents[report.batch])
+    sent = read_batch(tmp_path / "sent", "the batch")
+    assert sent.psnr_paired.tolist() == [8, 10]
+    assert sent.images.labels.tolist() == [0, 1]
+    assert device.metric("withheld_samples_total") == 1
+
+
+def test_synthetic_images_that_would_be_refused_are_not_sent(device: Device) -> None:
+    device.work(
+        with_policy(device.synthesise_task(), psnr_paired_max_db=11, leakage_action="refuse")
+    )
+    assert "sample 2: psnr_paired is 12, above 11" in device.coordinator.failures["s1"]
+    assert device.store.calls == []
 
 
 def test_evaluation_hands_in_numbers_and_nothing_else(device: Device) -> None:

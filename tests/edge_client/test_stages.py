@@ -12,6 +12,7 @@ from hfmds.errors import (
     CorruptData,
     Diverged,
     InvalidInput,
+    NotAllowed,
     TooLate,
     WrongState,
 )
@@ -67,6 +68,7 @@ def test_who_learns_by_telling_that_the_task_is_over_stops(device: Device) -> No
         (ConfigurationError("no such engine"), FailureCause.UNSUITABLE),
         (Diverged("a loss is nan"), FailureCause.DIVERGED),
         (CorruptData("altered"), FailureCause.TRANSFER),
+        (NotAllowed("the pool is halted"), FailureCause.REFUSED),
         (WrongState("what?"), FailureCause.UNEXPECTED),
         (ZeroDivisionError(), FailureCause.UNEXPECTED),
     ],

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from hfmds.algorithm.leakage_limits import TooMuchLeakage
 from hfmds.algorithm.pixels import levels, of_levels
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.types import SyntheticBatch
@@ -16,7 +17,6 @@ from synthesis_store.admission import (
     require_fit,
     require_weights,
 )
-from synthesis_store.privacy_gate import TooMuchLeakage
 from tests.synthesis_store.examples import MIXTURES, SPEC, make_batch, make_mixtures
 
 
@@ -79,7 +79,7 @@ def test_a_label_outside_the_classes_is_refused(label: int) -> None:
     with pytest.raises(InvalidInput) as refusal:
         require_fit(batch, SPEC, "batch b")
     assert str(refusal.value) == (
-        "batch b: 1 of its 3 samples cannot be taken: "
+        "batch b: 1 of 3 samples cannot be taken: "
         f"sample 1: label {label}, the model has classes 0 to 4"
     )
 
@@ -107,7 +107,7 @@ def test_everything_that_is_wrong_is_said_sample_by_sample() -> None:
     with pytest.raises(InvalidInput) as refusal:
         require_fit(batch, SPEC, "batch b")
     assert str(refusal.value) == (
-        "batch b: 2 of its 3 samples cannot be taken: "
+        "batch b: 2 of 3 samples cannot be taken: "
         "sample 0: label 7, the model has classes 0 to 4 and "
         "psnr_paired is 101, it must be within 0 and 100; "
         "sample 2: psnr_paired is 101, it must be within 0 and 100"
@@ -162,7 +162,7 @@ def test_a_pool_that_refuses_leakage_says_of_which_samples() -> None:
     with pytest.raises(TooMuchLeakage) as refusal:
         require_fit(batch, spec, "batch b")
     assert str(refusal.value) == (
-        "batch b: 2 of its 3 samples cannot be taken: "
+        "batch b: 2 of 3 samples cannot be taken: "
         "sample 1: psnr_paired is 20.5, above 20 (psnr_paired_max_db) and "
         "ssim_nearest is 0.5, above 0.25 (ssim_nearest_max); "
         "sample 2: ssim_nearest is 0.5, above 0.25 (ssim_nearest_max)"

@@ -1,0 +1,87 @@
+"""Which synthetic images are over a pool's limits of leakage, and what may leave a device.
+
+A device holds its images to the limits before it sends them, so that what leaks never leaves it. A
+store looks again: not every device need be as careful. Only numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.pool_policy import PoolPolicy
+from hfmds.algorithm.types import SyntheticBatch
+from hfmds.errors import InvalidInput
+
+MAX_TOLD_SAMPLES = 10
+"""Of how many samples a refusal says what is wrong: it travels in a header."""
+
+_LIMIT_OF = {
+    "psnr_paired": "psnr_paired_max_db",
+    "psnr_nearest": "psnr_nearest_max_db",
+    "ssim_paired": "ssim_paired_max",
+    "ssim_nearest": "ssim_nearest_max",
+}
+
+
+class TooMuchLeakage(InvalidInput):
+    """A batch has samples over the limits, and its pool does not take such batches."""
+
+
+def leaking(batch: SyntheticBatch, policy: PoolPolicy) -> NDArray[np.bool_]:
+    """Which samples are over one of the policy's limits."""
+    over = np.zeros(len(batch), np.bool_)
+    for measurement, limit in _LIMIT_OF.items():
+        over |= batch.measurements[measurement] > getattr(policy, limit)
+    return over
+
+
+def passed(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
+    """What a pool takes of a batch: `batch` itself, or what is left when leaking ones go."""
+    over = leaking(batch, policy)
+    if policy.leakage_action != "drop" or not over.any():
+        return batch
+    return batch.take(np.flatnonzero(~over))
+
+
+def require_no_refusal(batch: SyntheticBatch, policy: PoolPolicy, what: str) -> None:
+    """Raise what a pool answers that refuses this batch for its leakage, if it does."""
+    if policy.leakage_action == "refuse":
+        over = np.flatnonzero(leaking(batch, policy)).tolist()
+        if over:
+            reasons = {index: _excesses(batch, policy, index) for index in over}
+            raise TooMuchLeakage(told(what, len(batch), reasons))
+
+
+def releasable(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
+    """What may leave the device that made a batch; TooMuchLeakage if nothing may."""
+    what = "the synthetic images"
+    require_no_refusal(batch, policy, what)
+    kept = passed(batch, policy)
+    if not len(kept):
+        reasons = {index: _excesses(batch, policy, index) for index in range(len(batch))}
+        raise TooMuchLeakage(told(what, len(batch), reasons))
+    return kept
+
+
+def told(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:
+    """Why a batch cannot be taken, from what is wrong with each of its samples."""
+    parts = [
+        f"sample {index}: {' and '.join(faults[index])}"
+        for index in sorted(faults)[:MAX_TOLD_SAMPLES]
+    ]
+    if len(faults) > MAX_TOLD_SAMPLES:
+        parts.append(f"{len(faults) - MAX_TOLD_SAMPLES} more are not listed")
+    return f"{what}: {len(faults)} of {samples} samples cannot be taken: {'; '.join(parts)}"
+
+
+def _excesses(batch: SyntheticBatch, policy: PoolPolicy, index: int) -> list[str]:
+    """By which measurements a sample is over the limits, in words."""
+    return [
+        f"{measurement} is {batch.measurements[measurement][index]:.4g}, above "
+        f"{getattr(policy, limit):g} ({limit})"
+        for measurement, limit in _LIMIT_OF.items()
+        if batch.measurements[measurement][index] > getattr(policy, limit)
+    ]
