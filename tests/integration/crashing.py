@@ -77,8 +77,8 @@ def _become(order: dict[str, Any]) -> None:
         sys.argv = [order["program"]]
         point = CrashPoint(**order["point"]) if order["point"] else None
         watch = Watch(Path(order["journal"]), point)
-        # Each transaction by itself, so that there is a point between any two of them.
-        database._MOST_TOGETHER = 1
+        if not order["commit_together"]:  # then there is a point between any two transactions
+            database._MOST_TOGETHER = 1
         watch_commits(watch)
         watch_steps(watch, STEPS)
         PROGRAMS[order["program"]]()

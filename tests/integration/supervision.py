@@ -48,8 +48,13 @@ class Launcher:
         journal: Path,
         point: CrashPoint | None,
         environment: Mapping[str, str] = MappingProxyType({}),
+        *,
+        commit_together: bool = False,
     ) -> int:
-        """Start a program with these HFMDS_ settings and other variables; the process's id."""
+        """Start a program with these HFMDS_ settings and other variables; the process's id.
+
+        Unless it may `commit_together`, it commits each transaction by itself.
+        """
         ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
         order = {
             "program": program,
@@ -57,6 +62,7 @@ class Launcher:
             "log": str(log),
             "journal": str(journal),
             "point": dataclasses.asdict(point) if point else None,
+            "commit_together": commit_together,
         }
         return self._order("start", order)
 
@@ -84,6 +90,8 @@ class Supervised:
         program: str,
         folder: Path,
         point: CrashPoint | None = None,
+        *,
+        commit_together: bool = False,
         **settings: str,
     ) -> None:
         self.address = ""  # known once it is ready
@@ -91,6 +99,7 @@ class Supervised:
         self._program = program
         self._folder = folder
         self._point = point
+        self._commit_together = commit_together
         self._again = False
         self._address_file = folder / f"{program}.json"
         self._settings = {
@@ -129,6 +138,7 @@ class Supervised:
             self.log,
             self._journal_file("second" if self._again else "first"),
             None if self._again else self._point,
+            commit_together=self._commit_together,
         )
 
     async def _until_ready(self) -> None:
@@ -161,13 +171,24 @@ async def servers(
     launcher: Launcher,
     folder: Path,
     points: Mapping[str, CrashPoint] = MappingProxyType({}),
+    *,
+    commit_together: bool = False,
     **settings: str,
 ) -> AsyncIterator[tuple[Supervised, Supervised]]:
     """The coordinator and the store, on a folder; `points` says where each is killed, if at all."""
 
     def program(name: str, **its_own: str) -> Supervised:
         where = {"data_dir": str(folder / f"{name}-data"), "listen": "127.0.0.1:0"}
-        return Supervised(launcher, name, folder, points.get(name), **where, **settings, **its_own)
+        return Supervised(
+            launcher,
+            name,
+            folder,
+            points.get(name),
+            commit_together=commit_together,
+            **where,
+            **settings,
+            **its_own,
+        )
 
     store = program("synthesis_store")
     async with store.running():

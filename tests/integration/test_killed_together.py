@@ -1,0 +1,134 @@
+"""Killed around a commit that carries several devices' results, nothing is lost or counted twice.
+
+Elsewhere each transaction is committed by itself, so that there is a point between any two. Here
+those that wait for each other are committed together, as in the programs that operators run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hfmds.algorithm.recipes import Normalisation, Recipe
+from hfmds.wire.types import Assignment, RoundPolicy, RunSpec
+from tests.integration.crash_points import CrashPoint, Journal, Moment, several
+from tests.integration.operator_at_work import Operator, Outcome
+from tests.integration.scripted_devices import MODEL, Call, ScriptedDevice
+from tests.integration.story import PATIENCE_SECONDS, SECONDS
+from tests.integration.supervision import Launcher, servers
+from tests.integration.witness import Witness
+
+pytestmark = pytest.mark.integration
+
+DEVICES = "abcdefgh"
+ROUNDS = 2
+POINT = several("TaskRecords.accept")
+_ATTEMPTS = 5  # it is likely that results are committed together, not certain
+
+_SPEC = RunSpec(
+    Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=ROUNDS, seed=13),
+    RoundPolicy(
+        minimum_devices=len(DEVICES), deadline_seconds=600.0, lease_seconds=PATIENCE_SECONDS
+    ),
+)
+
+
+class Chorus:
+    """Devices that hand their results in all at once, in each round."""
+
+    def __init__(self, folder: Path, coordinator: str, store: str) -> None:
+        self.witness = Witness()
+        self._ready: defaultdict[int, set[str]] = defaultdict(set)  # by round
+        self._devices = [
+            ScriptedDevice(
+                name,
+                folder,
+                coordinator,
+                store,
+                meddler=self.witness.of(name, partial(self._together, name)),
+            )
+            for name in DEVICES
+        ]
+        self._rounds: dict[str, int] = {}  # of tasks
+
+    async def sing(self, operator: Operator) -> Outcome:
+        """What the run came to."""
+        async with AsyncExitStack() as stack:
+            await operator.create(_SPEC)
+            for device in self._devices:
+                await stack.enter_async_context(device.working())
+            return await operator.outcome()
+
+    async def _together(self, device_id: str, call: Call) -> object:
+        if call.method == "submit_update":
+            ready = self._ready[self._rounds[call.args[0]]]
+            ready.add(device_id)
+            while len(ready) < len(DEVICES):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        answer = await call()
+        if isinstance(answer, Assignment):
+            self._rounds[answer.task_id] = answer.round_number
+        return answer
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of it."""
+
+    outcome: Outcome
+    accepted: list[tuple[int, str]]
+    witness: Witness
+    journal: Journal
+
+
+def tell(launcher: Launcher, folder: Path, point: CrashPoint | None = None) -> Told:
+    folder.mkdir()
+    points = {"coordinator": point} if point else {}
+
+    async def told() -> Told:
+        away = str(PATIENCE_SECONDS)
+        async with (
+            asyncio.timeout(SECONDS),
+            servers(launcher, folder, points, commit_together=True, device_away_seconds=away) as (
+                coordinator,
+                store,
+            ),
+            Operator.of(coordinator.address) as operator,
+        ):
+            chorus = Chorus(folder, coordinator.address, store.address)
+            outcome = await chorus.sing(operator)
+            accepted = await operator.accepted()
+            return Told(outcome, accepted, chorus.witness, coordinator.journal)
+
+    return asyncio.run(told())
+
+
+def test_killed_at_a_commit_of_several_results_nothing_is_lost_or_counted_twice(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    expected = tell(launcher, tmp_path / "undisturbed")
+    assert expected.outcome.cohorts == (tuple(DEVICES),) * ROUNDS
+    for moment in ("before", "after"):
+        told = _killed(launcher, tmp_path / moment, moment)
+        assert told.outcome == expected.outcome
+        told.witness.require_sound()
+        everyone = [(number, name) for number in range(1, ROUNDS + 1) for name in DEVICES]
+        assert sorted(told.accepted) == everyone
+        # Several were in the commit: nobody had heard of it, and all of it happened, or none.
+        before = len(told.witness.taken_before)
+        assert before >= 2 if moment == "after" else before == 0
+
+
+def _killed(launcher: Launcher, folder: Path, moment: Moment) -> Told:
+    folder.mkdir()
+    for attempt in range(_ATTEMPTS):
+        told = tell(launcher, folder / str(attempt), CrashPoint(POINT, 1, moment))
+        if told.journal.killed:
+            return told
+    pytest.fail(f"{POINT} was not reached")
