@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast lint format proto clean
+.PHONY: help demo test test-fast lint format proto render clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ format: $(READY)  ## bring the sources into shape
 
 proto: $(READY)  ## generate hfmds/v1 from protos/
 	$(BIN)/python protos/generate.py
+
+render:  ## print what k8s/overlays/prod gives; OVERLAY=dev for another
+	@kubectl kustomize k8s/overlays/$(or $(OVERLAY),prod)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,38 @@
+"""The manifests as Kubernetes would get them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "k8s"
+
+
+@cache
+def rendered(folder: Path) -> tuple[dict[str, Any], ...]:
+    """All resources of a kustomization."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.fail("kubectl (1.27 or newer) is needed to render k8s/; install it", pytrace=False)
+    made = subprocess.run(
+        [kubectl, "kustomize", folder], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    return tuple(yaml.safe_load_all(made.stdout))
+
+
+def all_overlays() -> tuple[str, ...]:
+    """Names of all overlays."""
+    return tuple(sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir()))
+
+
+@pytest.fixture(params=all_overlays())
+def overlay(request: pytest.FixtureRequest) -> tuple[dict[str, Any], ...]:
+    """The resources of each overlay."""
+    return rendered(MANIFESTS / "overlays" / request.param)

@@ -1,0 +1,216 @@
+"""Manifests that Kubernetes would take, and that fit the programs they start."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from coordinator.settings import CoordinatorSettings
+from edge_client.settings import EdgeSettings
+from hfmds.service.address import split_address
+from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
+from synthesis_store.settings import StoreSettings
+from tests.k8s.conftest import MANIFESTS, rendered
+
+Resource = dict[str, Any]
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "coordinator": CoordinatorSettings,
+    "synthesis-store": StoreSettings,
+    "edge-client": EdgeSettings,
+    "edge-client-torch": EdgeSettings,
+}
+GPU = """
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [{base}]
+components: [{component}]
+"""
+
+
+def templates(resources: tuple[Resource, ...]) -> list[Resource]:
+    return [one["spec"]["template"] for one in resources if "template" in one.get("spec", {})]
+
+
+def pod_specs(resources: tuple[Resource, ...]) -> list[Resource]:
+    return [template["spec"] for template in templates(resources)]
+
+
+def containers(resources: tuple[Resource, ...]) -> list[Resource]:
+    return [container for pod in pod_specs(resources) for container in pod["containers"]]
+
+
+def program(container: Resource) -> str | None:
+    """Which program of ours it runs as a service; None: none of them."""
+    name = re.fullmatch(r"hfmds/([a-z-]+):.+", container["image"])
+    return name[1] if name and "command" not in container else None
+
+
+def environment(container: Resource) -> dict[str, Any]:
+    return {one["name"]: one.get("value") for one in container.get("env", ())}
+
+
+def with_specs(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource]:
+    return {one["metadata"]["name"]: one["spec"] for one in resources if one["kind"] == kind}
+
+
+def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
+    for resource in overlay:
+        kubernetes_validate.validate(resource, "1.32", strict=True)
+
+
+def test_every_variable_is_a_setting_of_its_program(overlay: tuple[Resource, ...]) -> None:
+    ours = [container for container in containers(overlay) if program(container)]
+    assert ours
+    for container in ours:
+        settings = SETTINGS[program(container) or ""]
+        known = {PREFIX + name.upper() for name in settings.model_fields}
+        used = {name for name in environment(container) if name.startswith(PREFIX)}
+        assert used <= known, f"{container['name']}: {used - known}"
+
+
+def test_values_are_taken_by_the_programs(overlay: tuple[Resource, ...]) -> None:
+    for container in containers(overlay):
+        name = program(container)
+        if name is not None:
+            given = {
+                key.removeprefix(PREFIX).lower(): value
+                for key, value in environment(container).items()
+                if key.startswith(PREFIX) and value is not None
+            }
+            SETTINGS[name](**given)
+
+
+def test_ports_are_those_the_programs_listen_on(overlay: tuple[Resource, ...]) -> None:
+    for container in containers(overlay):
+        if program(container):
+            variables = environment(container)
+            listening = {"metrics": variables["HFMDS_METRICS_LISTEN"]}
+            if "HFMDS_LISTEN" in variables:
+                listening["grpc"] = variables["HFMDS_LISTEN"]
+                for probe in ("startupProbe", "readinessProbe"):
+                    port = container[probe]["grpc"]["port"]
+                    assert port == split_address(listening["grpc"])[1]
+            ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+            assert ports == {name: split_address(one)[1] for name, one in listening.items()}
+            assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+
+
+def test_metrics_are_scraped_where_they_are(overlay: tuple[Resource, ...]) -> None:
+    for template in templates(overlay):
+        for container in template["spec"]["containers"]:
+            if program(container):
+                port = split_address(environment(container)["HFMDS_METRICS_LISTEN"])[1]
+                annotations = template["metadata"]["annotations"]
+                assert annotations["prometheus.io/port"] == str(port)
+
+
+def test_programs_find_each_other(overlay: tuple[Resource, ...]) -> None:
+    services = with_specs(overlay, "Service")
+    for container in containers(overlay):
+        for name in ("HFMDS_STORE", "HFMDS_COORDINATOR"):
+            if name in environment(container):
+                host, port = split_address(environment(container)[name])
+                assert port in [one["port"] for one in services[host]["ports"]]
+
+
+def test_calls_may_end_before_the_kill(overlay: tuple[Resource, ...]) -> None:
+    for pod in pod_specs(overlay):
+        for container in pod["containers"]:
+            settings = SETTINGS.get(program(container) or "")
+            if settings is not None and issubclass(settings, ServerSettings):
+                grace = float(environment(container)["HFMDS_SHUTDOWN_GRACE_SECONDS"])
+                assert grace < pod["terminationGracePeriodSeconds"]
+
+
+def test_containers_can_do_little(overlay: tuple[Resource, ...]) -> None:
+    for pod in pod_specs(overlay):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_volumes_are_there(overlay: tuple[Resource, ...]) -> None:
+    claims = with_specs(overlay, "PersistentVolumeClaim")
+    used = set()
+    for pod in pod_specs(overlay):
+        for volume in pod.get("volumes", ()):
+            if "persistentVolumeClaim" in volume:
+                used.add(volume["persistentVolumeClaim"]["claimName"])
+    assert used == claims.keys()
+
+
+def test_production_has_replicas_on_shared_storage() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    scaled = with_specs(resources, "HorizontalPodAutoscaler")
+    assert {name: one["minReplicas"] for name, one in scaled.items()} == {
+        "coordinator": 2,
+        "synthesis-store": 2,
+    }
+    assert with_specs(resources, "PodDisruptionBudget").keys() == scaled.keys()
+    for name, spec in with_specs(resources, "Deployment").items():
+        assert "replicas" not in spec  # applying it again would undo what the autoscaler chose
+        variables = environment(spec["template"]["spec"]["containers"][0])
+        assert "HFMDS_DATABASE_URL" in variables
+        assert variables["HFMDS_BLOBS_URL"].startswith("s3://"), name
+        assert spec["template"]["spec"]["topologySpreadConstraints"]
+
+
+def test_network_policies_reach_pods_that_exist() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    labels = {
+        template["metadata"]["labels"]["app.kubernetes.io/name"]
+        for template in templates(resources)
+    }
+    chosen = set()
+    for policy in with_specs(resources, "NetworkPolicy").values():
+        selector = policy["podSelector"]
+        chosen |= set(selector.get("matchLabels", {}).values())
+        for expression in selector.get("matchExpressions", ()):
+            chosen |= set(expression["values"])
+    assert chosen == labels
+
+
+def test_gpus_go_to_devices_with_torch(tmp_path: Path) -> None:
+    base, component = (
+        os.path.relpath(MANIFESTS / name, tmp_path) for name in ("base", "components/gpu")
+    )
+    (tmp_path / "kustomization.yaml").write_text(GPU.format(base=base, component=component))
+    (device,) = with_specs(rendered(tmp_path), "StatefulSet").values()
+    container = device["template"]["spec"]["containers"][0]
+    assert program(container) == "edge-client-torch"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert environment(container)["HFMDS_COMPUTE_DEVICE"] == "cuda"
+
+
+def test_images_are_targets_of_the_dockerfile() -> None:
+    dockerfile = (MANIFESTS / "Dockerfile").read_text()
+    targets = set(re.findall(r"^FROM runtime AS ([a-z-]+)$", dockerfile, re.MULTILINE))
+    assert targets == SETTINGS.keys()
+    for target in targets - {"coordinator", "edge-client-torch"}:
+        install = re.search(rf"FROM build AS build-{_stage(target)}\nRUN (.+)", dockerfile)
+        assert install is not None
+        assert "torch" not in install[1]
+
+
+@pytest.mark.parametrize("file", sorted(MANIFESTS.rglob("*.yaml")), ids=lambda file: file.name)
+def test_no_secret_is_in_the_repository(file: Path) -> None:
+    for document in yaml.safe_load_all(file.read_text()):
+        assert not (isinstance(document, dict) and document.get("kind") == "Secret")
+
+
+def _stage(target: str) -> str:
+    return {"synthesis-store": "store", "edge-client": "edge"}[target]
