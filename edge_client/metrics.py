@@ -47,7 +47,8 @@ class EdgeMetrics:
         )
         self.withheld_samples = Counter(
             "hfmds_edge_withheld_samples_total",
-            "Synthetic images that were not sent, as they are over the run's limits of leakage.",
+            "Synthetic images that were not sent, as they are over the run's limits of leakage or "
+            "more of a class than its pools take.",
             registry=registry,
         )
         # Registered while there is a value: a 0 or NaN would spoil every average over a fleet.

@@ -24,9 +24,9 @@ from edge_client.state import DeviceState, Report
 from edge_client.traffic import TrafficBudget
 from hfmds.algorithm.compression import pack, split_memory
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
-from hfmds.algorithm.leakage_limits import releasable
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
+from hfmds.algorithm.release import releasable
 from hfmds.algorithm.seeds import Phase, derive_seed
 from hfmds.algorithm.types import LabelledImages, Traffic
 from hfmds.digest import Digest
@@ -199,7 +199,7 @@ class TaskRunner:
             released = releasable(made.batch, task.recipe.pool)
             withheld = len(made.batch) - len(released)
             if withheld:
-                log.info("%d synthetic images leak too much and are not sent", withheld)
+                log.info("%d synthetic images are not sent: the pool is not to have them", withheld)
                 self._metrics.withheld_samples.inc(withheld)
             batch = self._put(encode_batch(released), progress)
             report = SynthesisReport(

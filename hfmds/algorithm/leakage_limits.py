@@ -1,7 +1,6 @@
-"""Which synthetic images are over a pool's limits of leakage, and what may leave a device.
+"""Which synthetic images are over a pool's limits of leakage. Only numpy.
 
-A device holds its images to the limits before it sends them, so that what leaks never leaves it. A
-store looks again: not every device need be as careful. Only numpy.
+A device asks before it sends them (`release.py`), and a store asks again.
 """
 
 from __future__ import annotations
@@ -51,19 +50,15 @@ def require_no_refusal(batch: SyntheticBatch, policy: PoolPolicy, what: str) -> 
     if policy.leakage_action == "refuse":
         over = np.flatnonzero(leaking(batch, policy)).tolist()
         if over:
-            reasons = {index: _excesses(batch, policy, index) for index in over}
-            raise TooMuchLeakage(told(what, len(batch), reasons))
+            raise too_much(batch, policy, over, what)
 
 
-def releasable(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
-    """What may leave the device that made a batch; TooMuchLeakage if nothing may."""
-    what = "the synthetic images"
-    require_no_refusal(batch, policy, what)
-    kept = passed(batch, policy)
-    if not len(kept):
-        reasons = {index: _excesses(batch, policy, index) for index in range(len(batch))}
-        raise TooMuchLeakage(told(what, len(batch), reasons))
-    return kept
+def too_much(
+    batch: SyntheticBatch, policy: PoolPolicy, over: Sequence[int], what: str
+) -> TooMuchLeakage:
+    """The error that says of these samples why they are over the limits."""
+    reasons = {index: _excesses(batch, policy, index) for index in over}
+    return TooMuchLeakage(told(what, len(batch), reasons))
 
 
 def told(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.leakage_limits import TooMuchLeakage, leaking, passed, releasable
+from hfmds.algorithm.leakage_limits import TooMuchLeakage, leaking, passed
 from hfmds.algorithm.pool_policy import PoolPolicy
+from hfmds.algorithm.release import releasable
 from hfmds.algorithm.types import SyntheticBatch
 from tests.algorithm.examples import batch
 
@@ -58,3 +59,10 @@ def test_a_device_whose_images_all_leak_says_so_and_releases_none():
     policy = PoolPolicy(psnr_paired_max_db=1, leakage_action="drop")
     with pytest.raises(TooMuchLeakage, match="2 of 2 samples cannot be taken: sample 0: psnr_pai"):
         releasable(leaky("psnr_paired", 19, 21), policy)
+
+
+def test_of_a_class_no_more_than_the_pool_takes_are_released():
+    made = batch([10, 11, 12, 13, 14], [1, 0, 1, 1, 0])
+    assert kept_pixels(releasable(made, PoolPolicy(max_samples_per_class=2))) == [10, 11, 12, 14]
+    assert kept_pixels(releasable(made, PoolPolicy(max_samples_per_class=1))) == [10, 11]
+    assert releasable(made, PoolPolicy(max_samples_per_class=3)) is made
