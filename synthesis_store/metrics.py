@@ -6,6 +6,7 @@ import dataclasses
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from hfmds.algorithm.leakage_limits import TooMuchLeakage
 from hfmds.errors import (
     CorruptData,
     HfmdsError,
@@ -17,10 +18,15 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.wire.types import Snapshot
+from synthesis_store.admission import OtherWeights
+from synthesis_store.leakage_metrics import LeakageMetrics
 from synthesis_store.pool_records import Inventory
+from synthesis_store.privacy_gate import Measured
 
 _REFUSAL_REASONS: dict[type[HfmdsError], str] = {
     InvalidInput: "malformed",
+    TooMuchLeakage: "leakage",
+    OtherWeights: "other_weights",
     CorruptData: "corrupt",
     LimitExceeded: "limit",
     TooLate: "sealed",
@@ -40,6 +46,13 @@ class StoreMetrics:
             "Samples in the batches taken into pools.",
             registry=registry,
         )
+        self.leaking_samples = Counter(
+            "hfmds_store_leaking_samples_total",
+            "Samples in the batches taken into pools that are over the pool's limits of leakage.",
+            registry=registry,
+        )
+        self._leakage = LeakageMetrics()
+        registry.register(self._leakage)
         self.refused_batches = Counter(
             "hfmds_store_refused_batches_total",
             "Calls to put a batch that were refused, by reason.",
@@ -76,6 +89,12 @@ class StoreMetrics:
         )
         for reason in (*_REFUSAL_REASONS.values(), _OTHER_REASON):
             self.refused_batches.labels(reason)  # shown as 0 before the first one
+
+    def count_batch(self, samples: int, measured: Measured) -> None:
+        """One batch of so many samples was taken."""
+        self.accepted_samples.inc(samples)
+        self.leaking_samples.inc(measured.leaking_samples)
+        self._leakage.count(measured.leakage)
 
     def count_refusal(self, error: HfmdsError) -> str:
         """One batch was not taken; the reason it is counted under."""

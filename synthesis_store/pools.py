@@ -179,9 +179,10 @@ class Pools:
         spec = self.records.place(key).spec
         batch = self.sealing.read(key.digest, only_known=True)
         require_fit(batch, spec, f"batch {key.digest}")
-        if not self.records.record_batch(key, measure(batch, spec.policy)):
+        measured = measure(batch, spec.policy)
+        if not self.records.record_batch(key, measured):
             return False
-        self._metrics.accepted_samples.inc(len(batch))
+        self._metrics.count_batch(len(batch), measured)
         with log_context(run=spec.run_id, round=spec.round_number):
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
         return True
