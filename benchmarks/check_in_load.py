@@ -131,7 +131,10 @@ def measure(coordinator: Program, peak: Peak, processes: int) -> Result:
         last = now
         if len(by_second) % _TELL_EVERY_SECONDS == 0:
             tell(f"{len(by_second)} of {peak.seconds:.0f} s, server {by_second[-1]:.2f} CPU")
-    return Result(peak, [line.recv() for line in lines], by_second, before, last)
+    found = [line.recv() for line in lines]
+    for complaint, times in sum((each.complaints for each in found), Counter[str]()).most_common(5):
+        tell(f"{times} times: {complaint}")
+    return Result(peak, found, by_second, before, last)
 
 
 def draw(results: dict[str, Result], path: Path) -> None:

@@ -17,11 +17,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from no_op_devices import PROFILE, OwnConnection
+import grpc
+from no_op_devices import PROFILE
 from programs import usage
 
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.peer import Peer
+from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
+from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.types import Assignment, Finished, RetryLater, UnreadableTask
 
 TOLD = "told when to ask again"
@@ -30,6 +33,24 @@ REFUSED = "refused without a time"
 
 _REFUSED_PAUSE_SECONDS = 1.0
 _NOT_AT_ONCE_SECONDS = 0.1  # as the edge client: "at once" must not make a loop spin
+
+
+class PatientConnection(CoordinatorClient):
+    """A client with a connection of its own, which sees every refusal: gRPC retries nothing.
+
+    It gives a connection as much time to come about as an edge client does: if thousands give up
+    soon and try anew, nothing else is done.
+    """
+
+    def __init__(self, peer: Peer, device_id: str) -> None:
+        super().__init__(peer, device_id)
+        options = (
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.enable_retries", 0),
+        )
+        self._channel = grpc.aio.insecure_channel(peer.address, options=options)
+        self._stub = CoordinatorServiceStub(self._channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +83,7 @@ class Found:
     behind: list[float] = field(default_factory=list)  # how late this process was to ask
     told_seconds: list[float] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
+    complaints: Counter[str] = field(default_factory=Counter)  # of refusals without a time
     cpu_seconds: float = 0.0
 
 
@@ -72,11 +94,11 @@ async def check_in_until_the_end(
     due = begin + peak.arrival((number + 0.5) / peak.devices)
     end = begin + peak.seconds
     await asyncio.sleep(due - time.monotonic())
-    client = OwnConnection(peer, f"device-{number:05}")
+    client = PatientConnection(peer, f"device-{number:05}")
     try:
         while due < end:
             asked = time.monotonic()
-            outcome, told = await _ask(client, peak.wait_seconds)
+            outcome, told = await _ask(client, peak.wait_seconds, found.complaints)
             took = time.monotonic() - asked
             found.asked_at.append(asked - begin)
             found.behind.append(asked - due)
@@ -95,7 +117,9 @@ async def check_in_until_the_end(
         await client.close()
 
 
-async def _ask(client: OwnConnection, wait_seconds: float) -> tuple[str, float | None]:
+async def _ask(
+    client: PatientConnection, wait_seconds: float, complaints: Counter[str]
+) -> tuple[str, float | None]:
     """One check-in: what came of it, and when to ask again if that was said."""
     try:
         match await client.check_in(PROFILE, wait_seconds):
@@ -108,6 +132,7 @@ async def _ask(client: OwnConnection, wait_seconds: float) -> tuple[str, float |
     except Unavailable as error:
         if error.retry_after_seconds is not None:
             return REFUSED_WITH_TIME, error.retry_after_seconds
+        complaints[str(error)] += 1
         return REFUSED, None
     except HfmdsError as error:
         return f"failed: {type(error).__name__}", None
