@@ -99,7 +99,7 @@ def synthesise(
     return Synthesis(batch, {str(c): zbar for c, zbar in prototypes.items()}, health)
 
 
-def hard_features(z: Tensor, zbar: Tensor, mu: float) -> Tensor:
+def hard_features(z: Tensor, zbar: Tensor, mu: float | Tensor) -> Tensor:
     """z_h = (1 + mu) z - mu zbar: away from the prototype. The text also prints the other sign."""
     return (1 + mu) * z - mu * zbar
 

@@ -1,0 +1,175 @@
+"""From a step in torch to an ONNX graph.
+
+Autograd is run while torch traces the step, so that the graph has the gradients' operators in it;
+those become operators that ONNX has (`lowerings`); then torch's own exporter translates. Three of
+its errors are silent, so what comes out is compared with torch before anyone gets it (`check`).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.passes.dialect.common.cse_pass import CSEPass
+
+from hfmds.errors import InvalidInput
+from hfmds.plans.format import BATCH, OPSET, Graph, TensorSpec
+from hfmds.plans.lowerings import lowerings
+from hfmds.plans.memory import memory_of
+from hfmds.plans.steps import Step
+
+_IR_VERSION = 8  # of ONNX's files, as old as the operators are
+_TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}
+_EXAMPLE_BATCH = 6  # neither 0 nor 1, which torch takes for constants
+
+
+def export(step: Step) -> Graph:
+    """The step as a graph."""
+    with _quiet():
+        traced, outputs = _traced(step)
+        batch = torch.export.Dim(BATCH, min=1)
+        examples = tuple(_example(spec) for spec in step.inputs)
+        shapes = tuple({0: batch} if BATCH in spec.shape else None for spec in step.inputs)
+        program = torch.export.export(traced, examples, dynamic_shapes=shapes, strict=False)
+        # Not optimised: torch's optimiser takes small constants, such as Adam's epsilon, for zero.
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            opset_version=OPSET,
+        )
+    assert exported is not None
+    data = _named(exported.model_proto, step.inputs, outputs)
+    fixed_bytes, bytes_per_image = memory_of(program)
+    return Graph(data, step.inputs, outputs, fixed_bytes, bytes_per_image)
+
+
+def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
+    """The step as operators of torch, its gradients too, and what it gives."""
+    outputs: list[TensorSpec] = []
+
+    def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
+        names = [spec.name for spec in step.inputs]
+        results = step.compute(dict(zip(names, tensors, strict=True)))
+        outputs[:] = [_spec(name, tensor) for name, tensor in results.items()]
+        return tuple(results.values())
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    inputs = _inputs(step, mode)
+    with mode:
+        table = lowerings(weights_learn=step.weights_learn)
+        traced = make_fx(compute, table, _allow_non_fake_inputs=True)(*inputs)
+    traced.graph.eliminate_dead_code()
+    _require_repeatable(traced)
+    once = CSEPass()(traced)  # what a gradient shares with what it is the gradient of
+    return once.graph_module if once else traced, tuple(outputs)
+
+
+def _require_repeatable(traced: GraphModule) -> None:
+    for node in traced.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags:
+            raise InvalidInput(
+                f"the network draws random numbers as it trains ({node.target}), which a plan "
+                "cannot; let its devices use the torch engine, or leave out dropout"
+            )
+
+
+def _inputs(step: Step, mode: FakeTensorMode) -> list[Tensor]:
+    """Tensors without values; the batch is one symbol in all of them."""
+    batch: Any = None
+    inputs: list[Tensor] = []
+    for spec in step.inputs:
+        example = _example(spec)
+        if BATCH not in spec.shape:
+            inputs.append(mode.from_tensor(example, static_shapes=True))
+        elif batch is None:
+            sizes = [DimDynamic.DYNAMIC] + [DimDynamic.STATIC] * (example.dim() - 1)
+            first = mode.from_tensor(
+                example,
+                static_shapes=False,
+                source=ConstantSource(spec.name),
+                symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes),
+            )
+            batch = first.shape[0]
+            inputs.append(first)
+        else:
+            with mode:
+                inputs.append(torch.empty(batch, *spec.shape[1:], dtype=example.dtype))
+    return inputs
+
+
+def _example(spec: TensorSpec) -> Tensor:
+    return torch.zeros(spec.shape_for(_EXAMPLE_BATCH), dtype=getattr(torch, spec.dtype))
+
+
+def _spec(name: str, tensor: Tensor) -> TensorSpec:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shape = (BATCH if isinstance(d, torch.SymInt) else int(d) for d in tensor.shape)
+    return TensorSpec(name, dtype, tuple(shape))
+
+
+def _named(
+    model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> bytes:
+    """The graph's bytes, with the plan's names, and nothing that tells where it was made.
+
+    All other values are numbered: the exporter's names may be those of an input.
+    """
+    graph = model.graph
+    plain = onnx.helper.make_graph([], "plan", [], [])
+    names = {
+        **{value.name: spec.name for value, spec in zip(graph.input, inputs, strict=True)},
+        **{value.name: spec.name for value, spec in zip(graph.output, outputs, strict=True)},
+        "": "",  # an input that is left out
+    }
+
+    def name(value: str) -> str:
+        return names.setdefault(value, f"_{len(names)}")
+
+    for constant in graph.initializer:
+        constant.name = name(constant.name)
+        plain.initializer.append(constant)
+    for node in graph.node:
+        plain.node.append(
+            onnx.NodeProto(
+                input=map(name, node.input),
+                output=map(name, node.output),
+                op_type=node.op_type,
+                domain=node.domain,
+                attribute=node.attribute,
+            )
+        )
+    for specs, values in ((inputs, plain.input), (outputs, plain.output)):
+        values.extend(
+            onnx.helper.make_tensor_value_info(s.name, _TYPES[s.dtype], s.shape) for s in specs
+        )
+    named = onnx.helper.make_model(plain, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
+    named.ir_version = _IR_VERSION
+    onnx.checker.check_model(named, full_check=True)
+    return named.SerializeToString(deterministic=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)

@@ -1,0 +1,62 @@
+"""Makes the plan of a model: exports each of its graphs, and checks it. Takes half a minute.
+
+As a program it is what the coordinator runs, so that neither its event loop nor its memory has to
+do with it: `python -m hfmds.plans.making FILE` with the model as JSON on standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.errors import HfmdsError, InvalidInput
+from hfmds.plans.check import check
+from hfmds.plans.export import export
+from hfmds.plans.format import GRAPHS, Graph, Plan, encode_plan
+from hfmds.plans.steps import Steps
+
+
+def make_plan(model: ModelSpec, graphs: tuple[str, ...] = GRAPHS) -> Plan:
+    """The model's plan, which computes what torch does.
+
+    InvalidInput: the network has something that a plan cannot. CorruptData: a graph came out wrong.
+    """
+    steps, reference = Steps(model), Steps(model, torch.float64)
+    return Plan(
+        model,
+        steps.features,
+        {name: _made(name, model, steps, reference) for name in graphs},
+    )
+
+
+def _made(name: str, model: ModelSpec, steps: Steps, reference: Steps) -> Graph:
+    what = f"graph {name!r} of {model.architecture!r}"
+    try:
+        graph = export(steps.by_name[name])
+    except HfmdsError:
+        raise
+    except Exception as error:  # whatever a network may have that torch's exporter does not know
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]
+        raise InvalidInput(
+            f"{what} cannot be exported ({reason}); let its devices use the torch engine"
+        ) from error
+    check(graph, reference.by_name[name], model, what)
+    return graph
+
+
+def main() -> None:
+    """Make a plan in a process of its own; what is wrong goes to standard error, as one line."""
+    torch.set_num_threads(1)
+    model = ModelSpec(**json.load(sys.stdin))
+    try:
+        Path(sys.argv[1]).write_bytes(encode_plan(make_plan(model)))
+    except HfmdsError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""What devices compute, each step as a pure function of tensors, in torch.
+
+The losses are those of the torch engine (`hfmds.algorithm`), whose functions are used wherever they
+are pure. Only cross-entropy and SGD are written out: torch's are kernels that ONNX does not have.
+Knows no ONNX.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hfmds.algorithm.adam import BETAS, adam_step
+from hfmds.algorithm.methods.fedprox import squared_distance
+from hfmds.algorithm.models import build_model
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.split_model import SplitModel
+from hfmds.algorithm.synthesis import class_activation, hard_features, matching_loss, relevance
+from hfmds.plans.format import ANCHOR, BATCH, BUFFER, MOMENTUM, NEXT, PARAMETER, TensorSpec
+
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A graph to be: what it takes, and what it makes of it."""
+
+    inputs: tuple[TensorSpec, ...]
+    compute: Callable[[Tensors], dict[str, Tensor]]
+
+    @property
+    def weights_learn(self) -> bool:
+        """Whether it needs the gradients of the weights."""
+        return any(spec.name.startswith(MOMENTUM) for spec in self.inputs)
+
+
+class Steps:
+    """The steps of one model; their names are those of its plan's graphs."""
+
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype = torch.float32) -> None:
+        self._network = _Split(build_model(spec)).to(dtype)
+        classifier = self._network.split.classifier
+        own = _persistent(self._network.split)
+        of_classifier = {f"classifier.{name}": t for name, t in _persistent(classifier).items()}
+        weights = _weights(own)
+
+        with torch.no_grad():
+            example = torch.zeros(2, *spec.image_shape, dtype=dtype)
+            self.features = self._network.eval()(example)[0].shape[1]
+        images = _floats("images", *spec.image_shape)
+        labels = TensorSpec("labels", "int64", (BATCH,))
+        cam, target = _floats("cam", self.features), _floats("target", self.features)
+        state = tuple(_floats(name, *spec.image_shape) for name in ("mean", "square"))
+        step = TensorSpec("step", "int64", ())
+        training = (
+            *weights,
+            *_beside_parameters(own, MOMENTUM),
+            images,
+            labels,
+            _floats("sample_weights"),
+            *_scalars("learning_rate", "momentum", "weight_decay"),
+        )
+        self.by_name: dict[str, Step] = {
+            "train": Step(training, self._train),
+            "train_proximal": Step(
+                (*training, *_beside_parameters(own, ANCHOR), *_scalars("mu")), self._train
+            ),
+            "features": Step((*weights, images), self._features),
+            "targets": Step(
+                (
+                    *_weights(of_classifier),
+                    _floats("features", self.features),
+                    _floats("prototypes", self.features),
+                    labels,
+                    *_scalars("mu"),
+                ),
+                self._targets,
+            ),
+            "synthesise": Step(
+                (
+                    *weights,
+                    images,
+                    *state,
+                    step,
+                    labels,
+                    cam,
+                    target,
+                    *_scalars("learning_rate", "matching_weight"),
+                ),
+                self._synthesise,
+            ),
+            "assess": Step((*weights, images, labels, cam, target), self._assess),
+            "evaluate": Step((*weights, images, labels), self._evaluate),
+        }
+
+    # --- training -------------------------------------------------------------------------------
+
+    def _train(self, given: Tensors) -> dict[str, Tensor]:
+        parameters = {n: w.detach().requires_grad_() for n, w in _part(given, PARAMETER).items()}
+        buffers = {name: b.clone() for name, b in _part(given, BUFFER).items()}  # changed in place
+        self._network.train()
+        features, logits = self._called({**parameters, **buffers}, given["images"])
+        # alpha * loss(real) + (1 - alpha) * loss(synthetic), the means' divisors in the weights.
+        loss = (_cross_entropies(logits, given["labels"]) * given["sample_weights"]).sum()
+        if anchors := _part(given, ANCHOR):
+            apart = squared_distance(list(parameters.values()), [anchors[n] for n in parameters])
+            loss = loss + given["mu"] / 2 * apart
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        after: dict[str, Tensor] = {}
+        for (name, w), gradient in zip(parameters.items(), gradients, strict=True):
+            v = given["momentum"] * given[MOMENTUM + name] + (gradient + given["weight_decay"] * w)
+            after[NEXT + PARAMETER + name] = w - given["learning_rate"] * v
+            after[NEXT + MOMENTUM + name] = v
+        after.update({NEXT + BUFFER + name: b for name, b in buffers.items()})
+        return {**after, "loss": loss, "features": features}
+
+    # --- synthesis ------------------------------------------------------------------------------
+
+    def _features(self, given: Tensors) -> dict[str, Tensor]:
+        features, logits = self._evaluated(given)
+        return {"features": features, "logits": logits}
+
+    def _targets(self, given: Tensors) -> dict[str, Tensor]:
+        self._network.eval()
+        classifier = _Called(self._network.split.classifier, given)
+        hard = hard_features(given["features"], given["prototypes"], given["mu"])
+        cam = class_activation(classifier, hard, given["labels"])
+        return {
+            "hard_features": hard,
+            "cam": cam,
+            "target": relevance(hard, cam),
+            "logits": classifier(hard),
+        }
+
+    def _synthesise(self, given: Tensors) -> dict[str, Tensor]:
+        x = given["images"].detach().requires_grad_()
+        l_hfm, l_c, _ = self._synthesis_losses(given, x)
+        loss = given["matching_weight"] * l_hfm + l_c
+        (gradient,) = torch.autograd.grad(loss, x)
+        # In float64, and not as a power of beta, whose base the exporter would store as float32:
+        # of 1 - beta^t the first steps have few digits.
+        steps = given["step"].double()
+        unbias = [(1 - torch.exp(steps * math.log(beta))).to(x.dtype) for beta in BETAS]
+        x, mean, square = adam_step(
+            x, given["mean"], given["square"], gradient, given["learning_rate"], unbias
+        )
+        return {NEXT + "images": x, NEXT + "mean": mean, NEXT + "square": square, "loss": loss}
+
+    def _assess(self, given: Tensors) -> dict[str, Tensor]:
+        x = given["images"].detach().requires_grad_()
+        l_hfm, l_c, logits = self._synthesis_losses(given, x)
+        (of_matching,) = torch.autograd.grad(l_hfm, x, retain_graph=True)
+        (of_classification,) = torch.autograd.grad(l_c, x)
+        return {
+            "matching_loss": l_hfm,
+            "classification_loss": l_c,
+            "logits": logits,
+            "matching_gradient": of_matching.square().sum().sqrt(),
+            "classification_gradient": of_classification.square().sum().sqrt(),
+        }
+
+    def _synthesis_losses(self, given: Tensors, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """L_HFM, L_C, and the logits."""
+        features, logits = self._evaluated({**given, "images": x})
+        l_c = _cross_entropies(logits, given["labels"]).mean()
+        return matching_loss(features, given["cam"], given["target"]), l_c, logits
+
+    # --- evaluation -----------------------------------------------------------------------------
+
+    def _evaluate(self, given: Tensors) -> dict[str, Tensor]:
+        _, logits = self._evaluated(given)
+        return {
+            "loss": _cross_entropies(logits, given["labels"]).sum(),
+            "correct": (logits.argmax(dim=1) == given["labels"]).sum(),
+        }
+
+    # --- the network ----------------------------------------------------------------------------
+
+    def _evaluated(self, given: Tensors) -> tuple[Tensor, Tensor]:
+        self._network.eval()
+        return self._called({**_part(given, PARAMETER), **_part(given, BUFFER)}, given["images"])
+
+    def _called(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
+        named = {f"split.{name}": tensor for name, tensor in weights.items()}
+        features, logits = functional_call(self._network, named, (images,))
+        return features, logits
+
+
+class _Split(nn.Module):
+    """A model that gives features and logits at once."""
+
+    def __init__(self, split: SplitModel) -> None:
+        super().__init__()
+        self.split = split
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.split.features(images)
+        return features, self.split.classifier(features)
+
+
+class _Called(nn.Module):
+    """A classifier with the weights that a graph is given."""
+
+    def __init__(self, classifier: nn.Module, given: Tensors) -> None:
+        super().__init__()
+        self._classifier = [classifier]  # in a list, so that its own weights are not this one's
+        prefix = "classifier."
+        self._weights = {
+            name.removeprefix(prefix): tensor
+            for part in (PARAMETER, BUFFER)
+            for name, tensor in _part(given, part).items()
+        }
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self._classifier[0], self._weights, (features,))
+        return logits
+
+
+def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Each sample's cross-entropy. By a one-hot row, whose gradient needs no scattering."""
+    classes = torch.arange(logits.shape[1])
+    chosen = (labels[:, None] == classes).to(logits.dtype)
+    return -(F.log_softmax(logits, dim=1) * chosen).sum(dim=1)
+
+
+def _persistent(module: nn.Module) -> dict[str, Tensor]:
+    """What of a module is sent: parameters and buffers, by name."""
+    return module.state_dict(keep_vars=True)
+
+
+def _weights(tensors: Tensors) -> list[TensorSpec]:
+    return [
+        TensorSpec(
+            (PARAMETER if isinstance(tensor, nn.Parameter) else BUFFER) + name,
+            "float32" if tensor.is_floating_point() else "int64",
+            tuple(tensor.shape),
+        )
+        for name, tensor in tensors.items()
+    ]
+
+
+def _beside_parameters(tensors: Tensors, prefix: str) -> list[TensorSpec]:
+    """What there is one of for each parameter."""
+    return [
+        TensorSpec(prefix + name, "float32", tuple(tensor.shape))
+        for name, tensor in tensors.items()
+        if isinstance(tensor, nn.Parameter)
+    ]
+
+
+def _floats(name: str, *shape: int) -> TensorSpec:
+    return TensorSpec(name, "float32", (BATCH, *shape))
+
+
+def _scalars(*names: str) -> Iterable[TensorSpec]:
+    return (TensorSpec(name, "float32", ()) for name in names)
+
+
+def _part(given: Tensors, prefix: str) -> dict[str, Tensor]:
+    """The tensors of a kind, by the names of the weights."""
+    return {n.removeprefix(prefix): t for n, t in given.items() if n.startswith(prefix)}
