@@ -180,8 +180,12 @@ class Pools:
         batch = self.sealing.read(key.digest, only_known=True)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
-        if not self.records.record_batch(key, measured):
-            return False
+        try:
+            if not self.records.record_batch(key, measured):
+                return False
+        except NotAllowed:  # as a rule the pool is halted just now
+            self.show_inventory()
+            raise
         self._metrics.count_batch(len(batch), measured)
         with log_context(run=spec.run_id, round=spec.round_number):
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
