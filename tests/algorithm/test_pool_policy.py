@@ -1,4 +1,6 @@
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +52,10 @@ def test_only_methods_that_share_images_have_a_pool_to_set():
         assert replace(RECIPE, method=METHODS[name], pool=policy).pool == policy
     with pytest.raises(InvalidInput, match="settings of pool are given, but fedavg has no pool"):
         replace(RECIPE, method=FedAvg(), pool=policy)
+
+
+def test_every_key_is_in_the_table_of_the_documentation():
+    page = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    told = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+    assert {field.name for field in fields(PoolPolicy)} <= told
