@@ -1,7 +1,8 @@
 """Deletes runs: what the store keeps for them, their content, then all rows but the log.
 
 By the one who leads, in the background. A run that is to go is marked first; whoever leads then
-finds it, also after a restart, and repeats what was cut off.
+finds it, also after a restart, and repeats what was cut off. Runs that have ended and stay are
+cleared of what they do not need.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from coordinator.leadership import Deposed
+from coordinator.leftovers import drop_leftovers
 from coordinator.parts import Parts
-from hfmds.errors import HfmdsError, Unavailable
+from hfmds.errors import HfmdsError, NotFound, Unavailable
 from hfmds.service.telemetry import log_context
 
 log = logging.getLogger(__name__)
@@ -22,12 +27,14 @@ _AGAIN_SECONDS = 0.5
 
 
 class Deletion:
-    """Removes runs that are marked. Thread-safe."""
+    """Removes runs that are marked, and clears those that have ended. Thread-safe."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._lock = threading.Lock()
         self._removing: set[str] = set()
+        # A run that is removed may be created anew: till then nobody clears the old one.
+        self._one_by_one = threading.Lock()
 
     def begin(self, run_id: str) -> None:
         """Remove a marked run for which nobody is at work any more. Returns at once."""
@@ -39,16 +46,31 @@ class Deletion:
             target=self._remove, args=(run_id,), name=f"delete-{run_id}", daemon=True
         ).start()
 
+    def begin_clearing(self, parts: Parts) -> None:
+        """Clear all runs that have ended, with the parts of one who leads. Returns at once."""
+
+        def clear_all() -> None:
+            with _saying("runs are not cleared yet"):
+                for run in parts.runs.list():
+                    if run.state.ended:
+                        self.clear(parts, run.run_id)
+
+        threading.Thread(target=clear_all, name="clear", daemon=True).start()
+
+    def clear(self, parts: Parts, run_id: str) -> None:
+        """Free what a run that has ended does not need, with the parts of one who leads."""
+        with log_context(run=run_id), self._one_by_one, _saying("the run is not cleared yet"):
+            drop_leftovers(parts, run_id)
+
     def _remove(self, run_id: str) -> None:
-        with log_context(run=run_id):
+        with log_context(run=run_id), _saying("the run is not deleted yet"):
             try:
                 # In this order: what has no row any more would never be found again.
                 self._release(run_id)
-                self._parts.contents.remove(run_id)
-                self._parts.runs.finish_deletion(run_id, self._parts.clock())
+                with self._one_by_one:
+                    self._parts.contents.remove(run_id)
+                    self._parts.runs.finish_deletion(run_id, self._parts.clock())
                 log.info("run deleted")
-            except (HfmdsError, OSError) as error:
-                log.warning("the run is not deleted yet: %s", error)
             finally:
                 with self._lock:
                     self._removing.discard(run_id)
@@ -69,3 +91,16 @@ class Deletion:
                     told = True
                 time.sleep(_AGAIN_SECONDS)
         raise Unavailable("the coordinator has stopped; it goes on when it is started again")
+
+
+@contextmanager
+def _saying(what_is_left: str) -> Iterator[None]:
+    """Around work in the background that whoever leads next will find and do, if it fails."""
+    try:
+        yield
+    except NotFound as error:
+        log.info("nothing is left to do: %s", error)  # the run was deleted meanwhile
+    except Deposed as error:
+        log.info("this is another coordinator's to do: %s", error)
+    except (HfmdsError, OSError) as error:
+        log.warning("%s: %s", what_is_left, error)

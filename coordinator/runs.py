@@ -79,6 +79,7 @@ class Runs:
                 self.follow()
                 self._term = term
                 self._driving_parts = self._parts.on(term.engine) if term else self._parts
+                self._deletion.begin_clearing(self._driving_parts)
         for record in self._parts.runs.active():
             if self._drive(record):
                 with log_context(run=record.run_id):
@@ -227,6 +228,7 @@ class Runs:
             if self._drivers.get(driver.run_id) is not driver:  # it was stopped: others drive now
                 return
             del self._drivers[driver.run_id]
+            parts = self._driving_parts
         try:
             state = self._parts.runs.state(driver.run_id)
         except NotFound:  # deleted in the meantime
@@ -236,6 +238,8 @@ class Runs:
         elif state.ended:
             self._parts.metrics.run_ended(driver.run_id)
             self._parts.switchboard.post(Topic.WORK)  # devices that wait for this run only may go
+            if parts:
+                self._deletion.clear(parts, driver.run_id)
 
     def _clear_away(self, run_id: str) -> None:
         """Remove a run that is to be deleted, unless its driver is still at work."""
