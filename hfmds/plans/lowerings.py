@@ -8,7 +8,6 @@ has what was timed: milliseconds of one core for 20 images in the paper's CNN.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import NotImplementedType
 from typing import Any, TypeAlias
 
 import torch
@@ -85,7 +84,7 @@ def _convolution(
     transposed: bool,
     output_padding: Pair,
     groups: int,
-) -> Tensor | NotImplementedType:
+) -> Any:
     if transposed or x.dim() != 4 or groups > 1:
         return NotImplemented
     out_channels, _, *kernel = weight.shape
@@ -244,7 +243,7 @@ def _max_pool(
     padding: Pair = (0, 0),
     dilation: Pair = (1, 1),
     ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor] | NotImplementedType:
+) -> Any:
     if not _disjoint(kernel, stride, padding, dilation, ceil_mode):
         return NotImplemented
     sizes = (x.shape[2] // kernel[0], x.shape[3] // kernel[1])

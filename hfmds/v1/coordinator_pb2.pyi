@@ -73,7 +73,7 @@ class CheckInResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry_later: _Optional[_Union[RetryLater, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task_id", "run_id", "round", "lease_seconds", "recipe", "seed", "weights", "train", "synthesise", "evaluate", "run_uid")
+    __slots__ = ("task_id", "run_id", "round", "lease_seconds", "recipe", "seed", "weights", "train", "synthesise", "evaluate", "run_uid", "plan")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class Assignment(_message.Message):
     SYNTHESISE_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     RUN_UID_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     run_id: str
     round: int
@@ -96,7 +97,8 @@ class Assignment(_message.Message):
     synthesise: SynthesiseWork
     evaluate: EvaluateWork
     run_uid: str
-    def __init__(self, task_id: _Optional[str] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., seed: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., train: _Optional[_Union[TrainWork, _Mapping]] = ..., synthesise: _Optional[_Union[SynthesiseWork, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateWork, _Mapping]] = ..., run_uid: _Optional[str] = ...) -> None: ...
+    plan: _common_pb2.Digest
+    def __init__(self, task_id: _Optional[str] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., seed: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., train: _Optional[_Union[TrainWork, _Mapping]] = ..., synthesise: _Optional[_Union[SynthesiseWork, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateWork, _Mapping]] = ..., run_uid: _Optional[str] = ..., plan: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ...) -> None: ...
 
 class TrainWork(_message.Message):
     __slots__ = ("snapshot_id",)

@@ -32,7 +32,7 @@ class CoordinatorServiceStub:
     A device's life, in calls:
 
     CheckIn -> Assignment
-    DownloadBlob (weights), and from the synthesis store the snapshot
+    DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
@@ -124,7 +124,7 @@ class CoordinatorServiceServicer:
     A device's life, in calls:
 
     CheckIn -> Assignment
-    DownloadBlob (weights), and from the synthesis store the snapshot
+    DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
@@ -332,7 +332,7 @@ class CoordinatorService:
     A device's life, in calls:
 
     CheckIn -> Assignment
-    DownloadBlob (weights), and from the synthesis store the snapshot
+    DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
     train:      QueryUpload, UploadUpdate, SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis

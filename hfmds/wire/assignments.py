@@ -121,6 +121,7 @@ def assignment_message(assignment: Assignment) -> pb.Assignment:
         if isinstance(work, SynthesiseWork)
         else None,
         evaluate=pb.EvaluateWork() if isinstance(work, EvaluateWork) else None,
+        plan=digest_message(assignment.plan) if assignment.plan else None,
     )
 
 
@@ -149,6 +150,7 @@ def assignment_from(message: pb.Assignment) -> Assignment:
         seed=message.seed,
         weights=digest_from(message.weights),
         work=work,
+        plan=digest_from(message.plan) if message.HasField("plan") else None,
     )
 
 

@@ -62,6 +62,7 @@ class Assignment:
     seed: int
     weights: Digest
     work: TrainWork | SynthesiseWork | EvaluateWork
+    plan: Digest | None = None  # for a device that computes by one
 
 
 @dataclass(frozen=True, slots=True)
