@@ -183,7 +183,7 @@ TRAIN = Assignment(
     seed=2**61 + 3,
     weights=WEIGHTS,
     work=TrainWork(snapshot_id="snapshot-1"),
-    plan=Digest("ab" * 32, 110_000),
+    plan=digest_of(b"plan"),
 )
 SYNTHESISE = Assignment(
     task_id="task-2",
