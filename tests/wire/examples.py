@@ -195,6 +195,7 @@ SYNTHESISE = Assignment(
     seed=5,
     weights=WEIGHTS,
     work=SynthesiseWork(pool_id="pool-1"),
+    plan=digest_of(b"plan"),
 )
 EVALUATE = replace(SYNTHESISE, task_id="task-3", work=EvaluateWork())
 RETRY_LATER = RetryLater(after_seconds=2.5, reason="no round is open")
