@@ -5,7 +5,7 @@ Samples are known by their hashes and numbers here, so what was taken over needs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -46,11 +46,20 @@ class Merging:
     For the batches alone it gives what `hfmds.algorithm.pool.merge` gives.
     """
 
-    def __init__(self, classes: int, before: Iterable[bytes] = ()) -> None:
-        """`before`: hashes of the shards of the snapshot before, whether they are kept or not."""
+    def __init__(
+        self,
+        classes: int,
+        before: Iterable[bytes] = (),
+        left_out: Set[bytes] = frozenset(),
+    ) -> None:
+        """`before`: hashes of the shards of the snapshot before, whether they are kept or not.
+
+        `left_out`: the hash of each sample that has to go, whoever sent it.
+        """
         self.samples = 0
         self.duplicates = 0
         self.repeated = 0
+        self._left_out = left_out
         self._before = {one for hashes in before for one in split_hashes(hashes)}
         self._seen: set[bytes] = set()
         self._histogram = np.zeros(classes, np.int64)
@@ -66,11 +75,13 @@ class Merging:
         fresh, kept_hashes = [], []
         for index, name in enumerate(split_hashes(sample_hashes(batch))):
             self.repeated += name in self._before
-            if name not in self._seen:
-                self._seen.add(name)
+            if name in self._seen:
+                self.duplicates += 1
+                continue
+            self._seen.add(name)
+            if name not in self._left_out:
                 fresh.append(index)
                 kept_hashes.append(name)
-        self.duplicates += len(batch) - len(fresh)
         kept = batch if len(fresh) == len(batch) else batch.take(np.array(fresh, np.int64))
         known = Known.of(kept, b"".join(kept_hashes))
         self._count(known)

@@ -8,7 +8,8 @@ within that, of which nothing was left out, is its batch as it came.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
@@ -22,7 +23,8 @@ from hfmds.wire.tensors import encode_batch, read_batch
 from hfmds.wire.types import Contribution, PoolPolicy, Shard, Snapshot
 from synthesis_store.contents import Contents
 from synthesis_store.identity import Identity
-from synthesis_store.merging import HASH_BYTES, Known, Merging
+from synthesis_store.merging import HASH_BYTES, Known, Merging, sample_hashes, split_hashes
+from synthesis_store.near_duplicates import NearDuplicates
 from synthesis_store.refresh import Carried, carry_over
 from synthesis_store.snapshot_records import Basis, KnownShard, Made, SnapshotRecords
 
@@ -65,8 +67,14 @@ class Sealing:
         """The snapshot whose shards are stored, but which nobody knows yet."""
         parent = basis.parent_snapshot_id
         before = self._records.known_shards(parent) if parent else []
-        merging = Merging(basis.spec.model.classes, (known.hashes for known in before))
-        shards = self._carried(basis, before, merging)
+        carried = self._carried(basis, before)
+        near = NearDuplicates(basis.spec.policy)
+        if basis.spec.policy.near_threshold:
+            self._find_near_duplicates(basis, carried, near)
+        merging = Merging(
+            basis.spec.model.classes, (known.hashes for known in before), near.left_out
+        )
+        shards = self._taken_over(carried, merging, near.left_out)
         carried_samples = merging.samples
         leaks = Leaks()
         for contribution in basis.present:
@@ -89,6 +97,8 @@ class Sealing:
             parent_snapshot_id=parent,
             carried_samples=carried_samples,
             repeated_samples=merging.repeated,
+            near_duplicates=near.found,
+            near_duplicates_dropped=len(near.left_out),
             leaking_samples=leaks.found,
             leaking_samples_dropped=leaks.dropped,
             leaking_batches=basis.leaking_batches,
@@ -99,9 +109,8 @@ class Sealing:
 
     # --- from the snapshot before ---------------------------------------------------------------
 
-    def _carried(
-        self, basis: Basis, before: Sequence[KnownShard], merging: Merging
-    ) -> list[KnownShard]:
+    def _carried(self, basis: Basis, before: Sequence[KnownShard]) -> list[_Part]:
+        """What the policy takes over, before near duplicates are left out."""
         allowed = [known for known in before if known.shard.contributor not in basis.withdrawn]
         kept = carry_over(
             basis.spec.policy,
@@ -110,20 +119,42 @@ class Sealing:
             lambda position: self.read(allowed[position].shard.digest).images.labels,
             int(hashlib.sha256(basis.parent_snapshot_id.encode()).hexdigest()[:15], 16),
         )
-        shards = [self._part_of(allowed[one.position], one) for one in kept]
+        return [_Part.of(allowed[one.position], one) for one in kept]
+
+    def _taken_over(
+        self, carried: Sequence[_Part], merging: Merging, left_out: Set[bytes]
+    ) -> list[KnownShard]:
+        parts = (part.without(left_out) for part in carried)
+        shards = [self._stored(part) for part in parts if part.indices]
         for known in shards:
             merging.take_over(Known(known.hashes, known.measurements, known.shard.class_counts))
         return shards
 
-    def _part_of(self, known: KnownShard, carried: Carried) -> KnownShard:
-        if carried.indices is None:
+    def _stored(self, part: _Part) -> KnownShard:
+        known, shard = part.known, part.known.shard
+        if len(part.indices) == shard.samples:
             return known
-        indices = np.array(carried.indices, np.int64)
-        batch = self.read(known.shard.digest).take(indices)
-        hashes = np.frombuffer(known.hashes, np.uint8).reshape(-1, HASH_BYTES)[indices].tobytes()
-        facts = Known.of(batch, hashes)
-        shard = known.shard
+        batch = self._batch_of(part)
+        facts = Known.of(batch, b"".join(part.hashes))
         return _known_shard(self._store(batch), facts, shard.contributor, shard.first_round)
+
+    def _batch_of(self, part: _Part) -> SyntheticBatch:
+        return self.read(part.known.shard.digest).take(np.array(part.indices, np.int64))
+
+    # --- near duplicates ------------------------------------------------------------------------
+
+    def _find_near_duplicates(
+        self, basis: Basis, carried: Sequence[_Part], near: NearDuplicates
+    ) -> None:
+        """Look at all that may come into the snapshot, before any of it is written.
+
+        A better one that comes late would otherwise find the worse one stored.
+        """
+        for part in carried:
+            near.add(self._batch_of(part), part.hashes)
+        for contribution in basis.present:
+            batch = passed(self.read(contribution.batch), basis.spec.policy)
+            near.add(batch, split_hashes(sample_hashes(batch)))
 
     # --- from the pool --------------------------------------------------------------------------
 
@@ -157,6 +188,30 @@ class Sealing:
         data = encode_batch(batch)
         self._contents.expect(digest_of(data))
         return self._blobs.put_bytes(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Samples of a shard of the snapshot before."""
+
+    known: KnownShard
+    indices: tuple[int, ...]
+
+    @classmethod
+    def of(cls, known: KnownShard, carried: Carried) -> _Part:
+        whole = tuple(range(known.shard.samples))
+        return cls(known, whole if carried.indices is None else carried.indices)
+
+    @property
+    def hashes(self) -> list[bytes]:
+        """Of each of them."""
+        every = split_hashes(self.known.hashes)
+        return [every[index] for index in self.indices]
+
+    def without(self, left_out: Set[bytes]) -> _Part:
+        """Those of them that are not left out."""
+        named = zip(self.indices, self.hashes, strict=True)
+        return _Part(self.known, tuple(index for index, name in named if name not in left_out))
 
 
 def _known_shard(digest: Digest, facts: Known, contributor: str, first_round: int) -> KnownShard:

@@ -141,6 +141,7 @@ ROOMS: dict[str, set[str]] = {
         "sqlalchemy",
     },
 }
+        "usearch",
 
 # The only files of their room that may know torch; the others stay light.
 TORCH_FILES = {
