@@ -21,6 +21,7 @@ from coordinator.metrics import Metrics
 from coordinator.oversight import Oversight
 from coordinator.parts import Parts, PoolStore
 from coordinator.phase_records import PhaseRecords
+from coordinator.plans import Plans
 from coordinator.registry import Registry
 from coordinator.replica import Replica
 from coordinator.round_records import RoundRecords
@@ -30,6 +31,7 @@ from coordinator.servicer import AdminServicer, CoordinatorServicer
 from coordinator.settings import CoordinatorSettings
 from coordinator.switchboard import Switchboard
 from coordinator.task_records import TaskRecords
+from hfmds.plans.library import PlanLibrary
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.pace import Pace
 from hfmds.service.peer import Peer
@@ -121,6 +123,7 @@ def open_parts(
     runs, tasks = RunRecords(engine), TaskRecords(engine)
     drain, stages = DrainRecords(engine, time.time), StageNotes(engine)
     registry = Registry(engine, tasks, time.time, settings.device_away_seconds)
+    plans = Plans(engine, blobs, PlanLibrary(settings.plans_dir))
     return Parts(
         runs=runs,
         rounds=RoundRecords(engine),
@@ -143,6 +146,7 @@ def open_parts(
             time.time,
             Pace(settings.check_ins_per_second, settings.retry_seconds),
             settings.max_waiting_devices,
+            plans,
         ),
         switchboard=switchboard,
         store=store,

@@ -15,6 +15,7 @@ from coordinator.content import RunContents
 from coordinator.drain import DrainRecords
 from coordinator.funnel import StageNotes
 from coordinator.metrics import Metrics
+from coordinator.plans import Plans
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
 from coordinator.states import TaskState
@@ -29,6 +30,7 @@ from hfmds.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.service.pace import Pace
 from hfmds.service.telemetry import log_context
+from hfmds.storage.blobs import Blobs
 from hfmds.wire.chunks import Content, outgoing, receive, upload_state
 from hfmds.wire.records import encode_report
 from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
@@ -74,6 +76,7 @@ class Dispatch:
         clock: Callable[[], float],
         pace: Pace,
         max_waiting: int = 1000,
+        plans: Plans | None = None,
     ) -> None:
         """`max_waiting` check-ins may wait for work at once; others come back later."""
         self._runs = runs
@@ -86,6 +89,7 @@ class Dispatch:
         self._clock = clock
         self._pace = pace
         self._max_waiting = max_waiting
+        self._plans = plans
         self._looking = 0  # check-ins that look for work right now
         self.waiting = 0  # those that have found none, and wait for it
         self._waiting: defaultdict[str, set[Bell]] = defaultdict(set)  # check-ins by device
@@ -124,6 +128,8 @@ class Dispatch:
         """Send waiting devices away, so that the server can stop at once."""
         self._closing = True
         self._stages.close()
+        if self._plans:
+            self._plans.close()
         self.announce_all()
 
     # --- asking for work ------------------------------------------------------------------------
@@ -194,15 +200,21 @@ class Dispatch:
         self._registry.remember(device_id, profile)
         task = self._tasks.lease(device_id, run_id, self._clock())
         if task is not None:
-            return self._assignment(task)
+            return self._assignment(task, profile)
         if run_id:
             state = self._runs.state(run_id)
             if state.ended:
                 return Finished(f"run {run_id!r} is {state.value}")
         return _DRAINED if self._drain.is_on() else None
 
-    def _assignment(self, task: Task) -> Assignment:
+    def _assignment(self, task: Task, profile: DeviceProfile) -> Assignment | None:
+        """The task as its device gets it; None: not before the plan is made that it needs."""
         key, recipe = task.key, self._recipe(task)
+        plan = None
+        if self._plans and self._plans.needed(profile.engine):
+            if not self._plans.ready(recipe.model, lambda: self.announce([task.device_id])):
+                return None
+            plan = self._plans.of(recipe.model)
         return Assignment(
             task_id=task.task_id,
             run_id=key.run_id,
@@ -213,6 +225,7 @@ class Dispatch:
             seed=task_seed(recipe.seed, key.kind, key.round_number, task.device_id),
             weights=task.weights,
             work=_work(task),
+            plan=plan,
         )
 
     async def renew_lease(
@@ -233,17 +246,21 @@ class Dispatch:
         self, device_id: str, task_id: str, digest: Digest, offset: int
     ) -> AsyncIterator[bytes]:
         """The content a task refers to, from an offset on."""
-        task, content = await asyncio.to_thread(self._downloading, device_id, task_id, digest)
-        async for chunk in outgoing(content.blobs, digest, offset):
+        task, blobs = await asyncio.to_thread(self._downloading, device_id, task_id, digest)
+        async for chunk in outgoing(blobs, digest, offset):
             yield chunk
+        if digest != task.weights:  # but its plan
+            return
         if task.key.kind != "train" or not task.reference:  # else the pool is still to come
             self._stages.note(task_id, TaskStage.DOWNLOADED)
 
-    def _downloading(self, device_id: str, task_id: str, digest: Digest) -> tuple[Task, Content]:
+    def _downloading(self, device_id: str, task_id: str, digest: Digest) -> tuple[Task, Blobs]:
         task = self._tasks.get(device_id, task_id)
-        if digest != task.weights:
-            raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
-        return task, self._contents.of(task.key.run_id)
+        if digest == task.weights:
+            return task, self._contents.of(task.key.run_id).blobs
+        if self._plans and self._plans.contains(digest):  # no secret, whichever model it is of
+            return task, self._plans.blobs
+        raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
 
     async def query_upload(self, device_id: str, task_id: str, update: Digest) -> UploadState:
         """Where the upload of a task's update stands."""

@@ -29,6 +29,11 @@ class CoordinatorSettings(ServerSettings):
         description="images to evaluate models on: a folder with one folder per class, an .npz "
         "file, or digits[:SIZE][#train|#test]; unset: models are not evaluated",
     )
+    plans_dir: Path | None = Field(
+        None,
+        description="folder where coordinators of this machine keep plans for each other; unset: "
+        "each makes its own",
+    )
     device_away_seconds: float = Field(
         90.0, gt=0, description="a device not heard of for so long counts as away"
     )

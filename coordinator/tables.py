@@ -162,6 +162,16 @@ class SightingRow(Base):
     batch: Mapped[int] = mapped_column(BigInteger, index=True)
 
 
+class PlanRow(Base):
+    """A plan for devices without torch, by all that it was made from (`hfmds.plans.library`)."""
+
+    __tablename__ = "plans"
+
+    key: Mapped[str] = mapped_column(_SHA256, primary_key=True)
+    sha256: Mapped[str] = mapped_column(_SHA256)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+
+
 class LeadershipRow(Base):
     """Which coordinator drives the runs, if several share the database; there is one row."""
 

@@ -52,6 +52,11 @@ def known_architectures() -> list[str]:
     return sorted({*_OURS, *_registered, *entry_points(group=ENTRY_POINT_GROUP).names})
 
 
+def comes_with_us(architecture: str) -> bool:
+    """Whether it is a network of HFMDS-FL itself, which changes with our own code only."""
+    return architecture in _OURS
+
+
 def build_architecture(spec: ModelSpec) -> SplitModel:
     """A new network, drawn from torch's generator; the first of its kind is tried out.
 

@@ -56,6 +56,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name"),
     )
     op.create_table(
+        "plans",
+        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("key"),
+    )
+    op.create_table(
         "runs",
         sa.Column("run_id", sa.String(length=128), nullable=False),
         sa.Column("spec", sa.LargeBinary(), nullable=False),

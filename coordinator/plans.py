@@ -1,0 +1,118 @@
+"""The plans by which devices without torch compute: made when one asks, kept with the content.
+
+A plan belongs to a model and not to a run, so all runs of a model share it, and so do coordinators
+that share the database and the blobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+
+from coordinator.tables import PlanRow
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.digest import Digest
+from hfmds.errors import HfmdsError, Unavailable
+from hfmds.plans.library import PlanLibrary, plan_key
+from hfmds.storage.database import reading, transaction
+from hfmds.storage.locations import BlobsLocation
+
+log = logging.getLogger(__name__)
+
+_PLACE = "_plans"  # no run's, since ids begin with a letter or digit
+_PLAN_ENGINES = "onnx"  # what the name of an engine that computes by plans begins with
+
+
+class Plans:
+    """Knows which plan a device needs. Thread-safe; may touch the disk and the database."""
+
+    def __init__(self, engine: Engine, location: BlobsLocation, library: PlanLibrary) -> None:
+        self._engine = engine
+        self.blobs = location.place(_PLACE)
+        self._library = library
+        self._lock = threading.Lock()
+        self._known: dict[str, Digest | None] = {}  # by key; None: it cannot be made
+        self._waiting: dict[str, list[Callable[[], None]]] = {}  # for those being made
+
+    def needed(self, engine_name: str) -> bool:
+        """Whether a device with this engine computes by plans."""
+        return engine_name.startswith(_PLAN_ENGINES)
+
+    def ready(self, model: ModelSpec, when_ready: Callable[[], None]) -> bool:
+        """Whether it is known which plan the model has; if not, that begins, and is told."""
+        key = plan_key(model)
+        with self._lock:
+            if key in self._known:
+                return True
+            if key in self._waiting:
+                self._waiting[key].append(when_ready)
+                return False
+        if self._find(key):
+            return True
+        with self._lock:
+            if key in self._known:
+                return True
+            begun = key in self._waiting
+            self._waiting.setdefault(key, []).append(when_ready)
+        if not begun:
+            arguments = (key, model)
+            threading.Thread(target=self._make, args=arguments, name="plan", daemon=True).start()
+        return False
+
+    def of(self, model: ModelSpec) -> Digest | None:
+        """The model's plan, once that is ready; None: its network cannot be made one of."""
+        return self._known[plan_key(model)]
+
+    def contains(self, digest: Digest) -> bool:
+        """Whether this content is a plan that some device may have been told of."""
+        return self.blobs.contains(digest)
+
+    def close(self) -> None:
+        """Leave off what is being made."""
+        self._library.close()
+
+    def _find(self, key: str) -> Digest | None:
+        """A plan that was made before, here or by another coordinator."""
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+        with reading(self._engine) as session:
+            row = session.get(PlanRow, key)
+            plan = Digest(row.sha256, row.size_bytes) if row else None
+        if plan is None or not self.blobs.contains(plan):
+            return None
+        with self._lock:
+            self._known[key] = plan
+        return plan
+
+    def _make(self, key: str, model: ModelSpec) -> None:
+        told = {"architecture": model.architecture}
+        log.info("making a plan, for devices without torch", extra=told)
+        started = time.monotonic()
+        found: dict[str, Digest | None] = {key: None}
+        try:
+            found = {key: self._keep(key, self._library.plan(model))}
+            seconds = round(time.monotonic() - started, 1)
+            log.info("the plan is made", extra={**told, "plan": found[key], "seconds": seconds})
+        except Unavailable as error:  # it is tried again when a device asks the next time
+            log.warning("the plan was not made: %s", error, extra=told)
+            found = {}
+        except HfmdsError as error:
+            log.warning("devices without torch cannot take part: %s", error, extra=told)
+        except Exception:
+            log.exception("unexpected error; devices without torch cannot take part", extra=told)
+        with self._lock:
+            self._known.update(found)
+            waiting = self._waiting.pop(key)
+        for tell in waiting:
+            tell()
+
+    def _keep(self, key: str, data: bytes) -> Digest:
+        plan = self.blobs.put_bytes(data)
+        with transaction(self._engine) as session:
+            session.merge(PlanRow(key=key, sha256=plan.sha256, size_bytes=plan.size_bytes))
+        return plan

@@ -1,0 +1,118 @@
+"""Makes plans in a process of their own, and finds those that were made before.
+
+An export takes half a minute of a processor and 500 MB, and torch's tracing holds the interpreter:
+nothing that a server should do in its own process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict
+from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+from hfmds.algorithm.architectures import comes_with_us
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.errors import InvalidInput, Unavailable
+from hfmds.plans.format import FORMAT_VERSION, OPSET
+
+_THIS_PROCESS = secrets.token_hex(8)
+
+
+@lru_cache(maxsize=256)
+def plan_key(model: ModelSpec) -> str:
+    """Names all that a plan is made from, in 64 hex digits: with the same key it is the same plan.
+
+    A network that somebody else brought may change under its name: its plans last for a process.
+    """
+    made_from = {
+        "format": FORMAT_VERSION,
+        "opset": OPSET,
+        "model": asdict(model),
+        "network": "ours" if comes_with_us(model.architecture) else _THIS_PROCESS,
+        "code": _code(),
+        "versions": [version(package) for package in ("torch", "onnx", "onnxscript")],
+    }
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def _code() -> str:
+    """The digest of all our code that plans are made by, so that none outlives a change of it."""
+    package = Path(__file__).parents[1]
+    sha256 = hashlib.sha256()
+    for folder in ("algorithm", "plans"):
+        for path in sorted((package / folder).rglob("*.py")):
+            sha256.update(f"{path.relative_to(package)}\n".encode())
+            sha256.update(path.read_bytes())
+    return sha256.hexdigest()
+
+
+class PlanLibrary:
+    """Plans by key in a folder, which several processes may share; without one nothing is kept."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()  # one export at a time is enough for a machine
+        self._running: subprocess.Popen[str] | None = None
+        self._closed = False
+
+    def plan(self, model: ModelSpec) -> bytes:
+        """The model's plan as a file's bytes, made if need be, which takes long.
+
+        InvalidInput: the network cannot be made a plan of. Unavailable: this was closed meanwhile.
+        """
+        with self._lock:
+            kept = self._folder / plan_key(model) if self._folder else None
+            if kept and kept.is_file():
+                return kept.read_bytes()
+            with tempfile.TemporaryDirectory(
+                prefix="hfmds-plan-", dir=_made(self._folder) if self._folder else None
+            ) as folder:
+                made = Path(folder) / "plan"
+                self._make(model, made)
+                data = made.read_bytes()
+                if kept:
+                    made.replace(kept)
+            return data
+
+    def close(self) -> None:
+        """End an export that is under way, and begin no other."""
+        self._closed = True
+        running = self._running
+        if running:
+            running.kill()
+
+    def _make(self, model: ModelSpec, path: Path) -> None:
+        if self._closed:
+            raise Unavailable("the process is stopping; no plan is made any more")
+        command = [sys.executable, "-m", "hfmds.plans.making", str(path)]
+        with subprocess.Popen(  # noqa: S603  (our own program)
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            self._running = process
+            if self._closed:
+                process.kill()
+            _, told = process.communicate(json.dumps(asdict(model)))
+            self._running = None
+        if self._closed:
+            raise Unavailable("the process is stopping; the plan is made when it is back")
+        if process.returncode:
+            reason = told.strip().splitlines()[-1] if told.strip() else "it was killed"
+            raise InvalidInput(f"the plan of {model.architecture!r} was not made: {reason}")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
