@@ -144,13 +144,13 @@ class TaskRunner:
     async def _train(self, task: Assignment, snapshot_id: str | None, tell: Tell) -> UpdateReport:
         shard = self._images.labelled_for(task.recipe)  # before any byte is moved for nothing
         self._require_traffic(2 * task.weights.size_bytes)  # an update is about as large
-        received = await self._fetch_weights(task)
+        received = await self._fetch_model(task)
         shards: tuple[Digest, ...] = ()
         if snapshot_id:
             shards = await self._share_of(task, snapshot_id)
             shard_bytes = await self._fetch_shards(snapshot_id, shards)
             received += shard_bytes
-        await asyncio.to_thread(self._cache.evict, {task.weights, *shards})
+        await asyncio.to_thread(self._cache.evict, {*self._model(task), *shards})
 
         def work(progress: Progress) -> UpdateReport:
             pool = self._pool(shards) if shards else None
@@ -183,8 +183,8 @@ class TaskRunner:
 
     async def _synthesise(self, task: Assignment, tell: Tell) -> SynthesisReport:
         shard = self._images.labelled_for(task.recipe)
-        received = await self._fetch_weights(task)
-        await asyncio.to_thread(self._cache.evict, {task.weights})
+        received = await self._fetch_model(task)
+        await asyncio.to_thread(self._cache.evict, self._model(task))
 
         def work(progress: Progress) -> SynthesisReport:
             log.info("synthesising from %d own images", len(shard))
@@ -223,8 +223,8 @@ class TaskRunner:
 
     async def _evaluate(self, task: Assignment, tell: Tell) -> EvaluationReport:
         shard = self._held_out.labelled_for(task.recipe)
-        received = await self._fetch_weights(task)
-        await asyncio.to_thread(self._cache.evict, {task.weights})
+        received = await self._fetch_model(task)
+        await asyncio.to_thread(self._cache.evict, self._model(task))
         tell(TaskStage.DOWNLOADED)
 
         def work(progress: Progress) -> EvaluationReport:
@@ -257,6 +257,7 @@ class TaskRunner:
             seed=task.seed,
             pool=pool,
             memory=self._state.memory(task.run_uid, kind, task.round_number),
+            plan=self._cache.path(task.plan) if task.plan and self._engine.needs_plan else None,
         )
 
     async def _compute(self, task: Assignment, what: str, work: Callable[[Progress], R]) -> R:
@@ -292,11 +293,19 @@ class TaskRunner:
 
     # --- moving content -------------------------------------------------------------------------
 
-    async def _fetch_weights(self, task: Assignment) -> int:
+    def _model(self, task: Assignment) -> tuple[Digest, ...]:
+        """What a task cannot be computed without: its weights, and a plan if the engine has one."""
+        plan = (task.plan,) if task.plan and self._engine.needs_plan else ()
+        return (task.weights, *plan)
+
+    async def _fetch_model(self, task: Assignment) -> int:
+        """Bring it here; the bytes that crossed the network."""
+        return sum([await self._fetch_from_coordinator(task, one) for one in self._model(task)])
+
+    async def _fetch_from_coordinator(self, task: Assignment, digest: Digest) -> int:
         download, content = self._coordinator.download, self._cache.content
         return await self._fetch(
-            task.weights,
-            lambda: self._to_coordinator(download, task.task_id, task.weights, content),
+            digest, lambda: self._to_coordinator(download, task.task_id, digest, content)
         )
 
     async def _share_of(self, task: Assignment, snapshot_id: str) -> tuple[Digest, ...]:

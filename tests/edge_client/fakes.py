@@ -149,6 +149,7 @@ class FakeCoordinator(Faults):
         self.work = list(work)
         self.shelf = Shelf()
         self.weights = self.shelf.put(encode_weights(WEIGHTS))
+        self.plan: Digest | None = None  # of every task
         self.profiles: list[DeviceProfile] = []
         self.updates: dict[str, UpdateReport] = {}
         self.syntheses: dict[str, SynthesisReport] = {}
@@ -448,4 +449,5 @@ class Device:
             seed,
             self.coordinator.weights,
             work,
+            plan=self.coordinator.plan,
         )

@@ -143,6 +143,21 @@ def test_evaluation_hands_in_numbers_and_nothing_else(device: Device) -> None:
     assert device.metric("tasks_total", kind="evaluate", outcome="accepted") == 1
 
 
+@pytest.mark.parametrize("needs_plan", [True, False])
+def test_an_engine_that_needs_the_plan_gets_it_and_no_other(
+    device: Device, needs_plan: bool
+) -> None:
+    device.coordinator.plan = plan = device.coordinator.shelf.put(b"a plan")
+    device.engine.needs_plan = needs_plan
+    device.work(device.train_task(), device.synthesise_task(), device.evaluate_task())
+    plans = [work.plan.read_bytes() if work.plan else None for work in device.engine.works]
+    assert plans == [b"a plan" if needs_plan else None] * 3
+    size = device.coordinator.weights.size_bytes
+    received = device.coordinator.updates["t1"].traffic.received_bytes
+    assert received == size + (plan.size_bytes if needs_plan else 0)  # and then it is cached
+    assert device.coordinator.syntheses["s1"].traffic.received_bytes == 0
+
+
 def test_what_a_device_holds_out_is_evaluated_on_and_never_trained_on(tmp_path: Path) -> None:
     device = Device(tmp_path, held_out=NamedImages("held out", images(2, 2)))
     device.work(device.train_task(), device.synthesise_task(), device.evaluate_task())
