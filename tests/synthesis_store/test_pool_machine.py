@@ -1,0 +1,338 @@
+"""Whatever happens to pools, in whatever order and with kills in between: it is what a simple model
+of the store says, and the content that is kept is exactly what is needed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.event_chain import flaw
+from hfmds.wire.tensors import encode_batch, read_batch
+from hfmds.wire.types import Contribution, PoolPolicy, PoolState
+from tests.synthesis_store.examples import SPEC, Store
+
+KEEP_SNAPSHOTS = 2
+POLICIES = [
+    PoolPolicy(),
+    PoolPolicy(refresh="accumulate"),
+    PoolPolicy(refresh="accumulate", refresh_max_samples=4),
+    PoolPolicy(max_pool_samples=4),
+]
+
+runs = st.sampled_from(["run-1", "run-2"])
+devices = st.sampled_from(["a", "b", "c"])
+samples = st.lists(st.integers(0, 7), min_size=1, max_size=3)
+
+
+def batch_of(numbers: Sequence[int]) -> SyntheticBatch:
+    """Sample k is the image whose pixels are all k."""
+    pixels = np.array(numbers, np.uint8)[:, None, None, None] * np.ones(
+        (1, *SPEC.model.image_shape), np.uint8
+    )
+    values = np.array(numbers, np.float32)
+    labels = np.array(numbers, np.int64) % SPEC.model.classes
+    return SyntheticBatch(LabelledImages(pixels, labels), values, values, values / 10, values / 10)
+
+
+def numbers_of(batch: SyntheticBatch) -> list[int]:
+    numbers: list[int] = batch.images.pixels[:, 0, 0, 0].tolist()
+    return numbers
+
+
+@dataclass
+class ModelPool:
+    """What a pool should be."""
+
+    run: int
+    run_id: str
+    policy: PoolPolicy
+    quorum: int
+    state: PoolState = PoolState.OPEN
+    batches: dict[str, list[int]] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
+
+
+@dataclass
+class ModelSnapshot:
+    """What a snapshot should have: samples and whose they are, in order."""
+
+    pool_id: str
+    run: int
+    content: list[tuple[str, int]]
+
+
+def digest_for(numbers: Sequence[int]) -> Digest:
+    return digest_of(encode_batch(batch_of(numbers)))
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """A store beside its model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = Store(Path(self.folder.name), keep_snapshots=KEEP_SNAPSHOTS)
+        self.pools: dict[str, ModelPool] = {}
+        self.snapshots: dict[str, ModelSnapshot] = {}  # oldest first
+        self.withdrawn: set[tuple[str, str]] = set()
+        self.live: dict[str, int] = {}  # number of the run that has the id now
+        self.opened = 0
+        self.runs_begun = 0
+        self.head = ""
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    # --- what may happen ------------------------------------------------------------------------
+
+    @rule(run_id=runs, policy=st.sampled_from(POLICIES), quorum=st.sampled_from([0, 2]))
+    def open(self, run_id: str, policy: PoolPolicy, quorum: int) -> None:
+        if run_id not in self.live:
+            self.runs_begun += 1
+            self.live[run_id] = self.runs_begun
+        self.opened += 1
+        pool_id = f"pool-{self.opened}"
+        spec = replace(SPEC, run_id=run_id, policy=policy, seal_quorum=quorum)
+        self.pools[pool_id] = ModelPool(self.live[run_id], run_id, policy, quorum)
+        for _ in range(2):  # again, it changes nothing
+            self.store.pools.open(pool_id, spec)
+
+    @precondition(lambda self: self.pools)
+    @rule(data=st.data(), device=devices, numbers=samples)
+    def put(self, data: st.DataObject, device: str, numbers: list[int]) -> None:
+        pool_id = data.draw(st.sampled_from(sorted(self.pools)))
+        pool = self.pools[pool_id]
+        others = sum(len(b) for d, b in pool.batches.items() if d != device)
+        if pool.batches.get(device) == numbers:
+            pass  # also when it is sealed: a late retry
+        elif self.is_withdrawn(device, pool.run_id):
+            with pytest.raises(NotAllowed, match="withdrawn"):
+                self.store.put(device, batch_of(numbers), pool_id)
+            return
+        elif pool.state is not PoolState.OPEN:
+            with pytest.raises(TooLate):
+                self.store.put(device, batch_of(numbers), pool_id)
+            return
+        elif pool.policy.max_pool_samples and others + len(numbers) > 4:
+            with pytest.raises(Exception, match="samples with this batch"):
+                self.store.put(device, batch_of(numbers), pool_id)
+            return
+        else:
+            pool.batches[device] = numbers
+        self.store.put(device, batch_of(numbers), pool_id)
+
+    @precondition(lambda self: self.pools)
+    @rule(data=st.data(), chosen=st.sets(devices, min_size=1))
+    def seal(self, data: st.DataObject, chosen: set[str]) -> None:
+        pool_id = data.draw(st.sampled_from(sorted(self.pools)))
+        pool = self.pools[pool_id]
+        present = frozenset(chosen & pool.batches.keys())
+        named = [Contribution(d, digest_for(pool.batches[d])) for d in present]
+        if pool.state is PoolState.ABANDONED:
+            expected: type[Exception] | None = WrongState
+        elif pool.state is PoolState.OPEN:
+            expected = None if present else WrongState
+        elif self.snapshot_of(pool_id) is None:
+            expected = NotFound
+        else:
+            expected = None if present == pool.named else Conflict
+        if expected:
+            with pytest.raises(expected):
+                self.store.pools.seal(pool_id, named)
+            return
+        sealed = self.store.pools.seal(pool_id, named)
+        if pool.state is PoolState.OPEN:
+            self.expect_sealed(pool_id, present)
+        assert sealed.missing == ()
+        assert sealed.snapshot.snapshot_id == self.snapshot_of(pool_id)
+
+    @rule()
+    def seal_due(self) -> None:
+        self.store.pools.seal_due()
+        for pool_id, pool in self.pools.items():
+            ripe = pool.quorum and len(pool.batches) >= pool.quorum
+            if pool.state is PoolState.OPEN and ripe:
+                self.expect_sealed(pool_id, frozenset(pool.batches))
+
+    @rule(device=devices, run_id=st.sampled_from(["", "run-1"]))
+    def withdraw(self, device: str, run_id: str) -> None:
+        removed = 0
+        for pool in self.pools.values():
+            affected = pool.state is PoolState.OPEN and run_id in ("", pool.run_id)
+            if affected and (device, run_id) not in self.withdrawn:
+                removed += pool.batches.pop(device, None) is not None
+        self.withdrawn.add((device, run_id))
+        assert self.store.pools.withdraw(device, run_id).removed_batches == removed
+
+    @rule(run_id=runs)
+    def release(self, run_id: str) -> None:
+        number = self.live.pop(run_id, None)
+        given_up = sum(snapshot.run == number for snapshot in self.snapshots.values())
+        assert self.store.pools.release(run_id) == given_up
+        for pool in self.pools.values():
+            if pool.run == number and pool.state is PoolState.OPEN:
+                pool.state = PoolState.ABANDONED
+
+    @rule()
+    def collect(self) -> None:
+        needed = {
+            snapshot_id
+            for number in self.live.values()
+            for snapshot_id in self.of_run(number)[-KEEP_SNAPSHOTS:]
+        }
+        doomed = [one for one in self.snapshots if one not in needed]
+        assert list(self.store.pools.collect(dry_run=True).snapshot_ids) == doomed
+        assert list(self.store.pools.collect().snapshot_ids) == doomed
+        for snapshot_id in doomed:
+            pool = self.pools[self.snapshots.pop(snapshot_id).pool_id]
+            pool.batches.clear()
+        for pool_id, pool in list(self.pools.items()):
+            if pool.run not in self.live.values():
+                del self.pools[pool_id]
+
+    # --- kills ----------------------------------------------------------------------------------
+
+    @rule(numbers=samples)
+    def restart_in_the_middle_of_a_put(self, numbers: list[int]) -> None:
+        data = encode_batch(batch_of(numbers))
+        self.store.pools.contents.expect(digest_of(data))
+        self.store.blobs.put_bytes(data)
+        self.restart()
+
+    @precondition(lambda self: any(p.batches for p in self.pools.values()))
+    @rule()
+    def restart_in_the_middle_of_sealing(self) -> None:
+        for pool_id, pool in self.pools.items():
+            if pool.state is PoolState.OPEN and pool.batches:
+                named = frozenset(self.store.pools.sealed_records.batches(pool_id))
+                with suppress(WrongState):
+                    basis = self.store.pools.sealed_records.basis(pool_id, named)
+                    self.store.pools.sealing.make(basis)
+        self.restart()
+
+    @precondition(lambda self: len(self.snapshots) > KEEP_SNAPSHOTS)
+    @rule()
+    def restart_in_the_middle_of_collecting(self) -> None:
+        oldest = next(iter(self.snapshots))
+        if self.store.pools.retention.collect_snapshot(oldest, "test"):
+            self.pools[self.snapshots.pop(oldest).pool_id].batches.clear()
+        self.restart()
+
+    def restart(self) -> None:
+        self.store.engine.dispose()
+        self.store = Store(Path(self.folder.name), keep_snapshots=KEEP_SNAPSHOTS)
+
+    # --- what must be true ----------------------------------------------------------------------
+
+    @invariant()
+    def snapshots_are_as_they_should_be(self) -> None:
+        listed = [one.snapshot_id for one in self.store.pools.snapshots(None)]
+        assert listed == list(reversed(self.snapshots))
+        for snapshot_id, expected in self.snapshots.items():
+            assert self.content(snapshot_id) == expected.content
+
+    @invariant()
+    def pools_are_in_their_states(self) -> None:
+        for pool_id, pool in self.pools.items():
+            status = self.store.pools.status(pool_id)
+            assert status.state is pool.state
+            if pool.state is PoolState.OPEN:
+                assert status.devices == len(pool.batches)
+                assert status.samples == sum(map(len, pool.batches.values()))
+                assert status.leakage.samples == status.samples
+
+    @invariant()
+    def what_is_needed_is_kept_and_nothing_else(self) -> None:
+        needed = {
+            digest_for(numbers)
+            for pool in self.pools.values()
+            if pool.state is PoolState.OPEN
+            for numbers in pool.batches.values()
+        }
+        for snapshot_id in self.snapshots:
+            needed |= {shard.digest for shard in self.store.pools.snapshot(snapshot_id).shards}
+        assert set(self.store.blobs.digests()) == needed
+
+    @invariant()
+    def the_log_is_sound_and_only_grows(self) -> None:
+        log = self.store.pools.events.list(0, 100_000)
+        assert flaw(log, self.store.pools.events.log_id, self.head) == ""
+        self.head = log[-1].hash if log else ""
+
+    # --- the model ------------------------------------------------------------------------------
+
+    def expect_sealed(self, pool_id: str, present: Iterable[str]) -> None:
+        pool = self.pools[pool_id]
+        pool.state, pool.named = PoolState.SEALED, frozenset(present)
+        earlier = self.of_run(pool.run)
+        carried = self.snapshots[earlier[-1]].content if earlier else []
+        carried = [one for one in carried if not self.is_withdrawn(one[0], pool.run_id)]
+        room = len(carried)
+        if pool.policy.refresh == "replace":
+            room = 0
+        elif pool.policy.refresh_max_samples:
+            new = sum(len(pool.batches[device]) for device in pool.named)
+            room = min(room, max(0, pool.policy.refresh_max_samples - new))
+        content = carried[len(carried) - room :]
+        for device in sorted(pool.named):
+            for number in pool.batches[device]:
+                if number not in {known for _, known in content}:
+                    content.append((device, number))
+        (newest,) = self.store.pools.sealed_records.snapshots(limit=1)
+        snapshot_id = self.store.pools.status(pool_id).snapshot_id
+        self.snapshots[snapshot_id] = ModelSnapshot(pool_id, pool.run, content)
+        assert newest.snapshot_id == snapshot_id or pool.quorum
+
+    def content(self, snapshot_id: str) -> list[tuple[str, int]]:
+        snapshot = self.store.pools.snapshot(snapshot_id)
+        content = []
+        for shard in snapshot.shards:
+            batch = read_batch(self.store.blobs.local_path(shard.digest), "shard")
+            content += [(self.device(shard.contributor), number) for number in numbers_of(batch)]
+        assert len(content) == snapshot.samples
+        return content
+
+    def device(self, contributor: str) -> str:
+        identity = self.store.pools.sealing._identity
+        return next(one for one in "abc" if identity.pseudonym(one) == contributor)
+
+    def snapshot_of(self, pool_id: str) -> str | None:
+        found = (key for key, one in self.snapshots.items() if one.pool_id == pool_id)
+        return next(found, None)
+
+    def of_run(self, number: int) -> list[str]:
+        return [key for key, snapshot in self.snapshots.items() if snapshot.run == number]
+
+    def is_withdrawn(self, device: str, run_id: str) -> bool:
+        return bool({(device, ""), (device, run_id)} & self.withdrawn)
+
+
+# Always the same examples: a new one that fails should fail where it was looked for.
+ALWAYS_THE_SAME = {
+    "derandomize": True,
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+class TestInShort(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=5, stateful_step_count=25, **ALWAYS_THE_SAME)
+
+
+@pytest.mark.integration
+class TestAtLength(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=25, stateful_step_count=40, **ALWAYS_THE_SAME)
