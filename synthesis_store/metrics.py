@@ -64,6 +64,12 @@ class StoreMetrics:
             "Samples left out of snapshots because an equal one was there.",
             registry=registry,
         )
+        self.near_duplicate_samples = Counter(
+            "hfmds_store_near_duplicate_samples_total",
+            "Samples that looked like an earlier one: kept, or one of the two left out.",
+            ("fate",),
+            registry=registry,
+        )
         self.pools = Gauge(
             "hfmds_store_pools",
             "Pools by state; each sealed one is a snapshot.",
@@ -95,6 +101,13 @@ class StoreMetrics:
         self.accepted_samples.inc(samples)
         self.leaking_samples.inc(measured.leaking_samples)
         self._leakage.count(measured.leakage)
+
+    def count_duplicates(self, snapshot: Snapshot) -> None:
+        """How many samples of a new snapshot's pool were equal to another one, or nearly."""
+        self.duplicate_samples.inc(snapshot.duplicates)
+        dropped = snapshot.near_duplicates_dropped
+        self.near_duplicate_samples.labels("left out").inc(dropped)
+        self.near_duplicate_samples.labels("kept").inc(snapshot.near_duplicates - dropped)
 
     def count_refusal(self, error: HfmdsError) -> str:
         """One batch was not taken; the reason it is counted under."""

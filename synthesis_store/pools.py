@@ -263,7 +263,7 @@ class Pools:
     def _announce(self, sealed: Sealed) -> None:
         snapshot = sealed.snapshot
         self._purge_uploads()  # sealing is rare, so a good moment
-        self._metrics.duplicate_samples.inc(snapshot.duplicates)
+        self._metrics.count_duplicates(snapshot)
         self._metrics.show_newest(snapshot)
         self.show_inventory()
         log.info(
@@ -273,6 +273,7 @@ class Pools:
                 "shards": len(snapshot.shards),
                 "samples": snapshot.samples,
                 "duplicates": snapshot.duplicates,
+                "near_duplicates": snapshot.near_duplicates,
                 "missing": len(sealed.missing),
                 "psnr_paired_mean_db": round(snapshot.leakage.paired_mean, 2),
             },

@@ -139,6 +139,7 @@ def test_counted_ones_stay_in_the_snapshot(tmp_path: Path) -> None:
     snapshot = refresh(store, 1, pool(COUNT), a=batch)
     assert same(content(store, snapshot), batch)
     assert (snapshot.near_duplicates, snapshot.near_duplicates_dropped) == (1, 0)
+    assert store.metric("near_duplicate_samples_total", fate="kept") == 1
 
 
 def test_dropped_ones_are_told_apart_from_copies(tmp_path: Path) -> None:
@@ -147,6 +148,7 @@ def test_dropped_ones_are_told_apart_from_copies(tmp_path: Path) -> None:
     assert same(content(store, snapshot), batch_of([A, B]))
     assert (snapshot.samples, snapshot.duplicates) == (2, 1)
     assert (snapshot.near_duplicates, snapshot.near_duplicates_dropped) == (2, 2)
+    assert store.metric("near_duplicate_samples_total", fate="left out") == 2
     assert store.held_bytes() == snapshot.size_bytes
 
 
