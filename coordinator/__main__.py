@@ -56,8 +56,9 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         settings.listen,
         RpcMetrics("coordinator", registry),
         max_concurrent_rpcs=settings.max_concurrent_rpcs,
+        tls=settings.tls,
     )
-    store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE"))
+    store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE", settings.tls))
     with (
         closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),
         MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
@@ -80,7 +81,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         await asyncio.to_thread(runs.open)
         if replica:
             lease_seconds = settings.leader_lease_seconds
-            await asyncio.to_thread(replica.join, runs, parts.registry, metrics, lease_seconds)
+            await asyncio.to_thread(replica.join, runs, parts, lease_seconds)
         else:
             await asyncio.to_thread(runs.lead)  # before anyone can create another
             metrics.leads(True)

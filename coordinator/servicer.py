@@ -11,6 +11,7 @@ import grpc
 from coordinator.dispatch import Dispatch
 from coordinator.oversight import Oversight
 from coordinator.runs import Runs
+from hfmds.service.access import DEVICE, OPERATOR, OWNER, VIEWER
 from hfmds.service.caller import caller
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
@@ -32,6 +33,28 @@ from hfmds.wire.pages import first_page, page
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
 from hfmds.wire.types import require_id
 
+DEVICE_ACCESS = {
+    method.name: DEVICE
+    for method in coordinator_pb2.DESCRIPTOR.services_by_name["CoordinatorService"].methods
+}
+ADMIN_ACCESS = {
+    "ListRuns": VIEWER,
+    "GetRun": VIEWER,
+    "ListRounds": VIEWER,
+    "WatchRun": VIEWER,
+    "ListEvents": VIEWER,
+    "GetFunnel": VIEWER,
+    "GetStatus": VIEWER,
+    "ListDevices": VIEWER,
+    "CreateRun": OPERATOR,
+    "PauseRun": OPERATOR,
+    "ResumeRun": OPERATOR,
+    "CancelRun": OPERATOR,
+    "SetDrain": OPERATOR,
+    "DownloadModel": OPERATOR,
+    "DeleteRun": OWNER,
+}
+
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """CoordinatorService: what devices call."""
@@ -41,7 +64,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     def add_to(self, server: GrpcServer) -> None:
         register = coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server
-        server.add(register, self, "hfmds.v1.CoordinatorService")
+        server.add(register, self, "hfmds.v1.CoordinatorService", DEVICE_ACCESS)
 
     async def CheckIn(
         self, request: coordinator_pb2.CheckInRequest, context: grpc.aio.ServicerContext
@@ -138,7 +161,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     def add_to(self, server: GrpcServer) -> None:
         register = admin_pb2_grpc.add_AdminServiceServicer_to_server
-        server.add(register, self, "hfmds.v1.AdminService")
+        server.add(register, self, "hfmds.v1.AdminService", ADMIN_ACCESS)
 
     async def CreateRun(
         self, request: admin_pb2.CreateRunRequest, context: grpc.aio.ServicerContext

@@ -175,9 +175,9 @@ class EdgeSettings(ServiceSettings):
     @property
     def coordinator_peer(self) -> Peer:
         """The coordinator, as errors name it."""
-        return Peer("coordinator", self.coordinator, "HFMDS_COORDINATOR")
+        return Peer("coordinator", self.coordinator, "HFMDS_COORDINATOR", self.tls)
 
     @property
     def store_peer(self) -> Peer:
         """The synthesis store, as errors name it."""
-        return Peer("synthesis store", self.store, "HFMDS_STORE")
+        return Peer("synthesis store", self.store, "HFMDS_STORE", self.tls)

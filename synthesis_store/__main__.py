@@ -34,6 +34,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
         settings.listen,
         RpcMetrics("store", registry),
         max_concurrent_rpcs=settings.max_concurrent_rpcs,
+        tls=settings.tls,
     )
     with (
         closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),

@@ -9,6 +9,7 @@ from dataclasses import replace
 import grpc
 
 from hfmds.errors import InvalidInput
+from hfmds.service.access import ANYONE, DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
 from hfmds.service.caller import caller
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import common_pb2
@@ -33,6 +34,21 @@ from synthesis_store.pools import Pools
 from synthesis_store.shares import Limits
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
+ACCESS = {
+    "OpenPool": SERVICE,
+    "SealPool": SERVICE,
+    "ReleaseRun": SERVICE,
+    "QueryBatch": DEVICE,
+    "PutBatch": DEVICE,
+    "GetShare": DEVICE,
+    "GetPool": ANYONE,
+    "GetSnapshot": ANYONE,
+    "ListSnapshots": ANYONE,
+    "DownloadShard": ANYONE,
+    "CollectSnapshots": OPERATOR,
+    "WithdrawDevice": OWNER,
+    "ListStoreEvents": VIEWER,
+}
 
 _MAX_DIGESTS = 20_000  # in one request
 _PAGED_AT_ONCE = 1001  # shards that are turned into messages for a page; no page has more
@@ -47,7 +63,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
 
     def add_to(self, server: GrpcServer) -> None:
         """Serve this service there."""
-        server.add(pb_grpc.add_SynthesisStoreServiceServicer_to_server, self, SERVICE_NAME)
+        server.add(pb_grpc.add_SynthesisStoreServiceServicer_to_server, self, SERVICE_NAME, ACCESS)
 
     async def OpenPool(
         self, request: pb.OpenPoolRequest, context: grpc.aio.ServicerContext

@@ -40,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
         "pydantic_core",
         "pydantic_settings",
     },
+    "hfmds.pki": {"hfmds.errors", "hfmds.service.identity", "cryptography"},
     "hfmds.storage": {
         "hfmds.errors",
         "hfmds.digest",
@@ -104,6 +105,7 @@ ROOMS: dict[str, set[str]] = {
         "hfmds.algorithm.types",
         "hfmds.data",
         "hfmds.experiments",
+        "hfmds.pki",
         "hfmds.service",
         "hfmds.storage",
         "hfmds.wire",
@@ -139,9 +141,9 @@ ROOMS: dict[str, set[str]] = {
         "prometheus_client",
         "pydantic",
         "sqlalchemy",
+        "usearch",
     },
 }
-        "usearch",
 
 # The only files of their room that may know torch; the others stay light.
 TORCH_FILES = {

@@ -12,6 +12,7 @@ from hfmds.cli import (
     fleet_commands,
     model_commands,
     oversight_commands,
+    pki_commands,
     run_commands,
     snapshot_commands,
 )
@@ -30,4 +31,5 @@ app.command()(oversight_commands.drain)
 app.add_typer(audit_commands.app, name="audit")
 app.add_typer(snapshot_commands.app, name="snapshots")
 app.add_typer(database_commands.app, name="database")
+app.add_typer(pki_commands.app, name="pki")
 app.add_typer(experiment_commands.app, name="experiment")

@@ -12,6 +12,7 @@ import typer
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.address import split_addresses
 from hfmds.service.peer import Peer
+from hfmds.service.settings import ServiceSettings, load_settings
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.store_client import StoreClient
 
@@ -88,4 +89,4 @@ def _peer(name: str, address: str, setting: str) -> Peer:
         raise ConfigurationError(
             f"the address of the {name} is {address!r}; it must be {error}; set {setting}"
         ) from error
-    return Peer(name, address, setting)
+    return Peer(name, address, setting, load_settings(ServiceSettings).tls)

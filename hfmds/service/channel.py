@@ -62,7 +62,10 @@ def open_channel(peer: Peer) -> grpc.aio.Channel:
     local = all(is_loopback(host) for host, _ in split_addresses(peer.address))
     # A proxy named in the environment cannot reach this machine's loopback.
     proxy = ("grpc.enable_http_proxy", 0 if local else 1)
-    return grpc.aio.insecure_channel(grpc_target(peer.address), options=(*_OPTIONS, proxy))
+    target, options = grpc_target(peer.address), (*_OPTIONS, proxy)
+    if peer.tls is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, peer.tls.channel_credentials(), options=options)
 
 
 @contextmanager

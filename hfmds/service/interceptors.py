@@ -11,13 +11,15 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
 
 from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.access import Access, require_access, require_own
+from hfmds.service.identity import Identity, identity_of
 from hfmds.service.pace import Pace
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.status import metadata_of, status_of
@@ -33,11 +35,20 @@ _BACK_AFTER_SECONDS = 1.0
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Translates errors, measures calls and caps the number in flight."""
+    """Translates errors, measures calls, caps the number in flight, and keeps out who may not call.
 
-    def __init__(self, metrics: RpcMetrics, max_concurrent_rpcs: int) -> None:
+    `access` has by service who may call its methods; None: callers have no certificates.
+    """
+
+    def __init__(
+        self,
+        metrics: RpcMetrics,
+        max_concurrent_rpcs: int,
+        access: Mapping[str, Access] | None = None,
+    ) -> None:
         self._metrics = metrics
         self._max_concurrent_rpcs = max_concurrent_rpcs
+        self._access = access
         self._in_flight = 0
         self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS)
 
@@ -65,14 +76,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
 
         async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            async with self._call(service, method, context):
-                return await inner(request, context)
+            async with self._call(service, method, context) as identity:
+                return await inner(_of(identity, request, handler), context)
 
         async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             # The handler is closed at once when the caller goes away, not when it is collected.
             async with (
-                self._call(service, method, context),
-                aclosing(inner(request, context)) as responses,
+                self._call(service, method, context) as identity,
+                aclosing(inner(_of(identity, request, handler), context)) as responses,
             ):
                 async for response in responses:
                     yield response
@@ -87,8 +98,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     @asynccontextmanager
     async def _call(
         self, service: str, method: str, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[None]:
-        """One call: counted, timed, and ended with a status whatever happens inside."""
+    ) -> AsyncIterator[Identity | None]:
+        """One call: counted, timed, and ended with a status whatever happens inside.
+
+        Inside it is known who calls, where callers have certificates.
+        """
         started = time.monotonic()
         in_flight = self._metrics.in_flight.labels(service, method)
         in_flight.inc()
@@ -97,7 +111,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         metadata: tuple[tuple[str, str], ...] = ()
         try:
             self._refuse_when_full(context.peer(), started)
-            yield
+            yield self._admit(service, method, context)
         except (asyncio.CancelledError, GeneratorExit):
             # The caller hung up, its deadline passed, or we stop; GeneratorExit if it happened
             # between two responses of a stream, while gRPC was sending.
@@ -126,6 +140,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             # Last: a caller that hears "no" finds its place free and the call counted.
             await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
 
+    def _admit(
+        self, service: str, method: str, context: grpc.aio.ServicerContext
+    ) -> Identity | None:
+        if self._access is None:
+            return None
+        return require_access(self._access[service], method, identity_of(context))
+
     def _refuse_when_full(self, caller: str, now: float) -> None:
         # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "do not try again".
         if self._in_flight > self._max_concurrent_rpcs:
@@ -135,6 +156,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 f"its limit; try again in {seconds:.1f} s",
                 retry_after_seconds=seconds,
             )
+
+
+def _of(identity: Identity | None, request: Any, handler: grpc.RpcMethodHandler) -> Any:
+    """The request, or stream of them; refused where a device speaks for another."""
+    if identity is None:
+        return request
+    if handler.request_streaming:
+        return _each_of(identity, request)
+    require_own(identity, request)
+    return request
+
+
+async def _each_of(identity: Identity, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        require_own(identity, request)
+        yield request
 
 
 # By whether the request and the response are streams.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hfmds.service.tls import TlsFiles
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -12,6 +14,7 @@ class Peer:
     name: str
     address: str
     setting: str  # the setting that names the address
+    tls: TlsFiles | None = None  # what we show it, and what it must show
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}"

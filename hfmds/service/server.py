@@ -12,9 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from hfmds.errors import ConfigurationError
+from hfmds.service.access import Access
 from hfmds.service.address import bound_socket, join_address, split_address
 from hfmds.service.interceptors import CallInterceptor
 from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.tls import TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ _OPTIONS = (
 class GrpcServer:
     """Serves the added services; "not ready" to health checks until told otherwise.
 
+    With `tls`, only to callers with a certificate of its authority, and to each what it may call.
     Make it inside the running event loop.
     """
 
@@ -47,6 +50,7 @@ class GrpcServer:
         metrics: RpcMetrics,
         *,
         max_concurrent_rpcs: int = 10_000,
+        tls: TlsFiles | None = None,
         setting: str = "HFMDS_LISTEN",
     ) -> None:
         self._listen = listen
@@ -54,37 +58,48 @@ class GrpcServer:
         self._address: str | None = None
         self._unready_reason: str | None = "starting"
         self._health = health.aio.HealthServicer()
-        self._service_names: list[str] = []
-        self._server = grpc.aio.server(
-            interceptors=(CallInterceptor(metrics, max_concurrent_rpcs),), options=_OPTIONS
-        )
+        self._access: dict[str, Access] = {}  # by the name of a service
+        self._tls = tls
+        interceptor = CallInterceptor(metrics, max_concurrent_rpcs, self._access if tls else None)
+        self._server = grpc.aio.server(interceptors=(interceptor,), options=_OPTIONS)
 
     def add(
         self,
         register: Callable[[Any, grpc.aio.Server], None],
         servicer: object,
         service_name: str,
+        access: Access,
     ) -> None:
-        """Serve `servicer`, registered with its generated `add_..._to_server`; before `start`."""
+        """Serve `servicer`, registered with its generated `add_..._to_server`; before `start`.
+
+        `access` says who may call its methods.
+        """
         register(servicer, self._server)
-        self._service_names.append(service_name)
+        self._access[service_name] = access
 
     async def start(self) -> None:
         """Bind and answer; a ConfigurationError says why the address cannot be had."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (*self._access, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         await self._publish_health()
         # gRPC tells only that a bind failed; a socket of our own tells why.
         bound_socket(self._listen, self._setting).close()
         try:
-            port = self._server.add_insecure_port(self._listen)
+            port = self._bind()
         except RuntimeError as error:
             raise ConfigurationError(
                 f"cannot listen on {self._listen}: {error}; set {self._setting}"
             ) from error
         self._address = join_address(split_address(self._listen)[0], port)
         await self._server.start()
+
+    def _bind(self) -> int:
+        if self._tls is None:
+            port = self._server.add_insecure_port(self._listen)
+        else:
+            port = self._server.add_secure_port(self._listen, self._tls.server_credentials())
+        return int(port)
 
     @property
     def address(self) -> str:
@@ -122,5 +137,5 @@ class GrpcServer:
     async def _publish_health(self) -> None:
         statuses = health_pb2.HealthCheckResponse
         status = statuses.NOT_SERVING if self._unready_reason else statuses.SERVING
-        for name in ("", *self._service_names):
+        for name in ("", *self._access):
             await self._health.set(name, status)

@@ -11,15 +11,16 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.address import split_address, split_addresses
+from hfmds.service.address import is_loopback, split_address, split_addresses
+from hfmds.service.tls import TlsFiles
 
 PREFIX = "HFMDS_"
 
@@ -91,6 +92,32 @@ class ServiceSettings(BaseSettings):
         description="file that tells a supervisor the bound addresses and the pid, as JSON, "
         "while the process is ready",
     )
+    tls_certificate: Path | None = Field(
+        None,
+        description="PEM file of the certificate this process shows; with the two others, all "
+        "calls are encrypted and both sides are known; unset: no TLS",
+    )
+    tls_key: Path | None = Field(None, description="PEM file of that certificate's key")
+    tls_authority: Path | None = Field(
+        None, description="PEM file of the authority whose certificates are believed"
+    )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        given = [self.tls_certificate, self.tls_key, self.tls_authority]
+        if any(given) and not all(given):
+            raise ValueError(
+                "HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY belong together; "
+                "set all three, or none"
+            )
+        return self
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The TLS files, if there are some."""
+        if self.tls_certificate and self.tls_key and self.tls_authority:
+            return TlsFiles(self.tls_certificate, self.tls_key, self.tls_authority)
+        return None
 
 
 class ServerSettings(ServiceSettings):
@@ -131,6 +158,22 @@ class ServerSettings(ServiceSettings):
         ge=1,
         description="most calls in flight, waiting ones too; more are told to try again",
     )
+
+    insecure: bool = Field(
+        False,
+        description="serve other machines without TLS: whoever reaches this one can do everything",
+    )
+
+    @model_validator(mode="after")
+    def _others_need_tls(self) -> Self:
+        host = split_address(self.listen)[0]
+        if not (self.tls or self.insecure or is_loopback(host)):
+            raise ValueError(
+                f"HFMDS_LISTEN is {self.listen}, which other machines can reach, and there is no "
+                f"TLS: set HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY (hfmds pki "
+                f"makes them), or HFMDS_INSECURE=true where the network is trusted"
+            )
+        return self
 
     @property
     def resolved_database_url(self) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
+from hfmds.service.access import Access
 from hfmds.service.channel import Peer, open_channel
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
+from hfmds.service.tls import TlsFiles
 
 SERVICE = "test.v1.ProbeService"
 
@@ -90,15 +92,22 @@ class Stub:
 class Running:
     """A started server, its probe, its metrics, and a channel to it."""
 
-    def __init__(self, behave: Callable[[bytes], bytes], max_concurrent_rpcs: int) -> None:
+    def __init__(
+        self,
+        behave: Callable[[bytes], bytes],
+        max_concurrent_rpcs: int,
+        tls: TlsFiles | None,
+        access: Access,
+    ) -> None:
         self.registry = CollectorRegistry()
         self.probe = Probe(behave)
         self.server = GrpcServer(
             "127.0.0.1:0",
             RpcMetrics("tester", self.registry),
             max_concurrent_rpcs=max_concurrent_rpcs,
+            tls=tls,
         )
-        self.server.add(register, self.probe, SERVICE)
+        self.server.add(register, self.probe, SERVICE, access)
 
     async def start(self) -> None:
         await self.server.start()
@@ -123,10 +132,14 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    behave: Callable[[bytes], bytes] = lambda request: request, *, max_concurrent_rpcs: int = 100
+    behave: Callable[[bytes], bytes] = lambda request: request,
+    *,
+    max_concurrent_rpcs: int = 100,
+    tls: TlsFiles | None = None,
+    access: Access | None = None,
 ) -> AsyncIterator[Running]:
     """A server on a free port of 127.0.0.1 for the time of the block."""
-    it = Running(behave, max_concurrent_rpcs)
+    it = Running(behave, max_concurrent_rpcs, tls, access or {})
     await it.start()
     try:
         yield it

@@ -31,7 +31,13 @@ class Context:
         (Context("ipv4:10.0.0.7:41234"), "ipv4:10.0.0.7"),
         (Context("ipv6:%5B::1%5D:41234"), "ipv6:[::1]"),
         (Context("nobody"), "unknown"),
-        (Context("ipv4:10.0.0.7:41234", {"x509_common_name": [b"olga"]}), "olga"),
+        (
+            Context(
+                "ipv4:10.0.0.7:41234", {"peer_spiffe_id": [b"spiffe://hfmds/admin/owner/olga"]}
+            ),
+            "admin/owner olga",
+        ),
+        (Context("ipv4:10.0.0.7:41234", {"peer_spiffe_id": [b"spiffe://else/x"]}), "ipv4:10.0.0.7"),
     ],
 )
 def test_a_name_if_there_is_one_else_the_address_without_the_port(

@@ -1,0 +1,46 @@
+"""Who may call what, where callers have certificates.
+
+Each service says it of its methods in a table. A device may speak only for itself: the `device_id`
+of its requests must be its own. Without TLS, which is for one machine and for trying things out,
+everybody may call everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hfmds.errors import NotAllowed
+from hfmds.service.identity import Identity, Kind
+
+DEVICE = frozenset({Kind.DEVICE})
+SERVICE = frozenset({Kind.SERVICE})
+OWNER = frozenset({Kind.OWNER})
+OPERATOR = OWNER | {Kind.OPERATOR}
+VIEWER = OPERATOR | {Kind.VIEWER}
+ANYONE = frozenset(Kind)
+
+Access = Mapping[str, frozenset[Kind]]
+"""By the name of a method: which kinds of callers it is for."""
+
+
+def require_access(access: Access, method: str, identity: Identity | None) -> Identity:
+    """Who calls; NotAllowed if the method is not for it."""
+    if identity is None:
+        raise NotAllowed("the certificate names no device, service or admin of this fleet")
+    if identity.kind not in access[method]:
+        kinds = ", ".join(sorted(kind.value for kind in access[method]))
+        raise NotAllowed(f"{identity} may not call {method}; it is for {kinds}")
+    return identity
+
+
+def require_own(identity: Identity, request: Any) -> None:
+    """NotAllowed if a device speaks for another one."""
+    if identity.kind is not Kind.DEVICE:
+        return
+    # The first message of an upload has its header, of which the others are a part.
+    header = getattr(request, "header", request)
+    claimed = getattr(header, "device_id", identity.name)
+    is_chunk = header is not request and request.WhichOneof("part") != "header"
+    if claimed != identity.name and not is_chunk:
+        raise NotAllowed(f"{identity} may not speak for device {claimed[:128]}")

@@ -1,0 +1,67 @@
+"""Who a caller is, by the certificate it came with.
+
+A certificate names one identity, as a SPIFFE URI in its subject alternative names:
+
+    spiffe://hfmds/device/ID            a device: may act for itself only
+    spiffe://hfmds/service/NAME         a program of ours: coordinator, synthesis-store
+    spiffe://hfmds/admin/ROLE/NAME      a person: viewer, operator or owner
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+import grpc
+
+from hfmds.errors import InvalidInput
+
+_URI = re.compile(
+    r"spiffe://hfmds/(device|service|admin/(?:viewer|operator|owner))/([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
+)
+
+
+class Kind(enum.Enum):
+    """What kind of party it is; admins of a later kind may do all that those of an earlier may."""
+
+    DEVICE = "device"
+    SERVICE = "service"
+    VIEWER = "admin/viewer"
+    OPERATOR = "admin/operator"
+    OWNER = "admin/owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One party: `Identity(Kind.DEVICE, "camera-7")`."""
+
+    kind: Kind
+    name: str
+
+    @property
+    def uri(self) -> str:
+        """As certificates have it."""
+        return f"spiffe://hfmds/{self.kind.value}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name}"
+
+
+def identity_from(uri: str) -> Identity:
+    """The identity a URI names; InvalidInput if it names none of ours."""
+    match = _URI.fullmatch(uri)
+    if match is None:
+        raise InvalidInput(f"{uri[:200]!r} names no device, service or admin of a fleet")
+    return Identity(Kind(match[1]), match[2])
+
+
+def identity_of(context: grpc.aio.ServicerContext) -> Identity | None:
+    """The caller's; None if it came without a certificate, or with one that names none of ours."""
+    names = context.auth_context().get("peer_spiffe_id", ())
+    if len(names) != 1:
+        return None
+    try:
+        return identity_from(bytes(names[0]).decode(errors="replace"))
+    except InvalidInput:
+        return None

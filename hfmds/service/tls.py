@@ -1,0 +1,93 @@
+"""TLS between the programs: each shows a certificate, and believes those of one authority.
+
+Certificates are read again when their files change, so that they can be rotated under a running
+server: put the new key and certificate there, each by renaming. Connections that are open stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from hfmds.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where a process has its certificate and key, and the authority's certificates, all PEM."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For a server that takes calls only from who has a certificate of the authority."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), _Rotation(self), require_client_authentication=True
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For calls to a server with a certificate of the authority, showing ours."""
+        key, certificate, authority = self.read()
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Key, certificate and authority; ConfigurationError if they cannot be used."""
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate, self.key)
+            context.load_verify_locations(self.authority)
+            return (
+                self.key.read_bytes(),
+                self.certificate.read_bytes(),
+                self.authority.read_bytes(),
+            )
+        except ssl.SSLError as error:
+            raise ConfigurationError(
+                f"{self.certificate}, {self.key} and {self.authority} are not a certificate, its "
+                f"key and an authority in PEM ({error.reason or error}); set HFMDS_TLS_CERTIFICATE,"
+                f" HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY"
+            ) from error
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot read the TLS files {self.certificate}, {self.key} and {self.authority}: "
+                f"{error.strerror}"
+            ) from error
+
+    def changed_at(self) -> tuple[int, ...]:
+        """Differs when a file was replaced."""
+        return tuple(
+            path.stat().st_mtime_ns for path in (self.key, self.certificate, self.authority)
+        )
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        key, certificate, authority = self.read()
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+
+class _Rotation:
+    """Asked by gRPC before each handshake: the new configuration, or None if none is new."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._known = files.changed_at()
+
+    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
+        try:
+            now = self._files.changed_at()
+            if now == self._known:
+                return None
+            configuration = self._files._configuration()
+        except (OSError, ConfigurationError) as error:
+            # Half replaced, or wrongly: what was read before is good until it expires.
+            log.warning("the TLS files cannot be read anew: %s", error)
+            return None
+        self._known = now
+        log.info("TLS certificate read anew", extra={"certificate": str(self._files.certificate)})
+        return configuration

@@ -1,0 +1,142 @@
+"""What certificates of a fleet say, and what an authority refuses to sign."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from hfmds.errors import ConfigurationError, Conflict, InvalidInput
+from hfmds.pki.authority import (
+    Authority,
+    KeyPair,
+    key_pem,
+    new_key,
+    read_certificate,
+    signing_request,
+)
+from hfmds.pki.folder import create_authority, issue_pair, open_authority
+from hfmds.service.identity import Identity, Kind, identity_from
+
+NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+CAMERA = Identity(Kind.DEVICE, "camera-7")
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority.create("tests", NOW, 10 * DAY)[0]
+
+
+def parsed(pem: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pem)
+
+
+def test_a_certificate_names_one_identity_and_ends(authority: Authority) -> None:
+    pair = authority.pair(CAMERA, NOW, DAY)
+    info = read_certificate(pair.certificate)
+    assert info.identity == CAMERA
+    assert info.not_after == NOW + DAY
+    assert parsed(pair.certificate).not_valid_before_utc == NOW - DAY  # for slow clocks
+    parsed(pair.certificate).verify_directly_issued_by(parsed(authority.certificate))
+
+
+def test_only_services_may_serve(authority: Authority) -> None:
+    service = Identity(Kind.SERVICE, "coordinator")
+    for identity, usages in ((CAMERA, 1), (service, 2)):
+        certificate = parsed(
+            authority.pair(identity, NOW, DAY, ["10.0.0.7", "c.example"]).certificate
+        )
+        found = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert len(found) == usages
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert names.get_values_for_type(x509.DNSName) == ["c.example"]
+        assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
+
+
+def test_a_request_gets_the_identity_the_authority_says(authority: Authority) -> None:
+    key = new_key()
+    wish = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "admin/owner mallory")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(wish).sign(key, hashes.SHA256())
+    signed = authority.sign(request.public_bytes(serialization.Encoding.PEM), CAMERA, NOW, DAY)
+    assert read_certificate(signed).identity == CAMERA
+    assert parsed(signed).public_key() == key.public_key()
+    assert b"mallory" not in parsed(signed).subject.public_bytes()
+
+
+def test_a_device_keeps_its_key(authority: Authority) -> None:
+    key = new_key()
+    request = signing_request(key)
+    assert b"PRIVATE" not in request
+    assert parsed(authority.sign(request, CAMERA, NOW, DAY)).public_key() == key.public_key()
+
+
+def test_what_is_no_request_is_refused(authority: Authority) -> None:
+    weak = rsa.generate_private_key(65537, 2048)
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    rsa_request = builder.sign(weak, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    other_curve = builder.sign(ec.generate_private_key(ec.SECP384R1()), hashes.SHA256())
+    good = builder.sign(new_key(), hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+    forged = x509.load_der_x509_csr(good[:-1] + bytes([good[-1] ^ 1]))
+    for request in (
+        b"",
+        b"-----BEGIN CERTIFICATE REQUEST-----\n",
+        rsa_request,
+        other_curve.public_bytes(serialization.Encoding.PEM),
+        forged.public_bytes(serialization.Encoding.PEM),
+    ):
+        with pytest.raises(InvalidInput, match="signing request"):
+            authority.sign(request, CAMERA, NOW, DAY)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "spiffe://hfmds/device/",
+        "spiffe://hfmds/device/a/b",
+        "spiffe://hfmds/admin/olga",
+        "spiffe://hfmds/admin/root/olga",
+        "spiffe://else/device/a",
+        "spiffe://hfmds/device/" + "a" * 129,
+        "spiffe://hfmds/device/..%2F",
+        "https://hfmds/device/a",
+    ],
+)
+def test_other_names_are_nobody(uri: str) -> None:
+    with pytest.raises(InvalidInput):
+        identity_from(uri)
+
+
+def test_every_identity_is_read_as_it_was_written() -> None:
+    for kind in Kind:
+        identity = Identity(kind, "a.b_c-9")
+        assert identity_from(identity.uri) == identity
+
+
+def test_files_are_kept_from_others_and_never_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "pki"
+    authority = create_authority(folder, "tests", NOW, 10 * DAY)
+    certificate = issue_pair(folder, authority, CAMERA, NOW, DAY)
+    assert certificate == folder / "device-camera-7.crt"
+    assert stat.S_IMODE(certificate.with_suffix(".key").stat().st_mode) == 0o600
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(Conflict, match=r"device-camera-7\.key exists"):
+        issue_pair(folder, open_authority(folder), CAMERA, NOW, DAY)
+    with pytest.raises(Conflict, match=r"authority\.key exists"):
+        create_authority(folder, "tests", NOW, DAY)
+    assert before == {path: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_folder_without_an_authority_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="hfmds pki init"):
+        open_authority(tmp_path)
+
+
+def test_a_key_that_is_not_the_authoritys_is_refused(authority: Authority) -> None:
+    with pytest.raises(ConfigurationError, match="not that of its certificate"):
+        Authority(KeyPair(key_pem(new_key()), authority.certificate))

@@ -1,0 +1,239 @@
+"""Who gets through where callers have certificates, and what each may call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from coordinator.servicer import ADMIN_ACCESS, DEVICE_ACCESS
+from coordinator.settings import CoordinatorSettings
+from hfmds.errors import ConfigurationError, NotAllowed, Unavailable
+from hfmds.pki.authority import Authority, KeyPair
+from hfmds.service.access import ANYONE, DEVICE, OPERATOR, VIEWER, require_own
+from hfmds.service.channel import Peer, call, open_channel
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.settings import load_settings
+from hfmds.service.tls import TlsFiles
+from hfmds.v1 import admin_pb2, coordinator_pb2, synthesis_store_pb2
+from synthesis_store.servicer import ACCESS as STORE_ACCESS
+from tests.service.loopback import Stub, running
+
+DAY = timedelta(days=1)
+LOCAL = ("127.0.0.1", "localhost")
+PROBE = {"Unary": OPERATOR, "Download": DEVICE, "Upload": DEVICE, "Abort": VIEWER, "Wait": ANYONE}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """An authority and a folder for its parties' files."""
+
+    folder: Path
+    authority: Authority
+
+    def files(self, name: str, pair: KeyPair, authority: bytes | None = None) -> TlsFiles:
+        files = TlsFiles(*(self.folder / f"{name}.{kind}" for kind in ("crt", "key", "ca")))
+        files.certificate.write_bytes(pair.certificate)
+        files.key.write_bytes(pair.key)
+        files.authority.write_bytes(authority or self.authority.certificate)
+        return files
+
+    def of(self, kind: Kind, name: str, **changes: Any) -> TlsFiles:
+        given: dict[str, Any] = {"now": datetime.now(UTC), "lifetime": DAY, "hosts": LOCAL}
+        return self.files(name, self.authority.pair(Identity(kind, name), **{**given, **changes}))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path, new_authority())
+
+
+def new_authority() -> Authority:
+    return Authority.create("tests", datetime.now(UTC), 10 * DAY)[0]
+
+
+def ask(
+    server: TlsFiles, caller: TlsFiles | None, question: Callable[[Peer, Stub], Awaitable[Any]]
+) -> Any:
+    """What a caller gets as an answer."""
+
+    async def conversation() -> Any:
+        async with running(tls=server, access=PROBE) as it:
+            peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
+            channel = open_channel(peer)
+            try:
+                return await question(peer, Stub(channel))
+            finally:
+                await channel.close()
+
+    return asyncio.run(conversation())
+
+
+async def unary(peer: Peer, stub: Stub) -> Any:
+    return await call(peer, stub.unary, b"hello", timeout_seconds=20)
+
+
+def test_who_may_is_answered(fleet: Fleet) -> None:
+    server = fleet.of(Kind.SERVICE, "tester")
+    assert ask(server, fleet.of(Kind.OPERATOR, "olga"), unary) == b"hello"
+    assert ask(server, fleet.of(Kind.OWNER, "otto"), unary) == b"hello"
+
+
+def test_who_may_not_is_told_for_whom_it_is(fleet: Fleet) -> None:
+    server = fleet.of(Kind.SERVICE, "tester")
+    for kind in (Kind.DEVICE, Kind.SERVICE, Kind.VIEWER):
+        with pytest.raises(NotAllowed, match="for admin/operator, admin/owner"):
+            ask(server, fleet.of(kind, "mallory"), unary)
+
+
+def test_callers_without_a_good_certificate_do_not_get_in(fleet: Fleet) -> None:
+    server = fleet.of(Kind.SERVICE, "tester")
+    past = datetime.now(UTC) - 3 * DAY
+    expired = fleet.of(Kind.OPERATOR, "expired", now=past)
+    stranger = new_authority().pair(Identity(Kind.OPERATOR, "olga"), datetime.now(UTC), DAY)
+    for caller in (None, expired, fleet.files("stranger", stranger)):
+        with pytest.raises(Unavailable):
+            ask(server, caller, unary)
+
+
+def test_a_server_that_is_not_who_it_should_be_is_not_called(fleet: Fleet) -> None:
+    caller = fleet.of(Kind.OPERATOR, "olga")
+    other = new_authority()
+    pretender = other.pair(Identity(Kind.SERVICE, "tester"), datetime.now(UTC), DAY, LOCAL)
+    for server in (
+        fleet.of(Kind.SERVICE, "elsewhere", hosts=("c.example",)),
+        fleet.of(Kind.SERVICE, "expired", now=datetime.now(UTC) - 3 * DAY),
+        fleet.of(Kind.DEVICE, "device"),  # a device's certificate is not for serving
+        fleet.files("pretender", pretender),
+    ):
+        with pytest.raises(Unavailable):
+            ask(server, caller, unary)
+
+
+def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(fleet: Fleet) -> None:
+    async def secure_to_plain() -> None:
+        async with running() as it:
+            caller = fleet.of(Kind.OPERATOR, "olga")
+            peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
+            channel = open_channel(peer)
+            try:
+                await unary(peer, Stub(channel))
+            finally:
+                await channel.close()
+
+    with pytest.raises(Unavailable):
+        asyncio.run(secure_to_plain())
+
+
+def test_a_new_certificate_is_used_without_a_restart(fleet: Fleet) -> None:
+    server = fleet.of(Kind.SERVICE, "tester")
+    second = new_authority()
+
+    async def rotate(peer: Peer, stub: Stub) -> tuple[bytes, bytes]:
+        before = await unary(peer, stub)
+        fleet.files(
+            "tester",
+            second.pair(Identity(Kind.SERVICE, "tester"), datetime.now(UTC), DAY, LOCAL),
+            second.certificate,
+        )
+        mine = second.pair(Identity(Kind.OPERATOR, "olga"), datetime.now(UTC), DAY)
+        caller = fleet.files("later", mine, second.certificate)
+        later = Peer(peer.name, peer.address, peer.setting, caller)
+        channel = open_channel(later)
+        try:
+            return before, await unary(later, Stub(channel))
+        finally:
+            await channel.close()
+
+    assert ask(server, fleet.of(Kind.OPERATOR, "olga"), rotate) == (b"hello", b"hello")
+
+
+def test_health_is_told_to_every_party(fleet: Fleet) -> None:
+    async def health(peer: Peer, stub: Stub) -> Any:
+        files = peer.tls
+        assert files is not None
+        credentials = files.channel_credentials()
+        async with grpc.aio.secure_channel(peer.address, credentials) as channel:
+            return await channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
+
+    assert ask(fleet.of(Kind.SERVICE, "tester"), fleet.of(Kind.DEVICE, "a"), health)
+
+
+@pytest.mark.parametrize("wrong", ["certificate", "key", "authority"])
+def test_files_that_cannot_be_used_are_named(fleet: Fleet, wrong: str) -> None:
+    files = fleet.of(Kind.SERVICE, "tester")
+    getattr(files, wrong).write_text("not PEM")
+    with pytest.raises(ConfigurationError, match="HFMDS_TLS_CERTIFICATE"):
+        files.read()
+    getattr(files, wrong).unlink()
+    with pytest.raises(ConfigurationError, match="No such file"):
+        files.read()
+
+
+# --- whom a device speaks for -------------------------------------------------------------------
+
+
+def test_a_device_speaks_for_itself_only() -> None:
+    camera = Identity(Kind.DEVICE, "camera")
+    require_own(camera, coordinator_pb2.CheckInRequest(device_id="camera"))
+    with pytest.raises(NotAllowed, match="device camera may not speak for device phone"):
+        require_own(camera, coordinator_pb2.CheckInRequest(device_id="phone"))
+    with pytest.raises(NotAllowed):
+        require_own(camera, coordinator_pb2.CheckInRequest())
+
+
+def test_an_upload_is_its_devices_from_the_header_on() -> None:
+    camera = Identity(Kind.DEVICE, "camera")
+    for message in (synthesis_store_pb2.PutBatchRequest, coordinator_pb2.UploadUpdateRequest):
+        own, others = message(data=b"chunk"), message(data=b"chunk")
+        require_own(camera, own)
+        own.header.device_id, others.header.device_id = "camera", "phone"
+        require_own(camera, own)
+        with pytest.raises(NotAllowed):
+            require_own(camera, others)
+
+
+def test_people_may_name_devices() -> None:
+    require_own(Identity(Kind.OWNER, "olga"), SimpleNamespace(device_id="camera"))
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("access", "module", "service"),
+    [
+        (DEVICE_ACCESS, coordinator_pb2, "CoordinatorService"),
+        (ADMIN_ACCESS, admin_pb2, "AdminService"),
+        (STORE_ACCESS, synthesis_store_pb2, "SynthesisStoreService"),
+    ],
+)
+def test_every_method_says_for_whom_it_is(access: Any, module: Any, service: str) -> None:
+    methods = module.DESCRIPTOR.services_by_name[service].methods
+    assert access.keys() == {method.name for method in methods}
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def test_other_machines_are_served_with_tls_only_unless_told_otherwise() -> None:
+    with pytest.raises(ConfigurationError, match=r"0\.0\.0\.0:7401.*HFMDS_INSECURE=true"):
+        load_settings(CoordinatorSettings, ["--listen", "0.0.0.0:7401"])
+    for arguments in (
+        ["--listen", "0.0.0.0:7401", "--insecure"],
+        ["--listen", "[::1]:7401"],
+        ["--listen=0.0.0.0:1", "--tls-certificate=c", "--tls-key=k", "--tls-authority=a"],
+    ):
+        load_settings(CoordinatorSettings, arguments)
+
+
+def test_tls_is_whole_or_not_there() -> None:
+    with pytest.raises(ConfigurationError, match="belong together"):
+        load_settings(CoordinatorSettings, ["--tls-certificate", "c"])
