@@ -65,6 +65,15 @@ class Sealing:
 
     def make(self, basis: Basis) -> Made:
         """The snapshot whose shards are stored, but which nobody knows yet."""
+        drafts: list[Digest] = []
+        try:
+            return self._make(basis, drafts)
+        except BaseException:
+            self._contents.sweep(drafts)
+            raise
+
+    def _make(self, basis: Basis, drafts: list[Digest]) -> Made:
+        """`drafts` grows with what is written on the way."""
         parent = basis.parent_snapshot_id
         before = self._records.known_shards(parent) if parent else []
         carried = self._carried(basis, before)
@@ -74,11 +83,11 @@ class Sealing:
         merging = Merging(
             basis.spec.model.classes, (known.hashes for known in before), near.left_out
         )
-        shards = self._taken_over(carried, merging, near.left_out)
+        shards = self._taken_over(carried, merging, near.left_out, drafts)
         carried_samples = merging.samples
         leaks = Leaks()
         for contribution in basis.present:
-            shards += self._contributed(basis, contribution, merging, leaks)
+            shards += self._contributed(basis, contribution, merging, leaks, drafts)
         if not shards:
             raise WrongState(
                 f"pool {basis.pool_id} cannot be sealed: nothing of its batches is left"
@@ -122,21 +131,26 @@ class Sealing:
         return [_Part.of(allowed[one.position], one) for one in kept]
 
     def _taken_over(
-        self, carried: Sequence[_Part], merging: Merging, left_out: Set[bytes]
+        self,
+        carried: Sequence[_Part],
+        merging: Merging,
+        left_out: Set[bytes],
+        drafts: list[Digest],
     ) -> list[KnownShard]:
         parts = (part.without(left_out) for part in carried)
-        shards = [self._stored(part) for part in parts if part.indices]
+        shards = [self._stored(part, drafts) for part in parts if part.indices]
         for known in shards:
             merging.take_over(Known(known.hashes, known.measurements, known.shard.class_counts))
         return shards
 
-    def _stored(self, part: _Part) -> KnownShard:
+    def _stored(self, part: _Part, drafts: list[Digest]) -> KnownShard:
         known, shard = part.known, part.known.shard
         if len(part.indices) == shard.samples:
             return known
         batch = self._batch_of(part)
         facts = Known.of(batch, b"".join(part.hashes))
-        return _known_shard(self._store(batch), facts, shard.contributor, shard.first_round)
+        digest = self._store(batch, drafts)
+        return _known_shard(digest, facts, shard.contributor, shard.first_round)
 
     def _batch_of(self, part: _Part) -> SyntheticBatch:
         return self.read(part.known.shard.digest).take(np.array(part.indices, np.int64))
@@ -159,7 +173,12 @@ class Sealing:
     # --- from the pool --------------------------------------------------------------------------
 
     def _contributed(
-        self, basis: Basis, contribution: Contribution, merging: Merging, leaks: Leaks
+        self,
+        basis: Basis,
+        contribution: Contribution,
+        merging: Merging,
+        leaks: Leaks,
+        drafts: list[Digest],
     ) -> Iterator[KnownShard]:
         batch = self.read(contribution.batch)
         kept, facts = merging.add(leaks.passed(batch, basis.spec.policy))
@@ -171,7 +190,7 @@ class Sealing:
             piece = kept.take(np.arange(start, min(start + SHARD_SAMPLES, len(kept))))
             hashes = facts.hashes[start * HASH_BYTES :][: len(piece) * HASH_BYTES]
             piece_facts = Known.of(piece, hashes)
-            digest = self._store(piece)
+            digest = self._store(piece, drafts)
             yield _known_shard(digest, piece_facts, contributor, basis.spec.round_number)
 
     # --- content --------------------------------------------------------------------------------
@@ -184,9 +203,10 @@ class Sealing:
         except (NotFound, FileNotFoundError) as error:
             raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
 
-    def _store(self, batch: SyntheticBatch) -> Digest:
+    def _store(self, batch: SyntheticBatch, drafts: list[Digest]) -> Digest:
         data = encode_batch(batch)
-        self._contents.expect(digest_of(data))
+        drafts.append(digest_of(data))
+        self._contents.expect(drafts[-1])
         return self._blobs.put_bytes(data)
 
 

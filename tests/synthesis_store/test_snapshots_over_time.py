@@ -170,6 +170,16 @@ def test_a_small_pool_is_halted_when_it_is_sealed(tmp_path: Path) -> None:
     assert store.pools.snapshots(None) == []
 
 
+def test_sealing_that_fails_leaves_nothing_of_what_it_wrote(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.pools.open("pool-1", LARGE)
+    a, b = store.put("a", make_batch(1, 300)), store.put("b", make_batch(2))
+    store.blobs.delete(b)  # as no crash does it, but a careless operator
+    with pytest.raises(Unavailable, match="try again"):
+        store.seal(a=a, b=b)
+    assert store.held_bytes() == a.size_bytes
+
+
 # --- sealing without being told -----------------------------------------------------------------
 
 
