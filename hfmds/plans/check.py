@@ -27,6 +27,7 @@ TOLERANCE = 2e-5
 _BATCHES = (5, 1)  # it must not have become a constant
 # Rounding may turn a ReLU or choose another maximum, in one draw of many; errors are in all.
 _DRAWS = 3
+_SPOKEN_FOR = 8  # features that speak for a class
 _SCALARS = {
     "learning_rate": 0.05,
     "momentum": 0.9,
@@ -142,6 +143,10 @@ def _drawn(
         values = random.uniform(0.1, 1.0, shape)
     elif name == "images":
         values = random.standard_normal(shape)
+    elif name == "cam":
+        # Of few features. Of all it would nearly always find one close to zero, whose logarithm
+        # decides the gradient, and has no digits in float32, in torch's own kernels neither.
+        values = random.uniform(0.5, 1.0, shape) * (random.permutation(shape[1]) < _SPOKEN_FOR)
     else:  # features and what is made of them: not negative
         values = random.uniform(0.0, 1.0, shape)
     return np.asarray(values, spec.numpy_dtype)
