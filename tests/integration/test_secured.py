@@ -1,0 +1,155 @@
+"""The three programs where every party has a certificate: a run, and who is kept out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
+from hfmds.data.sources import load_images, save_npz
+from hfmds.data.splits import label_skew
+from hfmds.data.statistics import normalisation_of
+from hfmds.errors import NotAllowed
+from hfmds.event_chain import Event
+from hfmds.pki.folder import create_authority, issue_pair
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.peer import Peer
+from hfmds.service.tls import TlsFiles
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.coordinator_client import CoordinatorClient
+from hfmds.wire.store_client import StoreClient
+from hfmds.wire.types import DeviceProfile, RoundPolicy, RunSpec, RunState
+from tests.integration.programs import Program, Programs
+
+pytestmark = pytest.mark.integration
+
+Result = TypeVar("Result")
+
+SIZE = 16
+DEVICES = ("camera", "phone")
+LOCAL = ("127.0.0.1",)
+
+
+class Fleet:
+    """Certificates of everybody, and the programs that use them."""
+
+    def __init__(self, folder: Path, programs: Programs) -> None:
+        self._folder = folder / "pki"
+        self._now = datetime.now(UTC)
+        self._authority = create_authority(self._folder, "tests", self._now, timedelta(days=2))
+        self._programs = programs
+        self.images = load_images(f"digits:{SIZE}#train")
+        self.store = self._start("synthesis_store", Identity(Kind.SERVICE, "synthesis-store"))
+        self.coordinator = self._start(
+            "coordinator",
+            Identity(Kind.SERVICE, "coordinator"),
+            store=reached(self.store),
+        )
+
+    def files(self, identity: Identity) -> TlsFiles:
+        certificate = issue_pair(
+            self._folder, self._authority, identity, self._now, timedelta(days=1), LOCAL
+        )
+        key = certificate.with_suffix(".key")
+        return TlsFiles(certificate, key, self._folder / "authority.crt")
+
+    def start_devices(self) -> None:
+        split = label_skew(self.images.labels, len(DEVICES), 2, seed=0, samples_per_device=12)
+        for device_id, part in zip(DEVICES, split, strict=True):
+            data = self._folder / f"{device_id}.npz"
+            save_npz(data, self.images.take(part))
+            self._start(
+                "edge_client",
+                Identity(Kind.DEVICE, device_id),
+                device_id=device_id,
+                data=str(data),
+                engine="torch",
+                state_dir=str(self._folder / device_id),
+                coordinator=reached(self.coordinator),
+                store=reached(self.store),
+            )
+
+    def peer(self, program: Program, files: TlsFiles) -> Peer:
+        return Peer(program.name, reached(program), "HFMDS_LISTEN", files)
+
+    def _start(self, module: str, identity: Identity, **settings: str) -> Program:
+        files = self.files(identity)
+        if identity.kind is Kind.SERVICE:
+            settings["listen"] = "0.0.0.0:0"  # where only TLS is served
+            settings["data_dir"] = str(self._folder / identity.name)
+        return self._programs.start(
+            identity.name,
+            module,
+            tls_certificate=str(files.certificate),
+            tls_key=str(files.key),
+            tls_authority=str(files.authority),
+            **settings,
+        )
+
+
+def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
+    with Programs(tmp_path) as programs:
+        fleet = Fleet(tmp_path, programs)
+        fleet.start_devices()
+        owner = fleet.files(Identity(Kind.OWNER, "olga"))
+        viewer = fleet.files(Identity(Kind.VIEWER, "vera"))
+        stranger = fleet.files(Identity(Kind.DEVICE, "stranger"))
+
+        async def conversation() -> tuple[Event, ...]:
+            admin = AdminClient(fleet.peer(fleet.coordinator, owner))
+            looker = AdminClient(fleet.peer(fleet.coordinator, viewer))
+            # A device with a good certificate that says it is another one.
+            liar = CoordinatorClient(fleet.peer(fleet.coordinator, stranger), "camera")
+            thief = StoreClient(fleet.peer(fleet.store, stranger))
+            try:
+                await admin.create_run(run_spec(fleet), "secured")
+                with pytest.raises(NotAllowed, match="may not call CreateRun"):
+                    await looker.create_run(run_spec(fleet), "other")
+                with pytest.raises(NotAllowed, match="may not speak for device camera"):
+                    await liar.check_in(DeviceProfile(1, "1", "torch"), 0)
+                with pytest.raises(NotAllowed, match="may not call ReleaseRun"):
+                    await thief.release_run("secured")
+                await until(lambda: ended(looker))
+                return (await admin.list_events("secured"))[1]
+            finally:
+                for client in (admin, looker, liar, thief):
+                    await client.close()
+
+        events = asyncio.run(conversation())
+        assert json.loads(events[0].details)["by"] == "admin/owner olga"
+
+
+def reached(program: Program) -> str:
+    """Where it is called; it listens on all addresses."""
+    return program.address("grpc").replace("0.0.0.0", "127.0.0.1")
+
+
+def run_spec(fleet: Fleet) -> RunSpec:
+    recipe = Recipe(
+        model=ModelSpec(channels=1, height=SIZE, width=SIZE, classes=10),
+        normalisation=normalisation_of(fleet.images),
+        rounds=2,
+        seed=0,
+        training=TrainingRecipe(alpha=0.5),
+        method=Hfmds(every_rounds=2, first_round=2, samples_per_device=2, steps=2),
+    )
+    return RunSpec(recipe, RoundPolicy(minimum_devices=2))
+
+
+async def ended(client: AdminClient) -> bool:
+    run = await client.get_run("secured")
+    assert run.state in (RunState.RUNNING, RunState.COMPLETED), run.state_reason
+    return run.state is RunState.COMPLETED
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(120):
+        while not await condition():  # noqa: ASYNC110 (another process's state has no event)
+            await asyncio.sleep(0.1)
