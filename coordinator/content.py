@@ -9,10 +9,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from hfmds.storage.blobs import Blobs
 from hfmds.storage.files import remove_folder
 from hfmds.storage.locations import BlobsLocation
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
+
+_MARKS = ".marks"  # no run can have this id
 
 
 class RunContents:
@@ -24,6 +27,10 @@ class RunContents:
         self.max_blob_bytes = max_blob_bytes
         self._opened: dict[str, Content] = {}
         self._lock = threading.Lock()
+
+    def marks(self) -> Blobs:
+        """A place beside the runs' for what says whose content this is."""
+        return self._blobs.place(_MARKS)
 
     def purge(self, older_than_seconds: float, now: float) -> int:
         """Remove broken uploads that nobody resumed for so long; their number."""

@@ -11,10 +11,10 @@ import socket
 from sqlalchemy import Engine
 
 from coordinator.leadership import Leadership
-from coordinator.metrics import Metrics
+from coordinator.parts import Parts
 from coordinator.presence import Presence
-from coordinator.registry import Registry
 from coordinator.runs import Runs
+from coordinator.shared_content import require_shared_content
 from coordinator.switchboard import SharedSwitchboard
 
 
@@ -26,11 +26,12 @@ class Replica:
         self._name = f"{socket.gethostname()[:100]}-{secrets.token_hex(4)}"  # nobody else's
         self.switchboard = SharedSwitchboard(engine, self._name)
 
-    def join(self, runs: Runs, registry: Registry, metrics: Metrics, lease_seconds: float) -> None:
+    def join(self, runs: Runs, parts: Parts, lease_seconds: float) -> None:
         """Join the others; from now on it may have to drive the runs at any time."""
-        self._presence = Presence(self._engine, self._name, registry, self.switchboard)
+        require_shared_content(self._engine, parts.contents.marks())
+        self._presence = Presence(self._engine, self._name, parts.registry, self.switchboard)
         self._leadership = Leadership(
-            self._engine, self._name, lease_seconds, runs, self.switchboard, metrics
+            self._engine, self._name, lease_seconds, runs, self.switchboard, parts.metrics
         )
         self.switchboard.start()
         self._presence.start()

@@ -162,6 +162,15 @@ class SightingRow(Base):
     batch: Mapped[int] = mapped_column(BigInteger, index=True)
 
 
+class ContentMarkRow(Base):
+    """A mark in the content, if several coordinators share the database; there is one row."""
+
+    __tablename__ = "content_mark"
+
+    mark_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    mark: Mapped[str] = mapped_column(String(32))
+
+
 class PlanRow(Base):
     """A plan for devices without torch, by all that it was made from (`hfmds.plans.library`)."""
 

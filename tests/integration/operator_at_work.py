@@ -12,7 +12,7 @@ from hfmds.digest import Digest, digest_of
 from hfmds.event_chain import Event, flaw
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.oversight import Funnel
-from hfmds.wire.types import Device, Run, RunSpec, RunState
+from hfmds.wire.types import Device, Phase, Run, RunSpec, RunState
 from tests.integration.scripted_devices import patience, peer
 
 _LOOK_SECONDS = 0.03
@@ -89,6 +89,11 @@ class Operator:
             await asyncio.sleep(_LOOK_SECONDS)
         assert run.state is RunState.PAUSED, run
         return run.state_reason
+
+    async def until_in(self, phase: Phase) -> None:
+        """Wait until the run is in this phase."""
+        while (progress := (await self.run()).progress) is None or progress.phase is not phase:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def until(self, so: Callable[[], bool]) -> None:
         """Wait for something else than the run, which must go on meanwhile."""

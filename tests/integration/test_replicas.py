@@ -20,10 +20,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.tables import LeadershipRow
+from hfmds.errors import NotFound
 from hfmds.storage.database import opened_database, reading
 from hfmds.storage.migrations import Schema
+from hfmds.wire.types import Phase
 from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import Call, Meddler
+from tests.integration.scripted_devices import Call, Meddler, meddle_not
 from tests.integration.stage import Stage, run_on, undisturbed
 from tests.integration.supervision import Launcher, Supervised
 from tests.servers.postgres import PostgresServer
@@ -37,6 +39,7 @@ SECONDS = 120.0
 LEASE_SECONDS = 2.0
 LEADS = "this coordinator leads"
 LEADS_NO_MORE = "no longer leads"
+_DRAIN_SECONDS = 1.5  # till all coordinators have heard that they are drained
 
 
 class Coordinator:
@@ -244,3 +247,57 @@ def test_a_leader_that_is_told_to_stop_hands_over_at_once(
 
     assert asyncio.run(play()) == expected
     assert epoch(postgres_url) == 2
+
+
+def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
+    launcher: Launcher,
+    tmp_path: Path,
+    postgres_url: str,
+    s3_server: S3Server,
+    expected: Outcome,
+) -> None:
+    async def play() -> Outcome:
+        async with (
+            pair(launcher, tmp_path, postgres_url, s3_server) as both,
+            Operator.of(await both.leader.address()) as at_the_leader,
+        ):
+            at_the_other = both.stage.operator
+            await at_the_other.drain(on=True)
+            await asyncio.sleep(_DRAIN_SECONDS)
+            running = asyncio.create_task(both.outcome(meddle_not))
+            # The one who leads opens nothing, and the one who stands by knows that it does not.
+            await at_the_other.until_in(Phase.DRAINED)
+            assert await at_the_leader.funnels() == ()
+            await at_the_leader.drain(on=False)
+            outcome = await running
+            await at_the_other.delete("run")
+            for operator in (at_the_leader, at_the_other):
+                with pytest.raises(NotFound):
+                    await operator.run()
+                assert (await operator.told("run"))[-1] == "run-deleted"
+            return outcome
+
+    assert asyncio.run(play()) == expected
+
+
+def test_a_coordinator_that_keeps_content_of_its_own_is_refused(
+    launcher: Launcher, tmp_path: Path, postgres_url: str
+) -> None:
+    with opened_database(postgres_url) as engine:
+        Schema("coordinator").upgrade(engine)
+
+    async def play() -> None:
+        coordinators: list[Coordinator] = []
+        try:
+            async with asyncio.timeout(SECONDS):
+                for name in ("first", "second"):
+                    made = Coordinator(launcher, tmp_path / name, {}, database_url=postgres_url)
+                    coordinators.append(made)
+                    if name == "first":
+                        await made.says(LEADS)
+                await made.says("set HFMDS_BLOBS_URL to one place that all of them reach")
+        finally:
+            for coordinator in coordinators:
+                coordinator.kill()
+
+    asyncio.run(play())

@@ -12,6 +12,12 @@ down_revision = None
 def upgrade() -> None:
     """To this revision."""
     op.create_table(
+        "content_mark",
+        sa.Column("mark_id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("mark", sa.String(length=32), nullable=False),
+        sa.PrimaryKeyConstraint("mark_id"),
+    )
+    op.create_table(
         "devices",
         sa.Column("device_id", sa.String(length=128), nullable=False),
         sa.Column("samples", sa.BigInteger(), nullable=False),

@@ -1,0 +1,55 @@
+"""Coordinators on one database must share their content, and are told if they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.shared_content import require_shared_content
+from coordinator.tables import Base
+from hfmds.digest import Digest
+from hfmds.errors import ConfigurationError
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.database import opened_database
+from tests.servers.databases import database_of
+
+
+def test_the_first_leaves_a_mark_and_others_must_find_it(tmp_path: Path) -> None:
+    shared, other = FolderBlobs(tmp_path / "shared"), FolderBlobs(tmp_path / "other")
+    with opened_database(database_of(tmp_path)) as engine:
+        Base.metadata.create_all(engine)
+        require_shared_content(engine, shared)
+        require_shared_content(engine, FolderBlobs(tmp_path / "shared"))
+        assert len(list(shared.digests())) == 1
+        with pytest.raises(ConfigurationError, match="set HFMDS_BLOBS_URL to one place"):
+            require_shared_content(engine, other)
+        assert list(other.digests()) == []
+
+
+class SlowBlobs(FolderBlobs):
+    """While something is put here, something else happens."""
+
+    def __init__(self, folder: Path, meanwhile: Callable[[], None]) -> None:
+        super().__init__(folder)
+        self._meanwhile = meanwhile
+
+    def put_bytes(self, data: bytes | memoryview) -> Digest:
+        self._meanwhile()
+        return super().put_bytes(data)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_of_two_that_are_the_first_one_counts(tmp_path: Path, is_shared: bool) -> None:
+    quick = FolderBlobs(tmp_path / ("slow" if is_shared else "quick"))
+    with opened_database(database_of(tmp_path)) as engine:
+        Base.metadata.create_all(engine)
+        slow = SlowBlobs(tmp_path / "slow", lambda: require_shared_content(engine, quick))
+        if is_shared:
+            require_shared_content(engine, slow)
+        else:
+            with pytest.raises(ConfigurationError):
+                require_shared_content(engine, slow)
+        assert len(list(quick.digests())) == 1
+        assert len(list(slow.digests())) == (1 if is_shared else 0)
