@@ -78,7 +78,11 @@ def _difference(
             return None
         raise
     names = list(expected)
-    for name, found in zip(names, session.run(names, dict(given)), strict=True):
+    try:
+        results = session.run(names, dict(given))
+    except Exception as error:  # noqa: BLE001  (onnxruntime's have no base of their own)
+        return f"onnxruntime fails: {error}"
+    for name, found in zip(names, results, strict=True):
         wanted = expected[name].detach().numpy()
         if found.shape != wanted.shape:
             return f"{name} is {list(found.shape)}, in torch {list(wanted.shape)}"

@@ -7,7 +7,6 @@ do with it: `python -m hfmds.plans.making FILE` with the model as JSON on standa
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -51,7 +50,6 @@ def _made(name: str, model: ModelSpec, steps: Steps, reference: Steps) -> Graph:
 
 def main() -> None:
     """Make a plan in a process of its own; what is wrong goes to standard error, as one line."""
-    os.nice(10)  # whoever asked has work that cannot wait as well
     torch.set_num_threads(1)
     model = ModelSpec(**json.load(sys.stdin))
     try:
