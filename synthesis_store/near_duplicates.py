@@ -4,15 +4,17 @@ The first of those that look alike leads a group; later ones are compared with l
 groups do not grow from one image to another by small steps. What is found is the same whatever the
 pool's policy then does about it.
 
-An index in memory (usearch: a graph that is searched in a time that hardly grows) holds the
-leaders. It is made anew for each snapshot, by one thread and in the order of the samples: the same
-batches give the same snapshot. It may miss a near duplicate, one in hundreds (the table is in
-docs/results/store.md), and never invents one.
+An index in memory for each class (usearch: a graph that is searched in a time that grows slower
+than it) holds the leaders. It is made anew for each snapshot, by one thread and in the order of the
+samples: the same batches give the same snapshot. It may miss a near duplicate, one in hundreds (the
+table is in docs/results/store.md), and never invents one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,6 @@ from hfmds.algorithm.types import SyntheticBatch
 from synthesis_store.likeness import greatest_square, vectors_of
 
 _CONNECTIVITY, _EXPANSION_ADD, _EXPANSION_SEARCH = 16, 128, 64  # more finds more, and takes longer
-_CANDIDATES = 8  # looked at for one of the same class; nearer ones of other classes are rare
 
 
 class NearDuplicates:
@@ -32,11 +33,9 @@ class NearDuplicates:
     def __init__(self, policy: PoolPolicy) -> None:
         self.found = 0
         self.left_out: set[bytes] = set()  # hashes
-        self._action = policy.near_action
-        self._leaders = LikenessIndex(policy.near_threshold)
+        self._policy = policy
+        self._groups: dict[int, _Groups] = {}  # by class
         self._seen: set[bytes] = set()
-        # Of each group: the sample that stays, and its leakage.
-        self._best: list[tuple[bytes, float]] = []
 
     def add(self, batch: SyntheticBatch, hashes: Iterable[bytes]) -> None:
         """Look at the samples of a batch; copies of one that was here before are passed over."""
@@ -48,23 +47,38 @@ class NearDuplicates:
             if name in self._seen:
                 continue
             self._seen.add(name)
-            group = self._leaders.nearest(vector, label)
-            if group is None:
-                self._leaders.add(vector, label)
-                self._best.append((name, leakage))
-            else:
-                self.found += 1
-                self._settle(group, name, leakage)
+            if label not in self._groups:
+                self._groups[label] = _Groups(LikenessIndex(self._policy.near_threshold))
+            self._sort_in(self._groups[label], vector, _Best(name, leakage))
 
-    def _settle(self, group: int, name: bytes, leakage: float) -> None:
-        if self._action == "count":
+    def _sort_in(self, groups: _Groups, vector: NDArray[np.int8], sample: _Best) -> None:
+        number = groups.leaders.nearest(vector)
+        if number is None:
+            groups.leaders.add(vector)
+            groups.best.append(sample)
             return
-        best, least = self._best[group]
-        if self._action == "keep_better" and leakage < least:
-            self._best[group] = (name, leakage)
-            self.left_out.add(best)
-        else:
-            self.left_out.add(name)
+        self.found += 1
+        best = groups.best[number]
+        if self._policy.near_action == "keep_better" and sample.leakage < best.leakage:
+            groups.best[number] = sample
+            self.left_out.add(best.name)
+        elif self._policy.near_action != "count":
+            self.left_out.add(sample.name)
+
+
+class _Best(NamedTuple):
+    """The sample of a group that stays."""
+
+    name: bytes
+    leakage: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Those of one class, by the numbers of their leaders."""
+
+    leaders: LikenessIndex
+    best: list[_Best] = field(default_factory=list)
 
 
 class LikenessIndex:
@@ -72,13 +86,13 @@ class LikenessIndex:
 
     def __init__(self, threshold: float) -> None:
         self._greatest_square = greatest_square(threshold)
-        self._labels: list[int] = []
         self._index: Index | None = None  # whose dimensions the first vector tells
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return self._size
 
-    def add(self, vector: NDArray[np.int8], label: int) -> None:
+    def add(self, vector: NDArray[np.int8]) -> None:
         """Give an image the next number."""
         if self._index is None:
             # Distances between int8 vectors are whole numbers, which no machine rounds.
@@ -91,17 +105,12 @@ class LikenessIndex:
                 expansion_search=_EXPANSION_SEARCH,
                 enable_key_lookups=False,
             )
-        self._index.add(len(self._labels), vector, threads=1)
-        self._labels.append(label)
+        self._index.add(self._size, vector, threads=1)
+        self._size += 1
 
-    def nearest(self, vector: NDArray[np.int8], label: int) -> int | None:
-        """The number of the image of this class that is most alike, if one is alike enough."""
+    def nearest(self, vector: NDArray[np.int8]) -> int | None:
+        """The number of the image that is most alike, if one is alike enough."""
         if self._index is None:
             return None
-        found = self._index.search(vector, _CANDIDATES, threads=1)
-        for number, square in zip(found.keys.tolist(), found.distances.tolist(), strict=True):
-            if square > self._greatest_square:
-                break
-            if self._labels[number] == label:
-                return int(number)
-        return None
+        found = self._index.search(vector, 1, threads=1)
+        return int(found.keys[0]) if found.distances[0] <= self._greatest_square else None

@@ -1,0 +1,162 @@
+"""How does the cost of looking for a near duplicate grow with the number of images?
+
+    .venv/bin/python benchmarks/near_duplicate_growth.py [--sizes 10000 100000 1000000] [--quick]
+
+One index, as the store makes it for a class when it seals a pool, grows image by image. The images
+are noise, which synthetic ones nearly are, and the hardest for an index: no two are alike, none is
+nearer than others. At each size it is asked for known images with noise added, which it should
+find, and for new ones. Against it: the exact search through all vectors, by numpy.
+
+Times are of the processor, of one thread, and each is a mean; memory is what the process has more
+than at the beginning, without the vectors that are kept here for the exact search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from programs import MEGABYTE, show, tell, usage, warn_if_busy
+
+from hfmds.algorithm.types import LabelledImages
+from synthesis_store.likeness import vectors_of
+from synthesis_store.near_duplicates import LikenessIndex
+
+SHAPE = (3, 32, 32)
+THRESHOLD = 0.35
+_AT_ONCE = 1000
+_NOISE = 16  # grey levels, added to known images
+_EXACT_LOOKUPS = 20
+_BLOCK = 10_000  # vectors at a time in the exact search
+
+Vectors = NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was measured at one size."""
+
+    images: int
+    lookup_seconds: float
+    add_seconds: float
+    exact_seconds: float
+    found: float  # of the known images
+    invented: float  # of the new ones
+    index_bytes: int
+
+
+def noise_images(random: np.random.Generator, count: int) -> NDArray[np.uint8]:
+    """Images of which every pixel is drawn."""
+    return random.integers(0, 256, (count, *SHAPE), np.uint8)
+
+
+def vectors(pixels: NDArray[np.uint8]) -> Vectors:
+    """As the store makes them."""
+    return vectors_of(LabelledImages(pixels, np.zeros(len(pixels), np.int64)))
+
+
+def with_noise(random: np.random.Generator, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The same to a person."""
+    noisy = pixels + random.normal(0, _NOISE, pixels.shape)
+    return np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
+
+
+def exact_nearest(known: Vectors, wanted: Vectors) -> int:
+    """The number of the nearest vector, after a look at each."""
+    squares = np.empty(len(known), np.float32)
+    row = wanted.astype(np.float32)
+    for start in range(0, len(known), _BLOCK):
+        difference = known[start : start + _BLOCK].astype(np.float32) - row
+        squares[start : start + _BLOCK] = np.einsum("ij,ij->i", difference, difference)
+    return int(squares.argmin())
+
+
+def mean_seconds(act: Callable[[NDArray[np.int8]], object], rows: Vectors) -> float:
+    """Processor time per row."""
+    started = time.process_time()
+    for row in rows:
+        act(row)
+    return (time.process_time() - started) / len(rows)
+
+
+class Growth:
+    """The index, and what is needed to ask it."""
+
+    def __init__(self, largest: int) -> None:
+        self._random = np.random.default_rng(0)
+        self._index = LikenessIndex(THRESHOLD)
+        # Touched at once, so that it counts as the beginning's memory.
+        self._known = np.ones((largest, vectors(noise_images(self._random, 1)).shape[1]), np.int8)
+        self._kept = np.empty((0, *SHAPE), np.uint8)  # the first images, to ask for
+        self._bytes_before = usage(os.getpid()).rss_bytes
+        self._add_seconds = 0.0
+
+    def grow(self, size: int) -> None:
+        """Add images until there are so many."""
+        while len(self._index) < size:
+            pixels = noise_images(self._random, min(_AT_ONCE, size - len(self._index)))
+            if not len(self._kept):
+                self._kept = pixels
+            rows = vectors(pixels)
+            self._known[len(self._index) : len(self._index) + len(rows)] = rows
+            self._add_seconds = mean_seconds(self._index.add, rows)
+            if len(self._index) % (100 * _AT_ONCE) == 0:
+                tell(
+                    f"{len(self._index)} images, adding one takes {self._add_seconds * 1e6:.0f} us"
+                )
+
+    def measure(self) -> Row:
+        """Ask at the size it has."""
+        known = self._known[: len(self._index)]
+        alike = vectors(with_noise(self._random, self._kept))
+        new = vectors(noise_images(self._random, _AT_ONCE))
+        found = [self._index.nearest(row) for row in alike]
+        both = np.concatenate([alike, new])
+        return Row(
+            len(known),
+            mean_seconds(self._index.nearest, both),
+            self._add_seconds,
+            mean_seconds(lambda row: exact_nearest(known, row), alike[:_EXACT_LOOKUPS]),
+            float(np.mean([number == one for number, one in enumerate(found)])),
+            float(np.mean([self._index.nearest(row) is not None for row in new])),
+            usage(os.getpid()).rss_bytes - self._bytes_before,
+        )
+
+
+def main() -> None:
+    """Grow, measure at each size, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    options = parser.parse_args()
+    sizes = [1_000, 4_000] if options.quick else sorted(options.sizes)
+    warn_if_busy()
+    growth = Growth(sizes[-1])
+    rows = []
+    for size in sizes:
+        growth.grow(size)
+        rows.append(growth.measure())
+        tell(f"{rows[-1]}")
+    first = rows[0]
+    show(
+        "| images | lookup, us | against the first | adding, us | against the first "
+        "| exact lookup, us | against the first | found | invented | memory, MB |"
+    )
+    show("|---|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        show(
+            f"| {row.images:,} "
+            f"| {row.lookup_seconds * 1e6:.0f} | {row.lookup_seconds / first.lookup_seconds:.1f}x "
+            f"| {row.add_seconds * 1e6:.0f} | {row.add_seconds / first.add_seconds:.1f}x "
+            f"| {row.exact_seconds * 1e6:.0f} | {row.exact_seconds / first.exact_seconds:.1f}x "
+            f"| {row.found:.1%} | {row.invented:.1%} | {row.index_bytes / MEGABYTE:.0f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
