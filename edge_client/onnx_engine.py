@@ -154,16 +154,18 @@ class _Batches:
     def tensors(self, rows: Indices) -> dict[str, Any]:
         """B real and, once there is a pool, B synthetic samples, with what each counts."""
         real = len(rows)
-        pixels, labels = self._shard.pixels[rows], self._shard.labels[rows]
+        images = normalise(self._shard.pixels[rows], self._normalisation)
+        labels = self._shard.labels[rows]
         counts = np.full(real, 1 / real, np.float32)
         if self._pool:
             chosen = choose(len(self._pool), real, self._synthetic_order)
-            pixels = np.concatenate([pixels, self._pool.pixels[chosen]])
+            made = normalise(self._pool.pixels[chosen], self._normalisation)
+            images = np.concatenate([images, made])
             labels = np.concatenate([labels, self._pool.labels[chosen]])
             share = np.repeat(np.array([self._alpha, 1 - self._alpha]), real)
             counts = (share / real).astype(np.float32)
         return {
-            "images": tensor(normalise(pixels, self._normalisation)),
+            "images": tensor(images),
             "labels": tensor(labels),
             "sample_weights": tensor(counts),
         }
@@ -232,7 +234,7 @@ def _synthesise(graphs: Graphs, work: LocalWork, progress: Progress) -> Synthesi
 
     made = array_of(changing["images"])
     require_finite_images(made, settings.steps)
-    pixels = to_pixels(made, by)
+    pixels = to_pixels(made, by, work.recipe.pool.pixel_type)
     at_last = graphs.call("assess", {"images": tensor(normalise(pixels, by))}, fixed)
     gradients = (_number(at_first[f"{of}_gradient"]) for of in ("matching", "classification"))
     of_matching, of_classification = gradients

@@ -98,6 +98,7 @@ ROOMS: dict[str, set[str]] = {
         "hfmds.algorithm.methods.settings",
         "hfmds.algorithm.onnx_model",
         "hfmds.algorithm.histograms",
+        "hfmds.algorithm.pixels",
         "hfmds.algorithm.pool",
         "hfmds.algorithm.pool_policy",
         "hfmds.algorithm.privacy",

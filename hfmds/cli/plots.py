@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from hfmds.algorithm.pixels import as_uint8
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.cli.following import FollowedRun
 
@@ -53,7 +54,7 @@ def draw_pool(
 ) -> None:
     """Images of a pool, one row per class; there are more in it if `of` says so."""
     classes = np.unique(images.labels).tolist()
-    rows = [images.pixels[images.labels == c][:columns] for c in classes]
+    rows = [as_uint8(images.pixels[images.labels == c][:columns]) for c in classes]
     columns = max(len(row) for row in rows)
     _, channels, height, width = images.pixels.shape
     down, across = height + _GAP, width + _GAP

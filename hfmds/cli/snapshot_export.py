@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hfmds.algorithm.pixels import as_uint8
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.types import SyntheticBatch
 from hfmds.cli.downloads import replacing
@@ -139,7 +140,7 @@ def _webdataset(path: Path) -> Iterator[Add]:
 def _images(shard: Shard, batch: SyntheticBatch) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Each image as a PNG, with what is known of it."""
     shares = batch.images.shares
-    for index, pixels in enumerate(batch.images.pixels):
+    for index, pixels in enumerate(as_uint8(batch.images.pixels)):
         known: dict[str, Any] = {
             "label": int(batch.images.labels[index]),
             "contributor": shard.contributor,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hfmds.algorithm.pixels import levels, of_levels
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.cli.main import main
 from hfmds.data.sources import load_images
@@ -200,6 +201,23 @@ def test_an_exported_folder_is_a_data_source(
     named = tmp_path / "named"
     assert main([*arguments, str(named), "--class-names", ", ".join(names)]) == 0
     assert by_class(load_images(str(named), names)) == by_class(all_of(*batches))
+
+
+def test_images_in_half_precision_are_drawn_and_exported_as_pictures(
+    serve: Serve, tmp_path: Path
+) -> None:
+    plain = a_pool()
+    halves = of_levels(levels(plain.images.pixels), "fp16")
+    serve(one=(replace(plain, images=replace(plain.images, pixels=halves)),), two=(plain,))
+    target = tmp_path / "pool"
+    export = ["snapshots", "export", "one", "--format", "folder", "--output", str(target)]
+    assert main(export) == 0
+    assert by_class(load_images(str(target))) == by_class(plain.images)
+    for name in ("one", "two"):
+        assert main(["snapshots", "grid", name, "--output", str(tmp_path / f"{name}.png")]) == 0
+    pictures = [np.asarray(Image.open(tmp_path / f"{name}.png")) for name in ("one", "two")]
+    below_title = [picture[len(picture) // 5 :] for picture in pictures]  # it has the name
+    np.testing.assert_array_equal(*below_title)
 
 
 def test_an_exported_folder_tells_what_is_known_of_each_image(serve: Serve, tmp_path: Path) -> None:

@@ -13,11 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.graphs import Graphs, providers_for
-from edge_client.onnx_engine import OnnxEngine
+from edge_client.graphs import Graphs, array_of, providers_for
+from edge_client.onnx_engine import OnnxEngine, _Batches
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.methods.settings import FedAvg, FedMix, Moon
+from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
+from hfmds.algorithm.sampling import choose
+from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.plans.format import BATCH, Graph, Plan, TensorSpec, encode_plan
@@ -65,6 +68,19 @@ def test_methods_that_need_torch_say_so(tmp_path: Path, method: Moon | FedMix) -
     for refuse in (OnnxEngine().train, OnnxEngine().synthesise):
         with pytest.raises(InvalidInput, match=message):
             refuse(task, ignore)
+
+
+def test_a_pool_in_half_precision_is_normalised_beside_own_images(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    own = LabelledImages(random.integers(0, 256, (5, 1, 2, 2), np.uint8), np.zeros(5, np.int64))
+    made = random.uniform(0, 1, (4, 1, 2, 2)).astype(np.float16)
+    pool = LabelledImages(made, np.ones(4, np.int64))
+    rows = np.array([3, 0, 4])
+    given = array_of(_Batches(work(tmp_path, shard=own), pool).tensors(rows)["images"])
+    chosen = choose(len(pool), 3, generator(1, "synthetic"))
+    by = RECIPE.normalisation
+    expected = [normalise(own.pixels[rows], by), normalise(made[chosen], by)]
+    np.testing.assert_array_equal(given, np.concatenate(expected))
 
 
 def test_a_method_without_a_pool_has_nothing_to_synthesise(tmp_path: Path) -> None:
