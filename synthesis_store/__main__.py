@@ -42,7 +42,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
     ):
         pools = await asyncio.to_thread(open_pools, settings, StoreMetrics(registry))
         StoreServicer(pools).add_to(server)
-        caretaker = Caretaker(pools, settings.collect_every_seconds)
+        caretaker = Caretaker(pools, settings.look_every_seconds, settings.collect_every_seconds)
         async with server.serving(settings.shutdown_grace_seconds):
             await server.set_ready(True)
             tending = asyncio.create_task(caretaker.tend())

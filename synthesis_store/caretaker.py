@@ -14,15 +14,15 @@ from synthesis_store.pools import Pools
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_SECONDS = 1.0
-"""How late, at most, a pool is sealed whose quorum is there or whose deadline has passed."""
-
 
 class Caretaker:
     """Looks after the pools until it is cancelled."""
 
-    def __init__(self, pools: Pools, collect_every_seconds: float) -> None:
+    def __init__(
+        self, pools: Pools, look_every_seconds: float, collect_every_seconds: float
+    ) -> None:
         self._pools = pools
+        self._look_every_seconds = look_every_seconds
         self._collect_every_seconds = collect_every_seconds
 
     async def tend(self) -> None:
@@ -30,7 +30,7 @@ class Caretaker:
         loop = asyncio.get_running_loop()
         collected_at = loop.time()
         while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            await asyncio.sleep(self._look_every_seconds)
             await self._do("sealing", self._pools.seal_due)
             await self._do("notes of refusals", self._pools.note_refusals)
             every = self._collect_every_seconds

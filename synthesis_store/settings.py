@@ -23,6 +23,9 @@ class StoreSettings(ServerSettings):
         Path("hfmds-data/store"),
         description="folder of the embedded database, of stored content and of uploads under way",
     )
+    look_every_seconds: float = Field(
+        1.0, gt=0, description="how often it looks for pools that are to be sealed by themselves"
+    )
     keep_snapshots: int = Field(
         3, ge=1, description="newest snapshots of a run that stay until the run is deleted"
     )

@@ -1,0 +1,224 @@
+"""A store that is killed at whichever commit of its life, and started again, comes to the same.
+
+The tale has no run and no devices, only calls that are repeated until they are answered: batches
+taken and refused, pools sealed, halted and abandoned, a device withdrawn, a run released, and
+snapshots collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmds.digest import Digest
+from hfmds.errors import InvalidInput, NotFound, WrongState
+from hfmds.event_chain import flaw
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.wire.store_client import StoreClient
+from hfmds.wire.tensors import encode_batch
+from hfmds.wire.types import PoolPolicy, PoolSpec, PoolState
+from tests.integration.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, Moment
+from tests.integration.scripted_devices import patience, peer
+from tests.integration.supervision import Launcher, Supervised
+from tests.synthesis_store.examples import SPEC, make_batch, named
+
+pytestmark = pytest.mark.integration
+
+SECONDS = 60.0
+ACCUMULATE = replace(SPEC, run_id="run", policy=PoolPolicy(refresh="accumulate"))
+OTHER = replace(SPEC, run_id="other")
+
+# How often one of them is told of depends on where the store is killed.
+VARYING = {"batches-refused", "content-erased"}
+
+ALSO_OF_RUNS = [
+    "Contents.expect",
+    "Contents.sweep",
+    "PoolRecords.open",
+    "PoolRecords.record_batch",
+    "Retention.release",
+    "SnapshotRecords.record",
+]
+"""Runs pass through these, too, but none with all that pools can be told to do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the store has in the end."""
+
+    snapshots: tuple[tuple[str, int, tuple[Digest, ...]], ...]
+    states: tuple[PoolState | None, ...]
+    content: frozenset[str]
+    events: Counter[str]
+
+
+class Tale:
+    """Calls to a store at an address."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self._blobs = FolderBlobs(folder / "device")
+        self._stored = folder / "data" / "blobs"
+        self._client = StoreClient(peer("synthesis store", address))
+
+    async def tell(self) -> Outcome:
+        await self._refresh("one", ACCUMULATE, a=1, b=2)
+        # b is in the pool and in the snapshot before it, and must be in neither of the next.
+        await self._open("two", ACCUMULATE)
+        await self._put("two", b=3)
+        await self._call(self._client.withdraw_device, "b")
+        await self._seal("two", **await self._put("two", a=4, c=5))
+        await self._refused()
+        await self._halted()
+        await self._open("empty", replace(SPEC, run_id="run", seal_deadline_seconds=0.01))
+        await self._until(lambda: self._is("empty", PoolState.ABANDONED))
+        await self._refresh("three", OTHER, a=6)
+        await self._open("four", OTHER)
+        await self._put("four", a=7)
+        await self._call(self._client.release_run, "other")
+        await self._call(self._client.collect_snapshots)
+        await self._until(self._refusals_are_noted)
+        return await self._outcome()
+
+    async def _refused(self) -> None:
+        policy = PoolPolicy(psnr_paired_max_db=1.0, leakage_action="refuse")
+        await self._open("strict", replace(SPEC, run_id="run", policy=policy))
+        with pytest.raises(InvalidInput, match="psnr_paired"):
+            await self._put("strict", a=8)
+
+    async def _halted(self) -> None:
+        policy = PoolPolicy(halt_psnr_paired_p99_db=1.0)
+        await self._open("halted", replace(SPEC, run_id="run", policy=policy))
+        batches = await self._put("halted", a=9)
+        with pytest.raises(WrongState, match="halted"):
+            await self._seal("halted", **batches)
+
+    async def _refusals_are_noted(self) -> bool:
+        """Or lost: those that are in memory only when it is killed."""
+        _, events = await self._call(self._client.list_events)
+        return self.was_killed() or any(event.kind == "batches-refused" for event in events)
+
+    was_killed: Callable[[], bool] = staticmethod(lambda: False)
+
+    async def _outcome(self) -> Outcome:
+        snapshots = []
+        for listed in await self._call(self._client.list_snapshots):
+            snapshot = await self._call(self._client.get_snapshot, listed.snapshot_id)
+            shards = tuple(shard.digest for shard in snapshot.shards)
+            snapshots.append((snapshot.snapshot_id, snapshot.samples, shards))
+        pools = ("one", "two", "strict", "halted", "empty", "three", "four")
+        states = [await self._state(pool_id) for pool_id in pools]
+        log_id, events = await self._call(self._client.list_events)
+        assert flaw(events, log_id) == ""
+        return Outcome(
+            tuple(snapshots),
+            tuple(states),
+            frozenset(file.name for file in self._stored.iterdir() if file.is_file()),
+            Counter(event.kind for event in events if event.kind not in VARYING),
+        )
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    async def _refresh(self, pool_id: str, spec: PoolSpec, /, **seeds: int) -> None:
+        await self._open(pool_id, spec)
+        await self._seal(pool_id, **await self._put(pool_id, **seeds))
+
+    async def _open(self, pool_id: str, spec: PoolSpec) -> None:
+        await self._call(self._client.open_pool, pool_id, spec)
+
+    async def _put(self, pool_id: str, /, **seeds: int) -> dict[str, Digest]:
+        batches = {}
+        for device_id, seed in seeds.items():
+            batch = self._blobs.put_bytes(encode_batch(make_batch(seed)))
+            await self._call(self._client.put_batch, pool_id, device_id, batch, self._blobs)
+            batches[device_id] = batch
+        return batches
+
+    async def _seal(self, pool_id: str, /, **batches: Digest) -> None:
+        _, missing = await self._call(self._client.seal_pool, pool_id, named(**batches))
+        assert missing == ()
+
+    async def _state(self, pool_id: str) -> PoolState | None:
+        try:
+            return (await self._call(self._client.get_pool, pool_id)).state
+        except NotFound:
+            return None
+
+    async def _is(self, pool_id: str, state: PoolState) -> bool:
+        return await self._state(pool_id) is state
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    async def _call(self, call: Callable[..., Awaitable[Any]], *args: object) -> Any:
+        return await patience("store").call(call, *args)
+
+
+def tell(launcher: Launcher, folder: Path, point: CrashPoint | None) -> tuple[Outcome, Journal]:
+    """The tale with a fresh store, killed at the point."""
+
+    async def told() -> tuple[Outcome, Journal]:
+        store = Supervised(
+            launcher,
+            "synthesis_store",
+            folder,
+            point,
+            data_dir=str(folder / "data"),
+            listen="127.0.0.1:0",
+            keep_snapshots="1",
+            look_every_seconds="0.05",
+        )
+        async with asyncio.timeout(SECONDS), store.running():
+            tale = Tale(folder, store.address)
+            tale.was_killed = lambda: store.journal.killed  # type: ignore[method-assign]
+            return await tale.tell(), store.journal
+
+    return asyncio.run(told())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, Journal]]:
+    with closing(Launcher()) as launcher:
+        yield tell(launcher, tmp_path_factory.mktemp("undisturbed"), None)
+
+
+def test_the_tale_is_as_it_says(undisturbed: tuple[Outcome, Journal]) -> None:
+    outcome, journal = undisturbed
+    ((_, samples, shards),) = outcome.snapshots
+    assert (samples, len(shards)) == (9, 3)  # of a at one, and of a and c at two
+    assert {digest.sha256 for digest in shards} == outcome.content
+    assert outcome.states == (
+        PoolState.SEALED,
+        PoolState.SEALED,
+        PoolState.OPEN,
+        PoolState.HALTED,
+        PoolState.ABANDONED,
+        None,
+        None,
+    )
+    assert outcome.events["withdrawal-complete"] == 1
+    assert {*OF_THE_STORE_ALONE, *ALSO_OF_RUNS} <= set(journal.done)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("transition", sorted({*OF_THE_STORE_ALONE, *ALSO_OF_RUNS}))
+def test_killed_at_a_commit_the_store_comes_to_the_same(
+    launcher: Launcher,
+    undisturbed: tuple[Outcome, Journal],
+    tmp_path: Path,
+    transition: str,
+    moment: Moment,
+) -> None:
+    expected, journal = undisturbed
+    times = journal.done.count(transition)
+    point = CrashPoint(transition, (times + 1) // 2, moment)
+    outcome, told = tell(launcher, tmp_path, point)
+    assert told.killed, f"{point} was not reached"
+    assert outcome == expected, point
