@@ -27,6 +27,7 @@ from coordinator.switchboard import Topic
 from hfmds.algorithm.methods.registry import weights_bytes
 from hfmds.algorithm.recipes import Recipe
 from hfmds.errors import InvalidInput, NotFound, Unavailable
+from hfmds.service.open_files import OWN_FILES, open_files_allowed
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
 from hfmds.wire.types import Device, Progress, Round, Run, RunSpec, RunState, require_id
@@ -116,6 +117,7 @@ class Runs:
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
         self._require_size(spec.recipe)
+        _require_open_files(spec.recipe.cohort_size)
         self._parts.held_out.check(spec)
         start = copy_first_model(self._parts.runs, self._parts.contents, run_id, spec)
         record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock(), by, start)
@@ -297,3 +299,14 @@ class Runs:
 
 def _new_id(spec: RunSpec) -> str:
     return f"{spec.recipe.method.name}-{secrets.token_hex(4)}"
+
+
+def _require_open_files(cohort_size: int) -> None:
+    """Averaging has every update of a round open."""
+    allowed = open_files_allowed() - OWN_FILES
+    if cohort_size > allowed:
+        raise InvalidInput(
+            f"recipe.cohort_size is {cohort_size}, but this coordinator may have only {allowed} "
+            "updates open at once; let it have more files (ulimit -Hn, LimitNOFILE=), or ask for "
+            "fewer devices"
+        )

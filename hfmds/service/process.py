@@ -15,7 +15,14 @@ from types import FrameType
 from typing import TypeVar
 
 from hfmds.errors import ConfigurationError, HfmdsError
-from hfmds.service.settings import ServiceSettings, describe, load_settings, unknown_environment
+from hfmds.service.open_files import OWN_FILES, raise_open_files
+from hfmds.service.settings import (
+    ServerSettings,
+    ServiceSettings,
+    describe,
+    load_settings,
+    unknown_environment,
+)
 from hfmds.service.telemetry import configure_logging
 
 log = logging.getLogger(__name__)
@@ -50,6 +57,14 @@ def run(
             unknown,
             name,
             f"; did you mean {nearest}?" if nearest else "",
+        )
+    allowed = raise_open_files()
+    if isinstance(settings, ServerSettings) and allowed < settings.max_concurrent_rpcs + OWN_FILES:
+        log.warning(
+            "%s may have only %d files open, and each connection is one; let it have more "
+            "(ulimit -Hn, LimitNOFILE=), or lower HFMDS_MAX_CONCURRENT_RPCS",
+            name,
+            allowed,
         )
     _remove_stale(settings.address_file)
     try:

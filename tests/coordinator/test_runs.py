@@ -12,6 +12,7 @@ import pytest
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.methods.settings import FedGan, FedGen
 from hfmds.errors import Conflict, InvalidInput, NotFound, Unavailable, WrongState
+from hfmds.service.open_files import OWN_FILES, open_files_allowed
 from hfmds.wire.types import Assignment, Phase, RetryLater, RunState
 from tests.coordinator.workbench import (
     PROFILE,
@@ -312,5 +313,16 @@ def test_a_generator_too_large_to_move_is_refused_before_it_is_made(tmp_path: Pa
                 with pytest.raises(InvalidInput, match=f"with what {method.name} learns besides"):
                     await bench.create(make_spec(rounds=2, method=method))
             await bench.create(make_spec(method=FedGen()))
+
+    asyncio.run(scenario())
+
+
+def test_a_cohort_with_more_updates_than_may_be_open_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            most = open_files_allowed() - OWN_FILES
+            with pytest.raises(InvalidInput, match=f"may have only {most} updates open at once"):
+                await bench.create(make_spec(cohort_size=most + 1))
+            await bench.create(make_spec(cohort_size=most))
 
     asyncio.run(scenario())

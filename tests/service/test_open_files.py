@@ -1,0 +1,34 @@
+"""That a server may have many files open, or says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys
+from hfmds.service.open_files import open_files_allowed
+from hfmds.service.process import run
+from hfmds.service.settings import ServerSettings
+
+async def serve(settings, stop):
+    print(open_files_allowed())
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2048))
+sys.exit(run("coordinator", ServerSettings, serve))
+"""
+
+
+@pytest.mark.parametrize(("calls", "warns"), [(1948, False), (1949, True)])
+def test_a_server_raises_its_limit_and_says_if_that_is_not_enough(calls: int, warns: bool) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "--insecure", f"--max-concurrent-rpcs={calls}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert ended.stdout == "2048\n", ended.stderr
+    warning = "coordinator may have only 2048 files open, and each connection is one"
+    assert (warning in ended.stderr) == warns
