@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from sqlalchemy import Engine
 
@@ -17,7 +18,7 @@ from coordinator.tables import PlanRow
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.digest import Digest
 from hfmds.errors import HfmdsError, Unavailable
-from hfmds.plans.library import PlanLibrary, plan_key
+from hfmds.plans.library import plan_key
 from hfmds.storage.database import reading, transaction
 from hfmds.storage.locations import BlobsLocation
 
@@ -27,10 +28,20 @@ _PLACE = "_plans"  # no run's, since ids begin with a letter or digit
 _PLAN_ENGINES = "onnx"  # what the name of an engine that computes by plans begins with
 
 
+class Library(Protocol):
+    """What makes plans, or has them from before."""
+
+    def plan(self, model: ModelSpec) -> bytes:
+        """The model's plan as a file's bytes; may take long."""
+
+    def close(self) -> None:
+        """Leave off what is being made."""
+
+
 class Plans:
     """Knows which plan a device needs. Thread-safe; may touch the disk and the database."""
 
-    def __init__(self, engine: Engine, location: BlobsLocation, library: PlanLibrary) -> None:
+    def __init__(self, engine: Engine, location: BlobsLocation, library: Library) -> None:
         self._engine = engine
         self.blobs = location.place(_PLACE)
         self._library = library
@@ -98,7 +109,7 @@ class Plans:
             found = {key: self._keep(key, self._library.plan(model))}
             seconds = round(time.monotonic() - started, 1)
             log.info("the plan is made", extra={**told, "plan": found[key], "seconds": seconds})
-        except Unavailable as error:  # it is tried again when a device asks the next time
+        except Unavailable as error:  # it is tried again when a device next checks in
             log.warning("the plan was not made: %s", error, extra=told)
             found = {}
         except HfmdsError as error:
@@ -108,7 +119,7 @@ class Plans:
         with self._lock:
             self._known.update(found)
             waiting = self._waiting.pop(key)
-        for tell in waiting:
+        for tell in waiting if found else ():  # or they would ask again at once, and so for ever
             tell()
 
     def _keep(self, key: str, data: bytes) -> Digest:

@@ -24,6 +24,7 @@ from coordinator.metrics import Metrics
 from coordinator.oversight import Oversight
 from coordinator.parts import Parts
 from coordinator.phase_records import PhaseRecords
+from coordinator.plans import Library, Plans
 from coordinator.registry import Registry
 from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
@@ -258,6 +259,7 @@ async def workbench(
     away_seconds: float = 30.0,
     max_waiting: int = 1000,
     clock: Callable[[], float] = time.time,
+    library: Library | None = None,
 ) -> AsyncIterator[Workbench]:
     """A coordinator on this folder; opening another one later is a restart."""
     engine = open_database(database_of(folder))
@@ -291,6 +293,7 @@ async def workbench(
             clock,
             Pace(100, 0.5),
             max_waiting,
+            Plans(engine, Folder(folder / "blobs"), library) if library else None,
         ),
         switchboard=Switchboard(),
         store=store,

@@ -1,0 +1,126 @@
+"""Plans for devices without torch: who gets one, when, and from where."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.digest import digest_of
+from hfmds.errors import InvalidInput, NotAllowed, Unavailable
+from hfmds.wire.types import Assignment, RetryLater
+from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
+
+WITHOUT_TORCH = replace(PROFILE, engine="onnx-cpu")
+PLAN = b"the plan of " + MODEL.architecture.encode()
+
+
+class LibraryInMemory:
+    """Makes plans as soon as it may."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.may = threading.Event()
+        self.may.set()
+        self.made: list[ModelSpec] = []
+        self.error = error
+
+    def plan(self, model: ModelSpec) -> bytes:
+        assert self.may.wait(20)
+        self.made.append(model)
+        if self.error:
+            raise self.error
+        return b"the plan of " + model.architecture.encode()
+
+    def close(self) -> None:
+        self.may.set()
+
+
+async def asked(bench: Workbench, device_id: str = "a", wait_seconds: float = 10.0) -> Assignment:
+    outcome = await bench.dispatch.check_in(device_id, WITHOUT_TORCH, wait_seconds, "")
+    assert isinstance(outcome, Assignment), outcome
+    return outcome
+
+
+def test_a_device_without_torch_is_told_its_plan_and_can_fetch_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with workbench(tmp_path, library=LibraryInMemory()) as bench:
+            await bench.create(make_spec())
+            task = await asked(bench)
+            assert task.plan == digest_of(PLAN)
+            chunks = bench.dispatch.download("a", task.task_id, task.plan, 4)
+            assert b"".join([chunk async for chunk in chunks]) == PLAN[4:]
+            with pytest.raises(NotAllowed, match="does not refer"):
+                await anext(bench.dispatch.download("a", task.task_id, digest_of(b"other"), 0))
+
+    asyncio.run(run())
+
+
+def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(tmp_path: Path) -> None:
+    async def run() -> None:
+        library = LibraryInMemory()
+        library.may.clear()
+        async with workbench(tmp_path, library=library) as bench:
+            await bench.create(make_spec())
+            outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
+            assert isinstance(outcome, RetryLater)
+            waiting = asyncio.create_task(asked(bench))
+            await asyncio.sleep(0.1)
+            library.may.set()
+            assert (await waiting).plan == digest_of(PLAN)
+            assert len(library.made) == 1
+
+    asyncio.run(run())
+
+
+def test_a_device_with_torch_gets_its_task_without_a_plan(tmp_path: Path) -> None:
+    async def run() -> None:
+        library = LibraryInMemory()
+        async with workbench(tmp_path, library=library) as bench:
+            await bench.create(make_spec())
+            assert (await bench.check_in("a")).plan is None
+            assert library.made == []
+
+    asyncio.run(run())
+
+
+def test_a_plan_is_made_once_for_all_runs_and_devices_and_after_a_restart(tmp_path: Path) -> None:
+    async def run() -> None:
+        library = LibraryInMemory()
+        async with workbench(tmp_path, library=library) as bench:
+            await bench.create(make_spec(devices=2))
+            tasks = await asyncio.gather(asked(bench, "a"), asked(bench, "b"))
+            assert {task.plan for task in tasks} == {digest_of(PLAN)}
+        async with workbench(tmp_path, library=library) as bench:
+            assert (await asked(bench, "a")).plan == digest_of(PLAN)
+        assert library.made == [MODEL]
+
+    asyncio.run(run())
+
+
+def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        library = LibraryInMemory(InvalidInput("it draws random numbers"))
+        async with workbench(tmp_path, library=library) as bench:
+            await bench.create(make_spec())
+            assert (await asked(bench)).plan is None
+            assert (await asked(bench)).plan is None
+            assert library.made == [MODEL]
+
+    asyncio.run(run())
+
+
+def test_a_plan_that_could_not_be_stored_is_tried_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        library = LibraryInMemory(Unavailable("the disk is full"))
+        async with workbench(tmp_path, library=library) as bench:
+            await bench.create(make_spec())
+            outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.5, "")
+            assert isinstance(outcome, RetryLater)
+            library.error = None
+            assert (await asked(bench)).plan == digest_of(PLAN)
+
+    asyncio.run(run())
