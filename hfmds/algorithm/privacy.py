@@ -8,6 +8,9 @@ nothing private is left in an image. Only numpy.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +21,7 @@ from hfmds.errors import InvalidInput
 
 IDENTICAL_DB = HIGHEST_PSNR_DB
 
-_CHUNK = 1024  # real images at a time, to bound memory
+_CHUNK_PIXELS = 1 << 21  # at a time, to bound memory: 16 MB, and a few times that on the way
 _WINDOW = 7  # of SSIM, in pixels each way; of smaller images, their smaller side
 _LUMINANCE, _CONTRAST = (0.01 * 255) ** 2, (0.03 * 255) ** 2  # C1 and C2 of Wang et al. (2004)
 
@@ -50,15 +53,8 @@ def ssim_paired(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
     that lie within the image, and over channels.
     """
     _require_pairs(synthetic, real)
-    x, y = _levels(synthetic), _levels(real)
-    side = min(_WINDOW, *synthetic.shape[2:])
-    mean_x, mean_y = _window_means(x, side), _window_means(y, side)
-    variances = _window_means(x * x + y * y, side) - mean_x**2 - mean_y**2
-    covariance = _window_means(x * y, side) - mean_x * mean_y
-    similarity = (2 * mean_x * mean_y + _LUMINANCE) * (2 * covariance + _CONTRAST)
-    similarity /= (mean_x**2 + mean_y**2 + _LUMINANCE) * (variances + _CONTRAST)
-    mean: NDArray[np.float64] = similarity.mean(axis=(1, 2, 3))
-    return np.clip(mean, -1, 1).astype(np.float32)
+    found = [_ssim(synthetic[part], real[part]) for part in _chunks(synthetic)]
+    return np.concatenate([np.empty(0, np.float32), *found])
 
 
 def psnr_nearest(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
@@ -76,12 +72,12 @@ def nearest_real(synthetic: Pixels, real: Pixels) -> NDArray[np.int64]:
     made_squared = (made**2).sum(axis=1, keepdims=True)
     least = np.full(len(made), np.inf)
     found = np.zeros(len(made), np.int64)
-    for start in range(0, len(real), _CHUNK):
-        originals = _flat(real[start : start + _CHUNK])
+    for part in _chunks(real):
+        originals = _flat(real[part])
         # |a - b|^2 = |a|^2 - 2ab + |b|^2; exact for uint8, as all are whole numbers below 2^53.
         distances = made_squared - 2 * made @ originals.T + (originals**2).sum(axis=1)
         nearer = distances.min(axis=1) < least
-        found[nearer] = start + distances.argmin(axis=1)[nearer]
+        found[nearer] = part.start + distances.argmin(axis=1)[nearer]
         np.minimum(least, distances.min(axis=1), out=least)
     return found
 
@@ -100,12 +96,31 @@ def _require_pairs(synthetic: Pixels, real: Pixels) -> None:
         )
 
 
+def _chunks(pixels: Pixels) -> Iterator[slice]:
+    """Some images at a time; at least one."""
+    many = max(1, _CHUNK_PIXELS // max(1, math.prod(pixels.shape[1:])))
+    for start in range(0, len(pixels), many):
+        yield slice(start, start + many)
+
+
 def _levels(pixels: Pixels) -> NDArray[np.float64]:
     return levels(pixels).astype(np.float64)
 
 
 def _flat(pixels: Pixels) -> NDArray[np.float64]:
     return _levels(pixels).reshape(len(pixels), -1)
+
+
+def _ssim(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
+    x, y = _levels(synthetic), _levels(real)
+    side = min(_WINDOW, *synthetic.shape[2:])
+    mean_x, mean_y = _window_means(x, side), _window_means(y, side)
+    variances = _window_means(x * x + y * y, side) - mean_x**2 - mean_y**2
+    covariance = _window_means(x * y, side) - mean_x * mean_y
+    similarity = (2 * mean_x * mean_y + _LUMINANCE) * (2 * covariance + _CONTRAST)
+    similarity /= (mean_x**2 + mean_y**2 + _LUMINANCE) * (variances + _CONTRAST)
+    mean: NDArray[np.float64] = similarity.mean(axis=(1, 2, 3))
+    return np.clip(mean, -1, 1).astype(np.float32)
 
 
 def _window_means(values: NDArray[np.float64], side: int) -> NDArray[np.float64]:

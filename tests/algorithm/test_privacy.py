@@ -30,7 +30,7 @@ def test_paired_psnr_of_known_differences():
 
 
 def test_nearest_psnr_finds_the_most_similar_image_in_every_chunk(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(privacy, "_CHUNK", 3)
+    monkeypatch.setattr(privacy, "_CHUNK_PIXELS", 3 * 48)
     random = np.random.default_rng(0)
     synthetic = random.integers(0, 256, (5, 3, 4, 4), dtype=np.uint8)
     real = random.integers(0, 256, (8, 3, 4, 4), dtype=np.uint8)
@@ -86,6 +86,18 @@ def test_ssim_is_the_mean_over_windows_and_channels():
         for x, y in zip(one, other, strict=True)
     ]
     np.testing.assert_allclose(ssim_paired(one, other), expected, rtol=1e-6)
+
+
+def test_ssim_does_not_depend_on_how_many_images_are_compared_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    random = np.random.default_rng(3)
+    one, other = random.integers(0, 256, (2, 5, 1, 8, 8), dtype=np.uint8)
+    at_once = ssim_paired(one, other)
+    monkeypatch.setattr(privacy, "_CHUNK_PIXELS", 2 * 64)
+    np.testing.assert_array_equal(ssim_paired(one, other), at_once)
+    assert len(set(at_once.tolist())) == 5
+    assert ssim_paired(one[:0], other[:0]).tolist() == []
 
 
 def test_a_batch_is_measured_against_its_partners_and_against_the_nearest():
