@@ -1,23 +1,30 @@
 """Snapshots on their way to devices: the choice of shares, and shards in streams.
 
-Content is read in pieces of a megabyte as it is sent, so a thousand devices cost no more memory
-than their pieces, however large the snapshot.
+A fleet asks for the same shards at the same time, so those that were just read stay in memory for
+the next device, up to a limit. More than that and a piece of each stream is never in memory,
+however large a snapshot is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence, Set
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import lru_cache
 
 from hfmds.digest import Digest
-from hfmds.storage.blobs import Blobs
+from hfmds.errors import InvalidInput
+from hfmds.storage.blobs import CHUNK_BYTES, Blobs
 from hfmds.wire.chunks import outgoing
 from hfmds.wire.types import SharedShard
 from synthesis_store.shares import Limits, share_of
 from synthesis_store.snapshot_records import SnapshotRecords
 
 _REMEMBERED = 4  # snapshots; a large one has some megabytes of shards to list
+_HOT_BYTES = 64 * CHUNK_BYTES
+_AHEAD_BYTES = 4 * CHUNK_BYTES  # are read in one trip to a thread, which costs as much as reading
 
 
 class Serving:
@@ -26,6 +33,7 @@ class Serving:
     def __init__(self, records: SnapshotRecords, blobs: Blobs) -> None:
         self._records = records
         self._blobs = blobs
+        self._hot = HotBlobs(blobs)
         # A fleet asks for the same one at once, and page by page; it never changes. Of one that was
         # collected meanwhile the shards are refused.
         self._snapshot = lru_cache(_REMEMBERED)(records.snapshot)
@@ -44,5 +52,95 @@ class Serving:
         NotFound, before the first chunk, if one of them is not in it.
         """
         await asyncio.to_thread(self._records.require_shards, snapshot_id, digests)
-        async for chunk in outgoing(self._blobs, digests[0], offset, digests[1:]):
-            yield chunk
+        if not 0 <= offset <= digests[0].size_bytes:
+            raise InvalidInput(f"offset {offset} is outside shard {digests[0]}")
+        groups = _groups(digests)
+        with self._hot.in_use():
+            for at, group in enumerate(groups):
+                if _is_large(group):
+                    async for chunk in outgoing(self._blobs, group[0], offset):
+                        yield chunk
+                else:
+                    whole = self._hot.find(group)
+                    if whole is None:
+                        whole = await asyncio.to_thread(self._hot.load, groups[at:])
+                    yield whole[offset:] if offset else whole
+                offset = 0
+
+
+class HotBlobs:
+    """Blobs in memory while they are in use, the least recently used ones leaving; thread-safe."""
+
+    def __init__(self, blobs: Blobs, max_bytes: int = _HOT_BYTES) -> None:
+        self._blobs = blobs
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._users = 0
+        self._contents: OrderedDict[Digest, bytes] = OrderedDict()
+        self.size_bytes = 0
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside, blobs stay; with the last user they leave, so that none outlives its deletion."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._contents.clear()
+                    self.size_bytes = 0
+
+    def find(self, digests: Sequence[Digest]) -> bytes | None:
+        """The blobs one behind the other, if all are in memory."""
+        with self._lock:
+            if not all(digest in self._contents for digest in digests):
+                return None
+            for digest in digests:
+                self._contents.move_to_end(digest)
+            return b"".join([self._contents[digest] for digest in digests])
+
+    def load(self, groups: Sequence[Sequence[Digest]]) -> bytes:
+        """The blobs of the first group, read; some of the next groups are then in memory, too."""
+        first = b"".join([self._read(digest) for digest in groups[0]])
+        ahead = len(first)
+        for group in groups[1:]:
+            ahead += sum(digest.size_bytes for digest in group)
+            if _is_large(group) or ahead > _AHEAD_BYTES:
+                break
+            for digest in group:
+                self._read(digest)
+        return first
+
+    def _read(self, digest: Digest) -> bytes:
+        with self._lock:
+            if digest in self._contents:
+                return self._contents[digest]
+        content = b"".join(self._blobs.read(digest))
+        with self._lock:
+            if self._users and digest not in self._contents:
+                self._contents[digest] = content
+                self.size_bytes += len(content)
+                while self.size_bytes > self._max_bytes:
+                    _, left = self._contents.popitem(last=False)
+                    self.size_bytes -= len(left)
+        return content
+
+
+def _groups(digests: Sequence[Digest]) -> list[list[Digest]]:
+    """The digests in their order, together as long as they fit in one chunk."""
+    groups: list[list[Digest]] = []
+    size_bytes = 0
+    for digest in digests:
+        size_bytes += digest.size_bytes
+        if not groups or size_bytes > CHUNK_BYTES:
+            groups.append([])
+            size_bytes = digest.size_bytes
+        groups[-1].append(digest)
+    return groups
+
+
+def _is_large(group: Sequence[Digest]) -> bool:
+    return group[0].size_bytes > CHUNK_BYTES

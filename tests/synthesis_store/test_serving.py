@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hfmds.algorithm.recipes import ModelSpec
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotFound
 from hfmds.service.channel import translating
+from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.messages import digest_message
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import SharedShard, Snapshot
+from synthesis_store.serving import HotBlobs
 from tests.synthesis_store.examples import SPEC, Store, make_batch
 from tests.synthesis_store.test_servicer import Caller, over_grpc
 
@@ -23,7 +27,7 @@ DEVICES = 12
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """One for all tests here: they only read."""
-    return Store(tmp_path_factory.mktemp("store"))
+    return Store(tmp_path_factory.mktemp("store"), max_blob_bytes=1 << 22)
 
 
 @pytest.fixture(scope="module")
@@ -170,5 +174,70 @@ def test_one_shard_of_another_snapshot_spoils_a_stream(
         for stranger in (foreign.digest, wrong_size):
             with pytest.raises(NotFound, match=f"has no shard {stranger}"):
                 await stream(device, snapshot.snapshot_id, own[0], stranger)
+
+    over_grpc(store, tmp_path, test)
+
+
+# --- what stays in memory -----------------------------------------------------------------------
+
+
+class CountingBlobs(FolderBlobs):
+    """Tells which blobs were read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.reads: list[Digest] = []
+
+    def read(
+        self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        self.reads.append(digest)
+        return super().read(digest, offset, chunk_bytes)
+
+
+def test_what_one_device_was_sent_is_in_memory_for_the_next_and_no_longer(tmp_path: Path) -> None:
+    blobs = CountingBlobs(tmp_path)
+    names = [blobs.put_bytes(bytes([n]) * 10) for n in range(4)]
+    hot = HotBlobs(blobs)
+    with hot.in_use():
+        with hot.in_use():
+            assert hot.find(names[:2]) is None
+            assert hot.load([names[:2], names[2:]]) == bytes(10) + b"\1" * 10
+            assert blobs.reads == names  # also what comes next
+        assert hot.find(names[2:]) == b"\2" * 10 + b"\3" * 10
+        assert hot.size_bytes == 40
+    assert hot.size_bytes == 0
+    assert hot.find(names[:1]) is None
+
+
+def test_memory_has_its_limit(tmp_path: Path) -> None:
+    blobs = CountingBlobs(tmp_path)
+    names = [blobs.put_bytes(bytes([n]) * 10) for n in range(4)]
+    hot = HotBlobs(blobs, max_bytes=25)
+    with hot.in_use():
+        for name in names:
+            assert hot.load([[name]]) == bytes(blobs.local_path(name).read_bytes())
+        assert hot.size_bytes == 20
+        assert hot.find(names[:1]) is None
+        assert hot.find(names[2:]) is not None
+
+
+def test_shards_larger_than_a_chunk_are_streamed_between_small_ones(
+    store: Store, tmp_path: Path
+) -> None:
+    model = ModelSpec(channels=3, height=256, width=256, classes=5)
+    store.pools.open("large", replace(SPEC, model=model))
+    batches = [make_batch(n, samples, model) for n, samples in enumerate((1, 1, 8, 1))]
+    named = {f"device-{n}": store.put(f"device-{n}", b, "large") for n, b in enumerate(batches)}
+    sealed = store.seal("large", **named)
+    digests = [shard.digest for shard in sealed.shards]
+
+    async def test(device: Caller) -> None:
+        chunks = await stream(device, sealed.snapshot_id, *digests, offset=100)
+        assert b"".join(chunks) == b"".join(map(encode_batch, batches))[100:]
+        assert max(map(len, chunks)) == CHUNK_BYTES
+        small = digests[0].size_bytes
+        assert [len(chunk) for chunk in chunks[:2]] == [2 * small - 100, CHUNK_BYTES]
+        assert len(chunks[-1]) == small
 
     over_grpc(store, tmp_path, test)
