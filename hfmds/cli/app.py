@@ -13,6 +13,7 @@ from hfmds.cli import (
     model_commands,
     oversight_commands,
     pki_commands,
+    retention_commands,
     run_commands,
     snapshot_commands,
 )
@@ -29,6 +30,8 @@ app.command()(fleet_commands.devices)
 app.command()(oversight_commands.status)
 app.command()(oversight_commands.drain)
 app.add_typer(audit_commands.app, name="audit")
+snapshot_commands.app.command()(retention_commands.collect)
+snapshot_commands.app.command()(retention_commands.withdraw)
 app.add_typer(snapshot_commands.app, name="snapshots")
 app.add_typer(database_commands.app, name="database")
 app.add_typer(pki_commands.app, name="pki")

@@ -1,19 +1,28 @@
-"""`hfmds audit ...`: what happened in a run, and whether its log is what was written."""
+"""`hfmds audit ...`: what happened in a run or in the store, and whether its log is still whole."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from hfmds.cli.console import complain, output
 from hfmds.cli.oversight_tables import events_table
-from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
+from hfmds.cli.peers import (
+    DEFAULT_COORDINATOR,
+    DEFAULT_STORE,
+    CoordinatorOption,
+    StoreOption,
+    ask_coordinator,
+    ask_store,
+)
 from hfmds.cli.records import to_json
-from hfmds.event_chain import flaw
+from hfmds.event_chain import Event, flaw
 
 app = typer.Typer(
-    help="Read and check the event logs of runs, also of deleted ones.", no_args_is_help=True
+    help="Read and check the event logs of runs, also of deleted ones, and of the store.",
+    no_args_is_help=True,
 )
 
 OfRun = Annotated[
@@ -25,48 +34,50 @@ OfRun = Annotated[
 ]
 
 
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help="Only events of this kind, such as task-accepted, or whose kind begins so, such "
+        "as task; may be repeated.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Head = Annotated[
+    str,
+    typer.Option(
+        metavar="HASH",
+        help="The head that an earlier verify printed: it must still be in the log, so "
+        "nothing up to it was cut off or written anew.",
+    ),
+]
+
+
 @app.command()
 def show(
     run: OfRun,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help="Only events of this kind, such as task-accepted, or whose kind begins so, such "
-            "as task; may be repeated.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    kinds: Kinds = None,
+    as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
     """Show what happened in a run, in order."""
     run_uid, events = ask_coordinator(coordinator, lambda client: client.list_events(run))
-    wanted = [
-        event
-        for event in events
-        if not kinds or any(event.kind == k or event.kind.startswith(f"{k}-") for k in kinds)
-    ]
-    if as_json:
-        typer.echo(to_json(wanted))
-    elif wanted:
-        output().print(events_table(run_uid, wanted))
-    else:
-        output().print(f"no such events; the log of {run_uid} has {len(events)} others")
+    _show(run_uid, events, kinds, as_json=as_json)
+
+
+@app.command()
+def show_store(
+    kinds: Kinds = None, as_json: AsJson = False, store: StoreOption = DEFAULT_STORE
+) -> None:
+    """Show what happened to pools, snapshots and contributions in the synthesis store, in order."""
+    log_id, events = ask_store(store, lambda client: client.list_events())
+    _show(log_id, events, kinds, as_json=as_json)
 
 
 @app.command()
 def verify(
-    run: OfRun,
-    head: Annotated[
-        str,
-        typer.Option(
-            metavar="HASH",
-            help="The head that an earlier verify printed: it must still be in the log, so "
-            "nothing up to it was cut off or written anew.",
-        ),
-    ] = "",
-    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+    run: OfRun, head: Head = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
     """Check that a run's log is what was written: nothing changed, taken out or moved.
 
@@ -75,13 +86,41 @@ def verify(
     broken.
     """
     run_uid, events = ask_coordinator(coordinator, lambda client: client.list_events(run))
-    broken = flaw(events, run_uid, head)
+    _verify(run_uid, events, head)
+
+
+@app.command()
+def verify_store(head: Head = "", store: StoreOption = DEFAULT_STORE) -> None:
+    """Check that the synthesis store's log is what was written, as `verify` does for a run's."""
+    log_id, events = ask_store(store, lambda client: client.list_events())
+    _verify(log_id, events, head)
+
+
+def _show(
+    log_id: str, events: Sequence[Event], kinds: Sequence[str] | None, *, as_json: bool
+) -> None:
+    wanted = [
+        event
+        for event in events
+        if not kinds or any(event.kind == k or event.kind.startswith(f"{k}-") for k in kinds)
+    ]
+    if as_json:
+        typer.echo(to_json(wanted))
+    elif wanted:
+        output().print(events_table(log_id, wanted))
+    else:
+        output().print(f"no such events; the log of {log_id} has {len(events)} others")
+
+
+def _verify(log_id: str, events: Sequence[Event], head: str) -> None:
+    broken = flaw(events, log_id, head)
     if broken:
-        complain(f"the log of {run_uid} is broken: {broken}")
+        complain(f"the log of {log_id} is broken: {broken}")
         raise typer.Exit(1)
     known = ", and has the noted head" if head else ""
+    last = f"\nhead {events[-1].hash}" if events else ""  # a store may have done nothing yet
     output().print(
-        f"the log of {run_uid} is sound: {len(events)} events{known}\nhead {events[-1].hash}",
+        f"the log of {log_id} is sound: {len(events)} events{known}{last}",
         markup=False,
         highlight=False,
         soft_wrap=True,
