@@ -113,6 +113,13 @@ def run_table(run: Run, now: datetime) -> Table:
     if settings:
         words = (f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
         add_row(facts, method.name, ", ".join(words))
+    chosen = [
+        f"{one.name.replace('_', ' ')} {getattr(recipe.pool, one.name)}"
+        for one in dataclasses.fields(recipe.pool)
+        if getattr(recipe.pool, one.name) != one.default
+    ]
+    if chosen:
+        add_row(facts, "pool", ", ".join(chosen))
     for name, told in _governed(recipe, policy):
         add_row(facts, name, told)
     return facts

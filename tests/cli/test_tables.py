@@ -4,7 +4,8 @@ from datetime import timedelta
 import pytest
 from rich.console import Console, RenderableType
 
-from hfmds.algorithm.methods.settings import FedMix, FedProx, Method
+from hfmds.algorithm.methods.settings import FedMix, FedProx, Hfmds, Method
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import Sampling
 from hfmds.cli.summary import summarise
 from hfmds.cli.tables import (
@@ -66,6 +67,15 @@ def test_run() -> None:
     assert has_row(text, "hfmds", "every rounds 20, first round 20, samples per device 100")
     assert "mu 0.5" in text
     assert has_row(text, "rounds", "all devices, at least 2, deadline 10 min 0 s")
+
+
+def test_a_run_shows_what_was_chosen_for_its_pools() -> None:
+    spec = a_spec(method=Hfmds())
+    assert "pool" not in shown(run_table(a_run(spec=spec), MOMENT))
+    policy = PoolPolicy(psnr_nearest_max_db=20, leakage_action="drop")
+    spec = replace(spec, recipe=replace(spec.recipe, pool=policy))
+    text = shown(run_table(a_run(spec=spec), MOMENT))
+    assert has_row(text, "pool", "psnr nearest max db 20, leakage action drop")
 
 
 def test_a_run_shows_how_its_rounds_are_governed() -> None:
