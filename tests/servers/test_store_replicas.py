@@ -1,0 +1,201 @@
+"""Two stores on one PostgreSQL and one S3 serve one dataset; one of them is killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.cli.main import main
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import NotAllowed, NotFound, Unavailable
+from hfmds.service.peer import Peer
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.staging import Staging
+from hfmds.wire.chunks import Content
+from hfmds.wire.store_client import StoreClient
+from hfmds.wire.tensors import encode_batch
+from hfmds.wire.types import PoolState
+from tests.integration.programs import Program, Programs
+from tests.synthesis_store.examples import SPEC, make_batch, named
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+# Larger than what a connection holds: who is killed in the middle has not sent all.
+MODEL = ModelSpec(channels=3, height=96, width=96, classes=5)
+LARGE = replace(SPEC, model=MODEL, max_samples_per_device=128)
+DEVICES = "abcd"
+
+
+@dataclass
+class Replica:
+    """One of the stores."""
+
+    start: Callable[[], Program]
+
+    def __post_init__(self) -> None:
+        self.program = self.start()
+
+    @property
+    def address(self) -> str:
+        return self.program.address("grpc")
+
+    def kill(self) -> None:
+        assert self.program.stop(signal.SIGKILL) == -signal.SIGKILL
+
+    def start_again(self) -> None:
+        self.program = self.start()
+
+
+@pytest.fixture
+def replicas(tmp_path: Path, postgres_url: str, s3_blobs_url: str) -> Iterator[list[Replica]]:
+    assert main(["database", "upgrade", "synthesis_store", "--database-url", postgres_url]) == 0
+    with Programs(tmp_path) as programs:
+
+        def starting(name: str) -> Callable[[], Program]:
+            return lambda: programs.start(
+                name,
+                "synthesis_store",
+                listen="127.0.0.1:0",
+                data_dir=str(tmp_path / f"{name}-data"),
+                database_url=postgres_url,
+                blobs_url=s3_blobs_url,
+            )
+
+        yield [Replica(starting(name)) for name in ("first", "second")]
+
+
+@asynccontextmanager
+async def client_of(*replicas: Replica) -> AsyncIterator[StoreClient]:
+    """A client that knows these stores."""
+    address = ",".join(replica.address for replica in replicas)
+    client = StoreClient(Peer("synthesis store", address, "HFMDS_STORE"))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+class Meddling(Staging):
+    """Does something once, when the first bytes have come."""
+
+    meddle: Callable[[], None] | None = None
+
+    def append(self, owner: str, digest: Digest, offset: int, data: bytes) -> int:
+        end = super().append(owner, digest, offset, data)
+        if self.meddle:
+            meddle, self.meddle = self.meddle, None
+            meddle()
+        return end
+
+
+def content_in(folder: Path) -> tuple[Content, Meddling]:
+    staging = Meddling(folder / "staging", 1 << 24)
+    return Content(FolderBlobs(folder / "blobs"), staging), staging
+
+
+def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
+    first, second = replicas
+    devices, _ = content_in(tmp_path / "devices")
+    batches = {
+        name: devices.blobs.put_bytes(encode_batch(make_batch(n, 100, MODEL)))
+        for n, name in enumerate(DEVICES)
+    }
+
+    async def play() -> None:
+        async with client_of(first) as one, client_of(second) as two:
+            # What is put at either is in the pool of both, and sealed at the other.
+            await one.open_pool("pool-1", LARGE)
+            for client, name in zip((one, two, one, two), DEVICES, strict=True):
+                await client.put_batch("pool-1", name, batches[name], devices.blobs)
+            assert (await one.get_pool("pool-1")).devices == len(DEVICES)
+            assert await one.put_batch("pool-1", "b", batches["b"], devices.blobs) == 0
+            snapshot, missing = await two.seal_pool("pool-1", named(**batches))
+            assert missing == ()
+            assert [shard.digest for shard in snapshot.shards] == list(batches.values())
+            assert (await one.get_pool("pool-1")).state is PoolState.SEALED
+            assert await one.seal_pool("pool-1", named(**batches)) == (snapshot, ())
+            assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
+
+            # Both choose the same share.
+            room = snapshot.size_bytes // 2
+            shares = [
+                await client.get_share(snapshot.snapshot_id, max_bytes=room, balanced=True, seed=7)
+                for client in (one, two)
+            ]
+            assert shares[0] == shares[1]
+            assert len(shares[0]) == 2
+
+            # One is killed while it sends; the device goes on at the other, from where it was.
+            here, staging = content_in(tmp_path / "here")
+            staging.meddle = first.kill
+            digests = list(batches.values())
+            with pytest.raises(Unavailable):
+                await one.download_shards(snapshot.snapshot_id, digests, here)
+            assert here.blobs.contains(digests[0]) or staging.offset("fetch", digests[0])
+            assert not here.blobs.contains(digests[-1])
+            await two.download_shards(snapshot.snapshot_id, digests, here)
+            for digest in digests:
+                here.blobs.verify(digest)
+
+            # The other takes the next refresh alone.
+            await two.open_pool("pool-2", replace(LARGE, round_number=5))
+            await two.put_batch("pool-2", "a", batches["a"], devices.blobs)
+
+        first.start_again()
+        async with client_of(first) as one, client_of(second) as two:
+            # Back again, it knows all. Sealed at both at once, a pool is one snapshot.
+            assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
+            late = devices.blobs.put_bytes(encode_batch(make_batch(9, 100, MODEL)))
+            await one.put_batch("pool-2", "b", late, devices.blobs)
+            both = named(a=batches["a"], b=late)
+            sealed = await asyncio.gather(*(c.seal_pool("pool-2", both) for c in (one, two)))
+            assert sealed[0] == sealed[1]
+            assert [s.snapshot_id for s in await two.list_snapshots()] == [
+                sealed[0][0].snapshot_id,
+                snapshot.snapshot_id,
+            ]
+
+            # Who withdraws at one can put nothing at the other.
+            await one.withdraw_device("a")
+            await two.open_pool("pool-3", replace(LARGE, round_number=6))
+            with pytest.raises(NotAllowed):
+                await two.put_batch("pool-3", "a", batches["a"], devices.blobs)
+
+            # What one has given up the other does not serve, though it has copies.
+            await two.release_run(SPEC.run_id)
+            await two.collect_snapshots()
+            for client in (one, two):
+                away, _ = content_in(tmp_path / f"away-{client is one}")
+                with pytest.raises(NotFound):
+                    await client.download_shards(snapshot.snapshot_id, digests, away)
+
+    asyncio.run(play())
+
+
+def test_a_device_that_knows_both_does_not_notice_the_loss_of_one(
+    replicas: list[Replica], tmp_path: Path
+) -> None:
+    devices, _ = content_in(tmp_path / "devices")
+    data = encode_batch(make_batch(1, 8))
+    batch = devices.blobs.put_bytes(data)
+
+    async def play() -> None:
+        async with client_of(*replicas) as client:
+            await client.open_pool("pool-1", SPEC)
+            replicas[0].kill()
+            await client.put_batch("pool-1", "a", batch, devices.blobs)
+            snapshot, _ = await client.seal_pool("pool-1", named(a=batch))
+            replicas[0].start_again()
+            async with client_of(replicas[0]) as first:
+                here, _ = content_in(tmp_path / "here")
+                assert await first.download_shards(snapshot.snapshot_id, [batch], here) == len(data)
+                here.blobs.verify(digest_of(data))
+
+    asyncio.run(play())
