@@ -30,7 +30,7 @@ from hfmds.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.service.pace import Pace
 from hfmds.service.telemetry import log_context
-from hfmds.storage.blobs import Blobs
+from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
 from hfmds.wire.chunks import Content, outgoing, receive, upload_state
 from hfmds.wire.records import encode_report
 from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 _MAX_WAIT_SECONDS = 60.0
 _REMEMBERED = 256  # runs, and phases of them, of which what never changes is remembered
+_REMEMBERED_CONTENTS = 4
+_REMEMBERED_CONTENT_BYTES = 16 * CHUNK_BYTES  # what is larger is read as it is sent
 _MAX_LOOKING = 200  # check-ins that look for work at once, each in a thread
 _NO_WORK = "no work for this device"
 _DRAINED = "the coordinator is drained: it hands out no new work"
@@ -99,6 +101,8 @@ class Dispatch:
         # Each call of a device needs one of these, and neither ever changes.
         self._recipes = lru_cache(_REMEMBERED)(self._read_recipe)
         self._forms = lru_cache(_REMEMBERED)(self._read_form)
+        # A whole cohort downloads the same at about the same time.
+        self._whole = lru_cache(_REMEMBERED_CONTENTS)(_read_whole)
 
     def on_result(self, callback: Callable[[str], None]) -> None:
         """Call back with the run's id whenever one of its tasks comes to an end."""
@@ -141,8 +145,6 @@ class Dispatch:
         if self._looking >= _MAX_LOOKING:  # more come at once than could be answered in time
             with self._registry.visit(device_id, profile, run_id):
                 return self._retry_later(device_id, "many devices are asking for work")
-        if run_id:
-            await asyncio.to_thread(self._runs.state, run_id)  # it must exist
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + min(max(wait_seconds, 0.0), _MAX_WAIT_SECONDS)
         with self._registry.visit(device_id, profile, run_id), self._bell_for(device_id) as bell:
@@ -197,14 +199,13 @@ class Dispatch:
         self, device_id: str, profile: DeviceProfile, run_id: str
     ) -> Assignment | Finished | str | None:
         """Work, or its end; a reason to come back later; None: worth waiting for."""
-        self._registry.remember(device_id, profile)
         task = self._tasks.lease(device_id, run_id, self._clock())
+        state = self._runs.state(run_id) if run_id and task is None else None  # it must exist
+        self._registry.remember(device_id, profile)
         if task is not None:
             return self._assignment(task, profile)
-        if run_id:
-            state = self._runs.state(run_id)
-            if state.ended:
-                return Finished(f"run {run_id!r} is {state.value}")
+        if state is not None and state.ended:
+            return Finished(f"run {run_id!r} is {state.value}")
         return _DRAINED if self._drain.is_on() else None
 
     def _assignment(self, task: Task, profile: DeviceProfile) -> Assignment | None:
@@ -246,21 +247,34 @@ class Dispatch:
         self, device_id: str, task_id: str, digest: Digest, offset: int
     ) -> AsyncIterator[bytes]:
         """The content a task refers to, from an offset on."""
-        task, blobs = await asyncio.to_thread(self._downloading, device_id, task_id, digest)
-        async for chunk in outgoing(blobs, digest, offset):
-            yield chunk
+        task, blobs, whole = await asyncio.to_thread(
+            self._downloading, device_id, task_id, digest, offset
+        )
+        if whole is None:
+            async for chunk in outgoing(blobs, digest, offset):
+                yield chunk
+        else:
+            for at in range(offset, len(whole), CHUNK_BYTES):
+                yield whole[at : at + CHUNK_BYTES]
         if digest != task.weights:  # but its plan
             return
         if task.key.kind != "train" or not task.reference:  # else the pool is still to come
             self._stages.note(task_id, TaskStage.DOWNLOADED)
 
-    def _downloading(self, device_id: str, task_id: str, digest: Digest) -> tuple[Task, Blobs]:
+    def _downloading(
+        self, device_id: str, task_id: str, digest: Digest, offset: int
+    ) -> tuple[Task, Blobs, bytes | None]:
+        """The task, where the content is, and all of it if it is worth remembering."""
         task = self._tasks.get(device_id, task_id)
         if digest == task.weights:
-            return task, self._contents.of(task.key.run_id).blobs
-        if self._plans and self._plans.contains(digest):  # no secret, whichever model it is of
-            return task, self._plans.blobs
-        raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
+            blobs = self._contents.of(task.key.run_id).blobs
+        elif self._plans and self._plans.contains(digest):  # no secret, whichever model it is of
+            blobs = self._plans.blobs
+        else:
+            raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
+        require_offset(digest, offset)
+        small = digest.size_bytes <= _REMEMBERED_CONTENT_BYTES
+        return task, blobs, self._whole(blobs.read, digest) if small else None
 
     async def query_upload(self, device_id: str, task_id: str, update: Digest) -> UploadState:
         """Where the upload of a task's update stands."""
@@ -442,6 +456,10 @@ class Dispatch:
             self._metrics.moved(report.traffic)
             self._on_result(task.key.run_id)
         return already
+
+
+def _read_whole(read: Callable[[Digest], Iterator[bytes]], digest: Digest) -> bytes:
+    return b"".join(read(digest))
 
 
 def _work(task: Task) -> TrainWork | SynthesiseWork | EvaluateWork:

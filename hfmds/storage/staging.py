@@ -49,7 +49,7 @@ class Staging:
         except FileNotFoundError:
             return 0
 
-    def append(self, owner: str, digest: Digest, offset: int, data: bytes) -> int:
+    def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
         """Take the next bytes and return the offset after them.
 
         LimitExceeded if the announced size is above the limit, WrongState if `offset` is not where
@@ -145,7 +145,7 @@ class Staging:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.part"
 
 
-def _write_at(path: Path, offset: int, data: bytes) -> None:
+def _write_at(path: Path, offset: int, data: bytes | memoryview) -> None:
     # Not appended: a writer that lost the race must not shift what comes after it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:

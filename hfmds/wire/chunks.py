@@ -17,16 +17,19 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hfmds.digest import Digest
 from hfmds.errors import InvalidInput, WrongState
-from hfmds.storage.blobs import CHUNK_BYTES, Blobs
+from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
 from hfmds.storage.staging import Staging
 from hfmds.wire.types import UploadState
 
 MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
 """What a receiver takes in one message; senders use CHUNK_BYTES."""
+
+_INTAKE_BYTES = 4 * CHUNK_BYTES  # of one upload that may wait to be written
+_ALL_INTAKES_BYTES = 64 * CHUNK_BYTES  # of all; if there are more, none waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,7 @@ async def outgoing(
     blobs: Blobs, digest: Digest, offset: int, further: Sequence[Digest] = ()
 ) -> AsyncIterator[bytes]:
     """The chunks of a blob from `offset` on, and of further ones behind it."""
-    if not 0 <= offset <= digest.size_bytes:
-        raise InvalidInput(f"offset {offset} is outside content {digest}")
+    require_offset(digest, offset)
     chunks = _packed(blobs, (digest, *further), offset)
     left = sum(each.size_bytes for each in further) + digest.size_bytes - offset
     while True:
@@ -97,11 +99,55 @@ async def receive(
     content: Content, owner: str, digest: Digest, offset: int, chunks: AsyncIterator[bytes]
 ) -> None:
     """Take an upload of `owner` from `offset` on; on return it is verified and durable."""
-    if await asyncio.to_thread(content.blobs.contains, digest):
-        return
-    async for chunk in chunks:
-        offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
-    await asyncio.to_thread(content.staging.commit, owner, digest, content.blobs)
+    intake = _Intake(content, owner, digest, offset)
+    try:
+        async for chunk in chunks:
+            if intake.add(chunk) and await intake.write():
+                return
+    except BaseException:  # also when the sender is gone: it will go on where the bytes end
+        await intake.write()
+        raise
+    await intake.write(complete=True)
+
+
+class _Intake:
+    """Writes an upload, several chunks in one trip to a thread: one costs as much as a chunk."""
+
+    _all_bytes: ClassVar[int] = 0  # that are in memory, of all uploads; counted on the event loop
+
+    def __init__(self, content: Content, owner: str, digest: Digest, offset: int) -> None:
+        self._content = content
+        self._owner = owner
+        self._digest = digest
+        self._offset = offset
+        self._begun = False
+        self._waiting: list[bytes] = []
+
+    def add(self, chunk: bytes) -> bool:
+        """Let a chunk wait; true if those that do should be written."""
+        self._waiting.append(chunk)
+        _Intake._all_bytes += len(chunk)
+        enough = sum(map(len, self._waiting)) >= _INTAKE_BYTES
+        return enough or _Intake._all_bytes >= _ALL_INTAKES_BYTES
+
+    async def write(self, *, complete: bool = False) -> bool:
+        """Write what waits; true if no more is needed, since the content is here."""
+        chunks, self._waiting = self._waiting, []
+        try:
+            return await asyncio.to_thread(self._write, chunks, complete)
+        finally:
+            _Intake._all_bytes -= sum(map(len, chunks))
+
+    def _write(self, chunks: list[bytes], complete: bool) -> bool:
+        staging, blobs = self._content.staging, self._content.blobs
+        if not self._begun and blobs.contains(self._digest):
+            return True
+        self._begun = True
+        for chunk in chunks:
+            self._offset = staging.append(self._owner, self._digest, self._offset, chunk)
+        if complete:
+            staging.commit(self._owner, self._digest, blobs)
+        return complete
 
 
 def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:
@@ -168,7 +214,7 @@ class _Arrival:
             self._commit_complete()
             if self._now is None:
                 raise InvalidInput(f"{len(rest)} bytes more were sent than were asked for")
-            part = bytes(rest[: self._now.size_bytes - self.offset])
+            part = rest[: self._now.size_bytes - self.offset]
             self.offset = self._content.staging.append(self._OWNER, self._now, self.offset, part)
             rest = rest[len(part) :]
         self._commit_complete()

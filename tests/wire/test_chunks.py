@@ -26,6 +26,7 @@ from hfmds.wire.types import UploadState
 
 DATA = bytes(range(256)) * 10
 DIGEST = digest_of(DATA)
+OWNERS = [f"task-{number}" for number in range(66)]
 
 
 class MemoryBlobs:
@@ -276,7 +277,7 @@ def test_outgoing_begins_at_the_offset(offset: int) -> None:
 
 @pytest.mark.parametrize("offset", [-1, len(DATA) + 1])
 def test_outgoing_refuses_an_offset_outside(offset: int) -> None:
-    with pytest.raises(InvalidInput, match="outside"):
+    with pytest.raises(InvalidInput, match="has no offset"):
         asyncio.run(collected(outgoing(MemoryBlobs(DATA), DIGEST, offset)))
 
 
@@ -301,6 +302,45 @@ def test_receive_takes_no_bytes_of_content_it_has(tmp_path: Path) -> None:
     here = Content(MemoryBlobs(DATA), Staging(tmp_path, max_bytes=1 << 24))
     asyncio.run(receive(here, "task-1", DIGEST, 0, stream(b"would not fit")))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_receive_reads_little_of_content_it_has(tmp_path: Path) -> None:
+    here = Content(MemoryBlobs(DATA), Staging(tmp_path, max_bytes=1 << 24))
+    taken: list[int] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            taken.append(CHUNK_BYTES)
+            yield bytes(CHUNK_BYTES)
+
+    asyncio.run(receive(here, "task-1", DIGEST, 0, endless()))
+    assert sum(taken) == 4 * CHUNK_BYTES
+
+
+def test_what_waits_to_be_written_of_all_uploads_has_a_limit(tmp_path: Path) -> None:
+    here = Content(MemoryBlobs(), Staging(tmp_path, max_bytes=1 << 24))
+    digest = Digest("0" * 64, 3 * CHUNK_BYTES)
+
+    async def upload() -> dict[str, int]:
+        begun = asyncio.Barrier(len(OWNERS) + 1)
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield bytes(CHUNK_BYTES)
+            await begun.wait()
+            await asyncio.Event().wait()
+
+        uploads = [asyncio.create_task(receive(here, owner, digest, 0, slow())) for owner in OWNERS]
+        await begun.wait()
+        written = {owner: here.staging.offset(owner, digest) for owner in OWNERS}
+        for each in uploads:
+            each.cancel()
+        await asyncio.gather(*uploads, return_exceptions=True)
+        return written
+
+    written = asyncio.run(upload())
+    assert sorted(written.values()) == [0] * 63 + [CHUNK_BYTES] * 3
+    # Those that were cut off are kept, too.
+    assert {here.staging.offset(owner, digest) for owner in OWNERS} == {CHUNK_BYTES}
 
 
 # --- the shape of an upload ---------------------------------------------------------------------
