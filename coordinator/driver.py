@@ -25,7 +25,7 @@ from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.types import Checkpoint, RoundResult, Weights
-from hfmds.errors import HfmdsError, Unavailable, WrongState
+from hfmds.errors import HfmdsError, NotFound, Unavailable, WrongState
 from hfmds.service.telemetry import log_context
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import Progress, Round, RunState
@@ -140,8 +140,8 @@ class RunDriver:
         except Unavailable as error:
             return self._rest(error)
         except Exception as error:
-            if self._stopping:  # whatever it was, it came from the parts going away
-                return False
+            if self._stopping or self._has_ended():
+                return False  # whatever it was, it came from the parts or the run going away
             if isinstance(error, HfmdsError):
                 reason = str(error)
             else:
@@ -152,6 +152,14 @@ class RunDriver:
             except Unavailable as busy:
                 return self._rest(busy)
             return True
+
+    def _has_ended(self) -> bool:
+        try:
+            return self._parts.runs.state(self.run_id).ended
+        except NotFound:  # it was deleted
+            return True
+        except Unavailable:
+            return False
 
     def _rest(self, error: Unavailable) -> bool:
         """Storage is busy or full: nothing is lost, the round is taken up again."""
@@ -165,7 +173,10 @@ class RunDriver:
         for result in federate(fleet, self._record.spec.recipe, self._start()):
             completed = self._completed(result)
             now = self._parts.clock()
-            state = self._parts.runs.complete_round(self.run_id, completed, now).state
+            record = self._parts.runs.complete_round(self.run_id, completed, now)
+            if record.completed_rounds < completed.number:
+                raise _Stop  # it was cancelled meanwhile
+            state = record.state
             self._drop_updates(completed, state.ended)
             self._parts.metrics.round_completed(self.run_id, completed)
             with log_context(round=completed.number):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.counting import close, count_leftovers
 from coordinator.events import append_event
-from coordinator.round_records import enter
+from coordinator.round_records import enter, require_going_on
 from coordinator.states import PENDING, RoundState, TaskState
 from coordinator.tables import PhaseRow, RoundRow, TaskRow
 from coordinator.task_rows import (
@@ -170,6 +170,7 @@ class PhaseRecords:
         with transaction(self._engine) as session:
             phase = session.get(PhaseRow, primary_key(key))
             if phase is None:
+                require_going_on(session, key.run_id)
                 phase = PhaseRow(
                     run_id=key.run_id,
                     round_number=key.round_number,

@@ -13,10 +13,12 @@ from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
 from coordinator.states import ROUND_TRANSITIONS, RoundState
-from coordinator.tables import RoundRow
+from coordinator.tables import RoundRow, RunRow
+from hfmds.errors import WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
+from hfmds.wire.types import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,16 @@ def enter(session: Session, run_id: str, number: int, wanted: RoundState, now: f
         _tell(session, run_id, number, wanted, now)
 
 
+def require_going_on(session: Session, run_id: str) -> None:
+    """Within a transaction that begins something new: refuse it if the run has ended.
+
+    A driver hears of a cancellation a little later, and must not begin anything in between.
+    """
+    run = session.get(RunRow, run_id)
+    if run is None or RunState[run.state].ended:
+        raise WrongState(f"run {run_id!r} has ended; nothing new begins in it")
+
+
 class RoundRecords:
     """What the coordinator remembers of the rounds in progress. Each method is one transaction."""
 
@@ -50,6 +62,7 @@ class RoundRecords:
         """Begin to wait for a round's devices; a round that has begun stays where it is."""
         with transaction(self._engine) as session:
             if session.get(RoundRow, (run_id, number)) is None:
+                require_going_on(session, run_id)
                 session.add(
                     RoundRow(
                         run_id=run_id,

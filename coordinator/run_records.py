@@ -249,9 +249,14 @@ class RunRecords:
             session.delete(row)
 
     def complete_round(self, run_id: str, completed: Round, now: float) -> RunRecord:
-        """Record a round; the last one completes the run. A recorded one stays as it is."""
+        """Record a round; the last one completes the run. A recorded one stays as it is.
+
+        So does a run that has ended, as by a cancellation that its driver has not heard of.
+        """
         with transaction(self._engine) as session:
             row = _row(session, run_id)
+            if RunState[row.state].ended:
+                return _record(session, row)
             round_row = session.get_one(RoundRow, (run_id, completed.number))
             if round_row.state != RoundState.COMPLETED.name:
                 enter(session, run_id, completed.number, RoundState.COMPLETED, now)
@@ -264,7 +269,7 @@ class RunRecords:
             spec = decode_run_spec(row.spec)
             last = completed.number == spec.recipe.rounds
             reason = "" if last else reason_to_stop(session, run_id, spec.policy.early_stop)
-            if (last or reason) and not RunState[row.state].ended:
+            if last or reason:
                 _move(row, RunState.COMPLETED, reason)
                 append_event(session, run_id, EventKind.RUN_COMPLETED, now)
                 end_pending(session, run_id, LateReason.COMPLETED, now)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coordinator.phase_records import PhasePlan
+from coordinator.round_records import RoundRecords
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.methods.settings import FedGan, FedGen
 from hfmds.errors import Conflict, InvalidInput, NotFound, Unavailable, WrongState
@@ -326,3 +329,49 @@ def test_a_cohort_with_more_updates_than_may_be_open_is_refused(tmp_path: Path) 
             await bench.create(make_spec(cohort_size=most))
 
     asyncio.run(scenario())
+
+
+def test_nothing_begins_in_a_run_that_was_cancelled(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2))
+            await bench.play("a", 1, echo)
+            await bench.until(lambda run: run.completed_rounds == 1)
+            done = bench.parts.runs.round("run", 1)
+            bench.parts.runs.cancel("run", 1.0)
+            before = bench.oversight.events("run")[1]
+            with pytest.raises(WrongState, match="'run' has ended; nothing new begins in it"):
+                bench.parts.rounds.begin("run", 3, 2.0)
+            plan = PhasePlan(PhaseKey("run", 3, "train"), done.weights, "", make_spec().policy)
+            with pytest.raises(WrongState, match="'run' has ended; nothing new begins in it"):
+                bench.parts.phases.open(plan, ["a"], 2.0)
+            late = replace(done, number=2)
+            assert bench.parts.runs.complete_round("run", late, 2.0).completed_rounds == 1
+            assert bench.oversight.events("run")[1] == before
+
+    asyncio.run(scenario())
+
+
+def test_a_driver_that_has_not_heard_of_a_cancellation_ends_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+
+            class CancelledJustBefore(RoundRecords):
+                def begin(self, run_id: str, number: int, now: float) -> None:
+                    bench.parts.runs.cancel(run_id, now)
+                    super().begin(run_id, number, now)
+
+            engine = bench.parts.runs._engine
+            bench.runs._driving_parts = replace(bench.parts, rounds=CancelledJustBefore(engine))
+            await bench.create(make_spec())
+            run = await bench.until(lambda run: run.state is RunState.CANCELLED)
+            assert run.state_reason == ""
+            while bench.runs._driving():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            kinds = [event.kind for event in bench.oversight.events("run")[1]]
+            assert kinds == ["run-created", "run-cancelled"]
+
+    asyncio.run(scenario())
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
