@@ -22,6 +22,7 @@ from no_op_devices import PROFILE
 from programs import usage
 
 from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.channel import Backoff
 from hfmds.service.peer import Peer
 from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 from hfmds.wire.coordinator_client import CoordinatorClient
@@ -31,7 +32,7 @@ TOLD = "told when to ask again"
 REFUSED_WITH_TIME = "refused, with a time to ask again"
 REFUSED = "refused without a time"
 
-_REFUSED_PAUSE_SECONDS = 1.0
+_BACKOFF = Backoff()  # the edge client's
 _NOT_AT_ONCE_SECONDS = 0.1  # as the edge client: "at once" must not make a loop spin
 
 
@@ -95,6 +96,7 @@ async def check_in_until_the_end(
     end = begin + peak.seconds
     await asyncio.sleep(due - time.monotonic())
     client = PatientConnection(peer, f"device-{number:05}")
+    failures = 0  # in a row, without a word when to come back
     try:
         while due < end:
             asked = time.monotonic()
@@ -105,8 +107,10 @@ async def check_in_until_the_end(
             found.latencies.append(max(0.0, took - peak.wait_seconds))
             found.outcomes[outcome] += 1
             if told is None:
-                pause = _REFUSED_PAUSE_SECONDS * random.random()  # noqa: S311 (no secret)
+                failures += 1
+                pause = random.uniform(0, _BACKOFF.ceiling(failures))  # noqa: S311 (no secret)
             else:
+                failures = 0
                 found.told_seconds.append(told)
                 pause = max(told, _NOT_AT_ONCE_SECONDS)
             if peak.own_pause_seconds is not None:

@@ -61,7 +61,13 @@ class GrpcServer:
         self._access: dict[str, Access] = {}  # by the name of a service
         self._tls = tls
         interceptor = CallInterceptor(metrics, max_concurrent_rpcs, self._access if tls else None)
-        self._server = grpc.aio.server(interceptors=(interceptor,), options=_OPTIONS)
+        # Above a thousand calls that nobody has looked at yet, gRPC would cancel some without a
+        # word. They are ours to refuse, since we say when to come back.
+        unseen = (
+            ("grpc.server.max_pending_requests", max_concurrent_rpcs),
+            ("grpc.server.max_pending_requests_hard_limit", max_concurrent_rpcs),
+        )
+        self._server = grpc.aio.server(interceptors=(interceptor,), options=(*_OPTIONS, *unseen))
 
     def add(
         self,

@@ -1,6 +1,10 @@
 import asyncio
 import logging
+import threading
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -192,6 +196,28 @@ def test_a_caller_beyond_the_limit_is_told_when_to_try_again() -> None:
             await waiting
 
     asyncio.run(scenario())
+
+
+def test_calls_that_come_all_at_once_while_the_server_is_busy_wait_for_their_turn() -> None:
+    """By itself gRPC would cancel many of those that more than a thousand are before."""
+    sent = threading.Event()
+
+    def ask(address: str) -> Counter[grpc.StatusCode]:
+        with grpc.insecure_channel(address) as channel:
+            call = channel.unary_unary(f"/{SERVICE}/Unary")
+            answers = [call.future(b"x") for _ in range(1500)]
+            sent.set()
+            return Counter(answer.code() for answer in answers)
+
+    async def scenario() -> Counter[grpc.StatusCode]:
+        async with running(max_concurrent_rpcs=5000) as it:
+            with ThreadPoolExecutor(1) as asking:
+                answered = asking.submit(ask, it.peer.address)
+                sent.wait(10)  # the event loop stands still meanwhile, and for a bit longer
+                time.sleep(0.3)
+                return await asyncio.wrap_future(answered)
+
+    assert asyncio.run(scenario()) == {grpc.StatusCode.OK: 1500}
 
 
 def test_a_message_above_four_mebibytes_is_refused() -> None:
