@@ -14,6 +14,7 @@ import yaml
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
 from hfmds.service.address import split_address
+from hfmds.service.identity import Identity, Kind
 from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
 from synthesis_store.settings import StoreSettings
 from tests.k8s.conftest import MANIFESTS, rendered
@@ -61,7 +62,8 @@ def with_specs(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource
 
 def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
     for resource in overlay:
-        kubernetes_validate.validate(resource, "1.32", strict=True)
+        if not resource["apiVersion"].startswith("cert-manager.io/"):  # not Kubernetes' own
+            kubernetes_validate.validate(resource, "1.32", strict=True)
 
 
 def test_every_variable_is_a_setting_of_its_program(overlay: tuple[Resource, ...]) -> None:
@@ -93,9 +95,12 @@ def test_ports_are_those_the_programs_listen_on(overlay: tuple[Resource, ...]) -
             listening = {"metrics": variables["HFMDS_METRICS_LISTEN"]}
             if "HFMDS_LISTEN" in variables:
                 listening["grpc"] = variables["HFMDS_LISTEN"]
+                port = split_address(listening["grpc"])[1]
+                ready: Resource = {"grpc": {"port": port}}
+                if "HFMDS_TLS_KEY" in variables:  # Kubernetes would have no certificate to show
+                    ready = {"httpGet": {"path": "/readyz", "port": "metrics"}}
                 for probe in ("startupProbe", "readinessProbe"):
-                    port = container[probe]["grpc"]["port"]
-                    assert port == split_address(listening["grpc"])[1]
+                    assert container[probe].items() >= ready.items()
             ports = {port["name"]: port["containerPort"] for port in container["ports"]}
             assert ports == {name: split_address(one)[1] for name, one in listening.items()}
             assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
@@ -167,6 +172,20 @@ def test_production_has_replicas_on_shared_storage() -> None:
         assert "HFMDS_DATABASE_URL" in variables
         assert variables["HFMDS_BLOBS_URL"].startswith("s3://"), name
         assert spec["template"]["spec"]["topologySpreadConstraints"]
+
+
+def test_certificates_of_production_name_the_services_that_show_them() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    certificates = with_specs(resources, "Certificate")
+    assert certificates.keys() == with_specs(resources, "Deployment").keys()
+    for name, spec in with_specs(resources, "Deployment").items():
+        identity = Identity(Kind.SERVICE, name)
+        assert certificates[name]["uris"] == [identity.uri]
+        assert name in certificates[name]["dnsNames"]
+        (volume,) = (one for one in spec["template"]["spec"]["volumes"] if one["name"] == "tls")
+        assert volume["secret"]["secretName"] == certificates[name]["secretName"]
+        variables = environment(spec["template"]["spec"]["containers"][0])
+        assert "HFMDS_INSECURE" not in variables
 
 
 def test_network_policies_reach_pods_that_exist() -> None:
