@@ -28,7 +28,7 @@ from tests.integration.scripted_devices import STEPS, ScriptedEngine
 
 
 def device() -> None:
-    edge_client.__main__.open_engine = lambda _: ScriptedEngine()  # type: ignore
+    edge_client.__main__.open_engine = lambda *_: ScriptedEngine()  # type: ignore
     edge_client.__main__.main()
 
 
