@@ -214,7 +214,7 @@ def test_calls_that_come_all_at_once_while_the_server_is_busy_wait_for_their_tur
             with ThreadPoolExecutor(1) as asking:
                 answered = asking.submit(ask, it.peer.address)
                 sent.wait(10)  # the event loop stands still meanwhile, and for a bit longer
-                time.sleep(0.3)
+                time.sleep(0.3)  # noqa: ASYNC251
                 return await asyncio.wrap_future(answered)
 
     assert asyncio.run(scenario()) == {grpc.StatusCode.OK: 1500}
