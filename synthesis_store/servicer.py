@@ -15,7 +15,7 @@ from hfmds.service.server import GrpcServer
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
-from hfmds.wire.chunks import split_upload
+from hfmds.wire.chunks import shard_chunk, split_upload
 from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_count, require_part
 from hfmds.wire.pages import first_page, page
@@ -165,13 +165,13 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
 
     async def DownloadShard(
         self, request: pb.DownloadShardRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.DownloadShardResponse]:
+    ) -> AsyncIterator[bytes]:
         require_part(request, "digest")
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
         wanted = (request.digest, *_bounded(request.further, "further"))
         digests = [digest_from(digest) for digest in wanted]
-        async for chunk in self._pools.serving.stream(snapshot_id, digests, request.offset):
-            yield pb.DownloadShardResponse(data=chunk)
+        async for pieces in self._pools.serving.stream(snapshot_id, digests, request.offset):
+            yield shard_chunk(pieces)
 
     async def ReleaseRun(
         self, request: pb.ReleaseRunRequest, context: grpc.aio.ServicerContext

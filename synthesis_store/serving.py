@@ -46,10 +46,11 @@ class Serving:
 
     async def stream(
         self, snapshot_id: str, digests: Sequence[Digest], offset: int = 0
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[Sequence[bytes]]:
         """Shards of a snapshot one behind the other, from an offset in the first on, in chunks.
 
-        NotFound, before the first chunk, if one of them is not in it.
+        A chunk comes in pieces that belong one behind the other. NotFound, before the first chunk,
+        if one of them is not in it.
         """
         await asyncio.to_thread(self._records.require_shards, snapshot_id, digests)
         if not 0 <= offset <= digests[0].size_bytes:
@@ -59,12 +60,12 @@ class Serving:
             for at, group in enumerate(groups):
                 if _is_large(group):
                     async for chunk in outgoing(self._blobs, group[0], offset):
-                        yield chunk
+                        yield [chunk]
                 else:
-                    whole = self._hot.find(group)
-                    if whole is None:
-                        whole = await asyncio.to_thread(self._hot.load, groups[at:])
-                    yield whole[offset:] if offset else whole
+                    pieces = self._hot.find(group)
+                    if pieces is None:
+                        pieces = await asyncio.to_thread(self._hot.load, groups[at:])
+                    yield [pieces[0][offset:], *pieces[1:]]
                 offset = 0
 
 
@@ -93,19 +94,19 @@ class HotBlobs:
                     self._contents.clear()
                     self.size_bytes = 0
 
-    def find(self, digests: Sequence[Digest]) -> bytes | None:
-        """The blobs one behind the other, if all are in memory."""
+    def find(self, digests: Sequence[Digest]) -> list[bytes] | None:
+        """The blobs, if all are in memory."""
         with self._lock:
             if not all(digest in self._contents for digest in digests):
                 return None
             for digest in digests:
                 self._contents.move_to_end(digest)
-            return b"".join([self._contents[digest] for digest in digests])
+            return [self._contents[digest] for digest in digests]
 
-    def load(self, groups: Sequence[Sequence[Digest]]) -> bytes:
+    def load(self, groups: Sequence[Sequence[Digest]]) -> list[bytes]:
         """The blobs of the first group, read; some of the next groups are then in memory, too."""
-        first = b"".join([self._read(digest) for digest in groups[0]])
-        ahead = len(first)
+        first = [self._read(digest) for digest in groups[0]]
+        ahead = sum(map(len, first))
         for group in groups[1:]:
             ahead += sum(digest.size_bytes for digest in group)
             if _is_large(group) or ahead > _AHEAD_BYTES:

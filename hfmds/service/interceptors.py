@@ -92,7 +92,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return rebuild(
             stream if handler.response_streaming else unary,
             request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
+            response_serializer=_serialiser(handler),
         )
 
     @asynccontextmanager
@@ -172,6 +172,12 @@ async def _each_of(identity: Identity, requests: AsyncIterator[Any]) -> AsyncIte
     async for request in requests:
         require_own(identity, request)
         yield request
+
+
+def _serialiser(handler: grpc.RpcMethodHandler) -> Callable[[Any], bytes]:
+    """As the handler's; one that answers in bytes has serialised the message by itself."""
+    serialise: Callable[[Any], bytes] = handler.response_serializer
+    return lambda response: response if type(response) is bytes else serialise(response)
 
 
 # By whether the request and the response are streams.

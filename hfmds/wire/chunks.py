@@ -31,6 +31,8 @@ MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
 _INTAKE_BYTES = 4 * CHUNK_BYTES  # of one upload that may wait to be written
 _ALL_INTAKES_BYTES = 64 * CHUNK_BYTES  # of all; if there are more, none waits
 
+_DATA_TAG = b"\x0a"  # field 1, with a length
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -71,6 +73,18 @@ def _packed(blobs: Blobs, digests: Sequence[Digest], offset: int) -> Iterator[by
         offset = 0
     if waiting:
         yield b"".join(waiting)
+
+
+def shard_chunk(pieces: Sequence[bytes]) -> bytes:
+    """A DownloadShardResponse of these pieces one behind the other, serialised.
+
+    By hand, as the pieces are then copied once and not four times: a fleet fetches gigabytes.
+    """
+    length, size = sum(map(len, pieces)), bytearray()
+    while length > 0x7F:
+        size.append(length & 0x7F | 0x80)
+        length >>= 7
+    return b"".join((_DATA_TAG, bytes((*size, length)), *pieces))
 
 
 # --- at the server ------------------------------------------------------------------------------

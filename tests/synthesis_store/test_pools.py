@@ -321,7 +321,11 @@ def test_two_concurrent_puts_of_the_same_batch_leave_it_whole(store: Store) -> N
 def read_shards(store: Store, snapshot: Snapshot) -> list[bytes]:
     async def read(digest: Digest) -> bytes:
         return b"".join(
-            [chunk async for chunk in store.pools.serving.stream(snapshot.snapshot_id, [digest])]
+            [
+                piece
+                async for pieces in store.pools.serving.stream(snapshot.snapshot_id, [digest])
+                for piece in pieces
+            ]
         )
 
     return [asyncio.run(read(shard.digest)) for shard in snapshot.shards]
@@ -532,7 +536,7 @@ def test_only_a_snapshots_own_shards_are_served(store: Store) -> None:
     foreign = store.put("a", make_batch(2), "pool-2")
 
     async def first_chunk(snapshot_id: str, digest: Digest, offset: int = 0) -> bytes:
-        return await anext(store.pools.serving.stream(snapshot_id, [digest], offset))
+        return b"".join(await anext(store.pools.serving.stream(snapshot_id, [digest], offset)))
 
     shard = snapshot.shards[0].digest
     with pytest.raises(NotFound, match="no shard"):

@@ -202,9 +202,9 @@ def test_what_one_device_was_sent_is_in_memory_for_the_next_and_no_longer(tmp_pa
     with hot.in_use():
         with hot.in_use():
             assert hot.find(names[:2]) is None
-            assert hot.load([names[:2], names[2:]]) == bytes(10) + b"\1" * 10
+            assert hot.load([names[:2], names[2:]]) == [bytes(10), b"\1" * 10]
             assert blobs.reads == names  # also what comes next
-        assert hot.find(names[2:]) == b"\2" * 10 + b"\3" * 10
+        assert hot.find(names[2:]) == [b"\2" * 10, b"\3" * 10]
         assert hot.size_bytes == 40
     assert hot.size_bytes == 0
     assert hot.find(names[:1]) is None
@@ -216,7 +216,7 @@ def test_memory_has_its_limit(tmp_path: Path) -> None:
     hot = HotBlobs(blobs, max_bytes=25)
     with hot.in_use():
         for name in names:
-            assert hot.load([[name]]) == bytes(blobs.local_path(name).read_bytes())
+            assert hot.load([[name]]) == [blobs.local_path(name).read_bytes()]
         assert hot.size_bytes == 20
         assert hot.find(names[:1]) is None
         assert hot.find(names[2:]) is not None

@@ -19,6 +19,7 @@ from hfmds.wire.chunks import (
     outgoing,
     receive,
     send,
+    shard_chunk,
     split_upload,
     upload_state,
 )
@@ -257,6 +258,15 @@ def test_outgoing_is_cut_into_chunks() -> None:
     data = bytes(CHUNK_BYTES + 5)
     chunks = asyncio.run(collected(outgoing(MemoryBlobs(data), digest_of(data), 0)))
     assert [len(chunk) for chunk in chunks] == [CHUNK_BYTES, 5]
+
+
+@pytest.mark.parametrize("sizes", [(0,), (1,), (127,), (100, 28), (5, 0, 16_379), (1 << 20,)])
+def test_a_chunk_of_shards_is_the_message_of_the_contract(sizes: tuple[int, ...]) -> None:
+    pieces = [bytes([n]) * size for n, size in enumerate(sizes, start=1)]
+    assert pb.DownloadShardResponse.FromString(shard_chunk(pieces)).data == b"".join(pieces)
+    if any(sizes):
+        expected = pb.DownloadShardResponse(data=b"".join(pieces)).SerializeToString()
+        assert shard_chunk(pieces) == expected
 
 
 def test_small_blobs_share_chunks() -> None:
