@@ -60,6 +60,7 @@ class DemoServices:
                 device_id,
                 "edge_client",
                 device_id=device_id,
+                engine="torch",  # it is here, and nobody has to wait for a plan
                 coordinator=coordinator.grpc,
                 store=store.grpc,
                 data=str(shard),

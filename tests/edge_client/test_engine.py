@@ -56,7 +56,7 @@ def shard(seed: int, samples: int = 6) -> LabelledImages:
 
 
 def settings(**given: str) -> EdgeSettings:
-    flags = {"data": "digits", **given}
+    flags = {"data": "digits", "engine": "torch", **given}
     return load_settings(EdgeSettings, [f"--{k.replace('_', '-')}={v}" for k, v in flags.items()])
 
 
@@ -188,7 +188,7 @@ def test_missing_torch_is_told() -> None:
         "from edge_client.engine import open_engine\n"
         "from edge_client.settings import EdgeSettings\n"
         "from hfmds.service.settings import load_settings\n"
-        "open_engine(load_settings(EdgeSettings, ['--data=digits']))\n"
+        "open_engine(load_settings(EdgeSettings, ['--data=digits', '--engine=torch']))\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False

@@ -114,11 +114,12 @@ class Programs:
         )
 
     def device(self, device_id: str, data: Path, coordinator: str, store: str) -> Program:
-        """Start a device; a second call with the same id is a restart."""
+        """Start a device, on the reference engine; a second call with the same id is a restart."""
         return self.start(
             device_id,
             "edge_client",
             device_id=device_id,
+            engine="torch",
             data=str(data),
             coordinator=coordinator,
             store=store,

@@ -149,6 +149,7 @@ async def whole_run(programs: Programs) -> list[bytes]:
             "device",
             "edge_client",
             device_id="device",
+            engine="torch",
             data=str(programs.folder / "images"),
             coordinator=to_coordinator.address,
             store=to_store.address,
