@@ -29,6 +29,7 @@ class Caretaker:
         """Look again and again; an error is told, and does not end it."""
         loop = asyncio.get_running_loop()
         collected_at = loop.time()
+        await self._do("removing copies", self._pools.contents.forget_copies)
         while True:
             await asyncio.sleep(self._look_every_seconds)
             await self._do("sealing", self._pools.seal_due)
@@ -36,6 +37,7 @@ class Caretaker:
             every = self._collect_every_seconds
             if every and loop.time() - collected_at >= every:
                 await self._do("collecting", self._pools.collect)
+                await self._do("removing copies", self._pools.contents.forget_copies)
                 collected_at = loop.time()
 
     async def _do(self, what: str, work: Callable[[], object]) -> None:

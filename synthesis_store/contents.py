@@ -7,6 +7,7 @@ beginning to need it both happen in transactions that take turns: neither can sl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from hfmds.storage.database import reading, transaction
 from hfmds.wire.types import PoolState
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.tables import BatchRow, LooseBlobRow, PoolRow, ShardRow
+
+log = logging.getLogger(__name__)
 
 _SWEPT_AT_ONCE = 100  # all other writers wait meanwhile
 
@@ -53,6 +56,11 @@ class Contents:
         with reading(self._engine) as session:
             rows = session.scalars(select(LooseBlobRow).where(LooseBlobRow.reason != ""))
             return [row.digest for row in rows]
+
+    def forget_copies(self) -> None:
+        """Remove this replica's copies of content that another one has erased."""
+        if forgotten := self._blobs.forget_deleted():
+            log.info("copies of erased content are removed", extra={"blobs": forgotten})
 
     def claim(self, session: Session, digest: Digest) -> None:
         """From now on the content is needed: it must be here, and is not loose."""

@@ -66,6 +66,11 @@ class BlobCache:
         self._blobs.put_file(digest, path)
         return self._kept(digest)
 
+    def digests(self) -> set[Digest]:
+        """All copies."""
+        with self._lock:
+            return set(self._used_at)
+
     def forget(self, digest: Digest) -> None:
         """Remove a copy, if there is one."""
         with self._lock:

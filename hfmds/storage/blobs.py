@@ -68,6 +68,12 @@ class Blobs(Protocol):
     def delete(self, digest: Digest) -> None:
         """Forget the blob."""
 
+    def forget_deleted(self) -> int:
+        """Remove local copies of blobs that were deleted elsewhere; how many there were.
+
+        Looks at every blob, so ask seldom.
+        """
+
     def verify(self, digest: Digest) -> None:
         """Read the blob and compare: NotFound, or CorruptData if a byte has changed."""
 
@@ -157,6 +163,9 @@ class FolderBlobs:
         if self.contains(digest):  # the hash alone, with a wrong size, names nothing here
             # Not synced: a deletion that a crash undoes is merely done again.
             self._path(digest).unlink(missing_ok=True)
+
+    def forget_deleted(self) -> int:
+        return 0  # the blobs are here: there are no copies
 
     def verify(self, digest: Digest) -> None:
         path = self._path(digest)

@@ -147,6 +147,13 @@ class ObjectBlobs:
                 obstore.delete(self._store, self._key(digest))
         self._cache.forget(digest)
 
+    def forget_deleted(self) -> int:
+        copies = self._cache.digests()  # before the listing: what comes meanwhile is not in it
+        deleted = copies.difference(self.digests()) if copies else set()
+        for digest in deleted:
+            self._cache.forget(digest)
+        return len(deleted)
+
     def verify(self, digest: Digest) -> None:
         size_bytes = self._size_bytes(digest)
         if size_bytes is None:

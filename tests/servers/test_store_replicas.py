@@ -66,6 +66,8 @@ def replicas(tmp_path: Path, postgres_url: str, s3_blobs_url: str) -> Iterator[l
                 data_dir=str(tmp_path / f"{name}-data"),
                 database_url=postgres_url,
                 blobs_url=s3_blobs_url,
+                collect_every_seconds="0.5",
+                look_every_seconds="0.5",
             )
 
         yield [Replica(starting(name)) for name in ("first", "second")]
@@ -168,13 +170,17 @@ def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
             with pytest.raises(NotAllowed):
                 await two.put_batch("pool-3", "a", batches["a"], devices.blobs)
 
-            # What one has given up the other does not serve, though it has copies.
-            await two.release_run(SPEC.run_id)
-            await two.collect_snapshots()
+            # What one has given up the other does not serve, and it lets go of its copies.
+            copies = tmp_path / "second-data" / "cache" / digests[0].sha256
+            assert copies.exists()
+            await one.release_run(SPEC.run_id)
+            await one.collect_snapshots()
             for client in (one, two):
                 away, _ = content_in(tmp_path / f"away-{client is one}")
                 with pytest.raises(NotFound):
                     await client.download_shards(snapshot.snapshot_id, digests, away)
+            while copies.exists():  # noqa: ASYNC110 (nothing signals it)
+                await asyncio.sleep(0.1)
 
     asyncio.run(play())
 

@@ -47,6 +47,21 @@ class TestObjectBlobs(BlobsSuite):
     pass
 
 
+def test_copies_of_what_was_deleted_elsewhere_are_forgotten(
+    blobs: Blobs, elsewhere: Blobs, tmp_path: Path
+) -> None:
+    gone, stays = blobs.put_bytes(CONTENT), blobs.put_bytes(b"stays")
+    copy = blobs.local_path(gone)
+    elsewhere.delete(gone)
+    assert copy.exists()
+    assert blobs.forget_deleted() == 1
+    assert not copy.exists()
+    assert blobs.local_path(stays).exists()
+    with pytest.raises(NotFound):
+        blobs.local_path(gone)
+    assert blobs.forget_deleted() == 0
+
+
 def test_what_is_put_here_can_be_read_elsewhere(
     blobs: Blobs, elsewhere: Blobs, tmp_path: Path
 ) -> None:
