@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hfmds.service.settings import ListenAddress, PeerAddress, ServerSettings
+from hfmds.service.settings import ListenAddress, PeerAddresses, ServerSettings
 
 
 class CoordinatorSettings(ServerSettings):
@@ -23,7 +23,11 @@ class CoordinatorSettings(ServerSettings):
         Path("hfmds-data/coordinator"),
         description="folder of the embedded database, of stored content and of uploads under way",
     )
-    store: PeerAddress = Field("127.0.0.1:7411", description="host:port of the synthesis store")
+    store: PeerAddresses = Field(
+        "127.0.0.1:7411",
+        description="host:port of the synthesis store; of several, IP addresses separated by "
+        "commas",
+    )
     held_out: str | None = Field(
         None,
         description="images to evaluate models on: a folder with one folder per class, an .npz "

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from edge_client.conditions import CONDITIONS
 from hfmds.errors import InvalidInput
 from hfmds.service.peer import Peer
-from hfmds.service.settings import ListenAddress, PeerAddress, PeerAddresses, ServiceSettings
+from hfmds.service.settings import ListenAddress, PeerAddresses, ServiceSettings
 from hfmds.wire.policies import labels_from, require_id
 
 MIB = 1024 * 1024
@@ -59,7 +59,11 @@ class EdgeSettings(ServiceSettings):
         "127.0.0.1:7401",
         description="host:port of the coordinator; of several, IP addresses separated by commas",
     )
-    store: PeerAddress = Field("127.0.0.1:7411", description="host:port of the synthesis store")
+    store: PeerAddresses = Field(
+        "127.0.0.1:7411",
+        description="host:port of the synthesis store; of several, IP addresses separated by "
+        "commas",
+    )
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7421",
         description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
