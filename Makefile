@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast lint format proto render clean
+.PHONY: help demo test test-fast lint format edge-binary proto render clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,9 @@ lint: $(READY)
 format: $(READY)  ## bring the sources into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+edge-binary: $(READY)  ## build dist/hfmds-edge-client, the edge client as one file, without torch
+	$(BIN)/pyinstaller --noconfirm --log-level WARN --workpath build/edge packaging/edge_client.spec
 
 proto: $(READY)  ## generate hfmds/v1 from protos/
 	$(BIN)/python protos/generate.py
