@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +15,10 @@ def launcher() -> Iterator[Launcher]:
     launcher = Launcher()
     yield launcher
     launcher.close()
+
+
+@pytest.fixture(scope="session")
+def plans_dir(pytestconfig: pytest.Config) -> Path:
+    """Where plans are kept, also for the next time: each takes half a minute to make."""
+    folder: Path = pytestconfig.cache.mkdir("hfmds-plans")  # type: ignore[union-attr]
+    return folder

@@ -1,0 +1,248 @@
+"""Both engines learn the same: from the same state step by step, and over whole tasks.
+
+Free-running training is chaotic: where rounding turns one ReLU, the weights part by more than the
+rounding. So a single step is held to rounding, and a whole task to a small part of how far it moved
+the weights; torch with and without mkldnn differ as much.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from edge_client.onnx_engine import OnnxEngine
+from edge_client.torch_engine import TorchEngine
+from hfmds.algorithm.architectures import register_architecture
+from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.settings import FedAvg, FedProx, Hfmds, Method
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.types import LabelledImages
+from hfmds.plans import format as plan_format
+from hfmds.plans.format import encode_plan
+from hfmds.plans.library import PlanLibrary
+from hfmds.plans.making import make_plan
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of making plans
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+STEP = 2e-5
+"""How far a step of the one engine may end from the other's, as a part of the largest weight."""
+TASK = 1e-2
+"""How far the weights may be apart after a whole task, as a part of how far they were moved."""
+
+
+class Slim(nn.Module):
+    """Batch normalisation, a depthwise convolution and a mean over positions."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.extractor = nn.Sequential(
+            nn.Conv2d(spec.channels, 8, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.Hardswish(),
+            nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False),
+            nn.BatchNorm2d(8),
+            nn.Conv2d(8, 16, 1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+        self.classifier = nn.Linear(16, spec.classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        features: Tensor = self.extractor(images)
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+MODELS = {
+    "paper-cnn": ModelSpec("paper-cnn", 1, 16, 16, 10),  # also that of the federation of a test
+    "resnet-gn": ModelSpec("resnet-gn", 1, 8, 8, 4),
+    "slim": ModelSpec("slim-of-a-test", 1, 8, 8, 4),
+}
+# Each graph takes seconds to make; what the engine does with them is the same for all models.
+GRAPHS = {
+    "paper-cnn": plan_format.GRAPHS,
+    "resnet-gn": ("train", "evaluate"),
+    "slim": ("train", "features", "targets", "synthesise", "assess", "evaluate"),
+}
+WITH_SYNTHESIS = ("paper-cnn", "slim")
+
+Task = Callable[..., LocalWork]
+
+
+@pytest.fixture(scope="module")
+def task(plans_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
+    """Makes a task for a model, with the plan it needs."""
+    torch.set_num_threads(1)
+    register_architecture("slim-of-a-test", Slim, replace=True)
+    folder = tmp_path_factory.mktemp("plans")
+
+    @functools.cache
+    def plan(name: str) -> Path:
+        path = folder / name
+        if name == "paper-cnn":
+            path.write_bytes(PlanLibrary(plans_dir).plan(MODELS[name]))
+        else:
+            path.write_bytes(encode_plan(make_plan(MODELS[name], GRAPHS[name])))
+        return path
+
+    def make(name: str, method: Method, **training: float) -> LocalWork:
+        return work(MODELS[name], plan(name), method, **training)
+
+    return make
+
+
+def images(model: ModelSpec, count: int, seed: int) -> LabelledImages:
+    """Noise around a brightness of each class, so that there is something to learn."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, model.classes, count)
+    bright = (labels * 160 // model.classes)[:, None, None, None]
+    noise = random.integers(0, 96, (count, *model.image_shape))
+    return LabelledImages((bright + noise).astype(np.uint8), labels)
+
+
+def work(model: ModelSpec, plan: Path, method: Method, **training: float) -> LocalWork:
+    recipe = Recipe(
+        model,
+        Normalisation((0.4,) * model.channels, (0.2,) * model.channels),
+        rounds=3,
+        training=TrainingRecipe(**{"learning_rate": 0.02, "alpha": 0.3, **training}),  # type: ignore[arg-type]
+        method=method,
+    )
+    shard, weights = images(model, 37, seed=1), first_checkpoint(recipe).weights
+    return LocalWork(recipe, 2, weights, shard, seed=5, plan=plan)
+
+
+def ignore(done: int, steps: int) -> None:
+    pass
+
+
+def apart(ours: Arrays, theirs: Arrays) -> float:
+    assert list(ours) == list(theirs)
+    assert all(ours[name].dtype == np.float32 for name in ours)
+    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
+
+
+def size(weights: Arrays) -> float:
+    return max(float(np.abs(array).max()) for array in weights.values())
+
+
+TRAINED = [
+    ("paper-cnn", FedAvg(), False),
+    ("paper-cnn", FedProx(mu=0.5), False),
+    ("paper-cnn", Hfmds(), False),
+    ("paper-cnn", Hfmds(), True),
+    ("resnet-gn", Hfmds(), True),
+    ("slim", Hfmds(), True),
+]
+
+
+@pytest.mark.parametrize(("model", "method", "with_pool"), TRAINED)
+def test_training_is_the_same(task: Task, model: str, method: Method, with_pool: bool) -> None:
+    one = task(model, method, local_epochs=3)
+    if with_pool:
+        one = replace(one, pool=images(MODELS[model], 25, seed=2))
+    ours, theirs = OnnxEngine().train(one, ignore), TorchEngine().train(one, ignore)
+    moved = apart(theirs.weights, {name: one.weights[name] for name in theirs.weights})
+    assert moved > 1e-3
+    assert apart(ours.weights, theirs.weights) <= TASK * moved
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
+    assert (ours.samples, ours.memory) == (theirs.samples, theirs.memory)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_step_of_training_is_the_same(task: Task, model: str) -> None:
+    # A batch of all images is one step; the next begins where torch's has ended.
+    one = task(model, FedAvg(), batch_size=37)
+    for _ in range(6):
+        ours, theirs = OnnxEngine().train(one, ignore), TorchEngine().train(one, ignore)
+        assert apart(ours.weights, theirs.weights) <= STEP * size(theirs.weights)
+        one = replace(one, weights=theirs.weights)
+
+
+def test_seeds_and_methods_make_a_difference(task: Task) -> None:
+    engine, one = OnnxEngine(), task("paper-cnn", Hfmds())
+    pooled = replace(one, pool=images(MODELS["paper-cnn"], 25, seed=2))
+    recipe = replace(one.recipe, method=FedProx(mu=5))
+    results = [
+        engine.train(each, ignore).weights
+        for each in (one, replace(one, seed=6), replace(one, recipe=recipe), pooled)
+    ]
+    for i, result in enumerate(results):
+        assert all(apart(result, other) > 1e-5 for other in results[i + 1 :])
+    assert apart(engine.train(one, ignore).weights, results[0]) == 0  # and nothing else does
+
+
+SYNTHESISED = {
+    "hfmds": Hfmds(samples_per_device=12, steps=15),
+    "fmds": Hfmds(samples_per_device=12, steps=15, mu=0.0),
+    "classification loss alone": Hfmds(samples_per_device=12, steps=15, matching_weight=0.0),
+    "noise": Hfmds(samples_per_device=12, steps=0),
+}
+
+
+@pytest.mark.parametrize("model", WITH_SYNTHESIS)
+@pytest.mark.parametrize("case", SYNTHESISED)
+def test_synthesis_is_the_same(task: Task, model: str, case: str) -> None:
+    one = task(model, SYNTHESISED[case], local_epochs=4)
+    one = replace(one, weights=TorchEngine().train(one, ignore).weights)  # not w_0
+    ours, theirs = OnnxEngine().synthesise(one, ignore), TorchEngine().synthesise(one, ignore)
+    np.testing.assert_array_equal(ours.batch.images.labels, theirs.batch.images.labels)
+    levels = np.abs(ours.batch.images.pixels.astype(int) - theirs.batch.images.pixels.astype(int))
+    # Adam's steps are of one length, however small the gradient: where that is nearly zero its
+    # sign decides, and rounding decides that.
+    assert (levels > 1).mean() <= 0.03
+    assert apart(ours.memory, theirs.memory) <= STEP * size(theirs.memory)
+    np.testing.assert_allclose(ours.batch.psnr_paired, theirs.batch.psnr_paired, atol=0.05)
+    assert ours.health is not None
+    assert theirs.health is not None
+    for name in ("classification_loss", "real_margin", "hard_margin"):
+        assert getattr(ours.health, name) == pytest.approx(
+            getattr(theirs.health, name), rel=0.02, abs=1e-3
+        ), name
+    assert ours.health.accuracy == pytest.approx(theirs.health.accuracy, abs=1 / 12)
+
+
+@pytest.mark.parametrize("model", WITH_SYNTHESIS)
+def test_prototypes_of_the_last_time_count(task: Task, model: str) -> None:
+    one = task(model, Hfmds(samples_per_device=6, steps=2))
+    first = OnnxEngine().synthesise(one, ignore)
+    again = replace(one, memory={c: zbar + 1 for c, zbar in first.memory.items()})
+    ours, theirs = OnnxEngine().synthesise(again, ignore), TorchEngine().synthesise(again, ignore)
+    assert apart(ours.memory, first.memory) == pytest.approx(0.5, rel=1e-3)
+    assert apart(ours.memory, theirs.memory) <= STEP * size(theirs.memory)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_evaluation_is_the_same(task: Task, model: str) -> None:
+    one = replace(task(model, FedAvg()), shard=images(MODELS[model], 300, seed=3))
+    ours, theirs = OnnxEngine().evaluate(one, ignore), TorchEngine().evaluate(one, ignore)
+    assert (ours.accuracy, ours.samples) == (theirs.accuracy, theirs.samples)
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+
+
+def test_progress_ends_the_work(task: Task) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(done: int, steps: int) -> None:
+        raise Enough
+
+    one = task("paper-cnn", Hfmds(samples_per_device=4, steps=2))
+    for act in (OnnxEngine().train, OnnxEngine().synthesise, OnnxEngine().evaluate):
+        with pytest.raises(Enough):
+            act(one, stop)
