@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from sqlalchemy import Engine, and_, func, or_, select, union
 from sqlalchemy.orm import Session
@@ -143,7 +144,7 @@ class PoolRecords:
         """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn."""
         with reading(self._engine) as session:
             pool = require_pool(session, key.pool_id)
-            spec = decode_pool_spec(pool.spec)
+            spec = _spec(pool.spec)
             row = session.get(BatchRow, (key.pool_id, key.device_id))
             has_batch = row is not None and row.digest == key.digest
             if not has_batch:
@@ -161,7 +162,7 @@ class PoolRecords:
         halted = ""
         with transaction(self._engine) as session:
             pool = require_pool(session, key.pool_id)
-            spec = decode_pool_spec(pool.spec)
+            spec = _spec(pool.spec)
             row = session.get(BatchRow, (key.pool_id, key.device_id))
             if row is not None and row.digest == key.digest:
                 return False
@@ -276,6 +277,11 @@ def require_pool(session: Session, pool_id: str) -> PoolRow:
 def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
     """The batches that are, or were when it was sealed, in the pool."""
     return list(session.scalars(select(BatchRow).filter_by(pool_id=pool_id)))
+
+
+@lru_cache(maxsize=64)  # asked with every batch
+def _spec(record: bytes) -> PoolSpec:
+    return decode_pool_spec(record)
 
 
 def _live_run(session: Session, run_id: str) -> RunReferenceRow:

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
@@ -89,6 +90,8 @@ class Pools:
         self._max_blob_bytes = max_blob_bytes
         self._upload_ttl = upload_ttl
         self._one_seals = threading.Lock()
+        self._uploads_lock = threading.Lock()
+        self._uploads: dict[str, Digest] = {}  # by uploader: what it began and has not completed
         self._refusals_lock = threading.Lock()
         self._refusals: dict[str, Counter[str]] = {}  # by pool, since they were last noted
 
@@ -146,11 +149,12 @@ class Pools:
         """
         with log_context(pool=key.pool_id, device=key.device_id):
             try:
-                if await asyncio.to_thread(self._is_present, key, weights):
+                spec = await asyncio.to_thread(self._lacking, key, weights)
+                if spec is None:
                     return True
-                await asyncio.to_thread(self.contents.expect, key.digest)
+                await asyncio.to_thread(self._expect, key)
                 await receive(self._content, _uploader(key), key.digest, offset, chunks)
-                return not await asyncio.to_thread(self._accept, key)
+                return not await asyncio.to_thread(self._accept, key, spec)
             except HfmdsError as error:
                 if not isinstance(error, Unavailable):
                     await asyncio.to_thread(self._note_refusal, key.pool_id, error)
@@ -158,11 +162,14 @@ class Pools:
                     await asyncio.to_thread(self._discard, key)
                 raise
 
-    def _is_present(self, key: BatchKey, weights: Digest | None) -> bool:
-        """Whether there is nothing to take; refuses what can be refused before any byte."""
+    def _lacking(self, key: BatchKey, weights: Digest | None) -> PoolSpec | None:
+        """What the pool takes that lacks the batch; None if it has it.
+
+        Refuses what can be refused before any byte.
+        """
         place = self.records.place(key)
         if place.has_batch:
-            return True
+            return None
         if place.state is not PoolState.OPEN:
             raise refusal_of_batches(key.pool_id, place.state, place.state_reason)
         require_weights(weights, place.spec, f"batch {key.digest}")
@@ -172,11 +179,20 @@ class Pools:
                 f"batch {key.digest}: {key.digest.size_bytes} bytes are announced, "
                 f"pool {key.pool_id} takes {limit} from a device"
             )
-        return False
+        return place.spec
 
-    def _accept(self, key: BatchKey) -> bool:
+    def _expect(self, key: BatchKey) -> None:
+        """Make room for the upload: a device has one under way in a pool, the one it began last."""
+        with self._uploads_lock:
+            abandoned = self._uploads.get(_uploader(key))
+            self._uploads[_uploader(key)] = key.digest
+        if abandoned not in (None, key.digest):
+            self._discard(replace(key, digest=abandoned))
+        self.contents.expect(key.digest)
+
+    def _accept(self, key: BatchKey, spec: PoolSpec) -> bool:
         """Check the content that has arrived and make it the device's batch."""
-        spec = self.records.place(key).spec
+        self._forget_upload(key)
         batch = self.sealing.read(key.digest, only_known=True)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
@@ -191,7 +207,13 @@ class Pools:
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
         return True
 
+    def _forget_upload(self, key: BatchKey) -> None:
+        with self._uploads_lock:
+            if self._uploads.get(_uploader(key)) == key.digest:
+                del self._uploads[_uploader(key)]
+
     def _discard(self, key: BatchKey) -> None:
+        self._forget_upload(key)
         self._content.staging.discard(_uploader(key), key.digest)
         self.contents.sweep([key.digest])
 

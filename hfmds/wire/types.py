@@ -345,6 +345,8 @@ class Device:
 
 # --- the synthesis store ------------------------------------------------------------------------
 
+_YEAR_SECONDS = 31_536_000
+
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
@@ -363,9 +365,12 @@ class PoolSpec:
     seal_deadline_seconds: float = 0.0  # 0: never by time
 
     def __post_init__(self) -> None:
-        require_at_least(
-            0, seal_quorum=self.seal_quorum, seal_deadline_seconds=self.seal_deadline_seconds
-        )
+        require_at_least(0, seal_quorum=self.seal_quorum)
+        if not 0 <= self.seal_deadline_seconds <= _YEAR_SECONDS:
+            raise InvalidInput(
+                f"seal_deadline_seconds is {self.seal_deadline_seconds}; it must be from 0 to a "
+                f"year, {_YEAR_SECONDS}"
+            )
         if self.normalisation and len(self.normalisation.mean) != self.model.channels:
             raise InvalidInput(
                 f"normalisation has {len(self.normalisation.mean)} channels, "
