@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfmds.algorithm.methods.settings import METHODS
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import (
     AggregationRecipe,
     ModelSpec,
@@ -34,6 +35,7 @@ _CAME_LATER = {
     "sampling": Sampling(),
     "aggregation": AggregationRecipe(),
     "compression": "none",
+    "pool": PoolPolicy(),
 }
 
 
