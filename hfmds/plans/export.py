@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.passes.dialect.common.cse_pass import CSEPass
@@ -71,10 +71,19 @@ def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
     with mode:
         table = lowerings(weights_learn=step.weights_learn)
         traced = make_fx(compute, table, _allow_non_fake_inputs=True)(*inputs)
+    _infer_batch_of_views(traced)
     traced.graph.eliminate_dead_code()
     _require_repeatable(traced)
     once = CSEPass()(traced)  # what a gradient shares with what it is the gradient of
     return once.graph_module if once else traced, tuple(outputs)
+
+
+def _infer_batch_of_views(traced: GraphModule) -> None:
+    """Let a view's batch be what is left over: else each would have operators that compute it."""
+    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        x, shape = node.args
+        if sum(isinstance(size, Node) for size in shape) == 1 and -1 not in shape:
+            node.args = (x, [-1 if isinstance(size, Node) else size for size in shape])
 
 
 def _require_repeatable(traced: GraphModule) -> None:

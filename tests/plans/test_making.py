@@ -1,0 +1,102 @@
+"""Whole exports: what comes out has been compared with torch, or making it has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor, nn
+
+from hfmds.algorithm import architectures
+from hfmds.algorithm.architectures import register_architecture
+from hfmds.algorithm.recipes import ModelSpec
+from hfmds.errors import InvalidInput
+from hfmds.plans.format import GRAPHS, encode_plan, read_plan
+from hfmds.plans.making import make_plan
+
+pytestmark = pytest.mark.integration
+
+OF_EACH_KIND = ("train", "targets", "synthesise", "evaluate")
+
+
+class Motley(nn.Module):
+    """Of everything a little: what other networks may be made of."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(spec.channels, 8, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8, bias=False)
+        self.grouped = nn.Conv2d(8, 12, 1, groups=2)
+        self.pointwise = nn.Conv2d(12, 16, 1)
+        self.classifier = nn.Sequential(nn.Linear(16, 10), nn.Tanh(), nn.Linear(10, spec.classes))
+
+    def features(self, images: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.first(images)))
+        x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)  # windows overlap
+        x = F.max_pool2d(F.silu(self.depthwise(x)), 2)  # with a row and a column left over
+        return F.relu(self.pointwise(F.gelu(self.grouped(x)))).mean((2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+class Forgetful(Motley):
+    """Draws random numbers as it trains."""
+
+    def features(self, images: Tensor) -> Tensor:
+        return F.dropout(super().features(images), training=self.training)
+
+
+@pytest.fixture(autouse=True)
+def own_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(architectures, "_registered", {})
+    register_architecture("motley", Motley)
+    register_architecture("forgetful", Forgetful)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_plan_of_the_papers_network_has_every_graph(tmp_path: Path) -> None:
+    plan = make_plan(ModelSpec("paper-cnn", channels=1, height=18, width=18, classes=3))
+    assert tuple(plan.graphs) == GRAPHS
+    assert plan.features == 512
+    path = tmp_path / "plan"
+    path.write_bytes(encode_plan(plan))
+    assert read_plan(path, "the plan") == plan
+    train = plan.graph("train")
+    # Weights and momentum, and both anew, are the least that it needs.
+    weights = sum(s.numpy_dtype.itemsize * torch.Size(s.shape).numel() for s in train.inputs[:8])
+    assert train.fixed_bytes > 3 * weights
+    assert train.bytes_per_image > 1000
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ModelSpec("resnet-gn", channels=1, height=8, width=9, classes=3),
+        ModelSpec("motley", channels=2, height=18, width=21, classes=5),
+    ],
+    ids=lambda model: model.architecture,
+)
+def test_other_networks_have_plans(model: ModelSpec) -> None:
+    plan = make_plan(model, OF_EACH_KIND)
+    buffers = [s.name for s in plan.graph("train").outputs if s.name.startswith("next:buffer:")]
+    assert len(buffers) == (3 if model.architecture == "motley" else 0)
+
+
+def test_an_export_repeats_to_the_byte() -> None:
+    model = ModelSpec("motley", channels=1, height=12, width=12, classes=2)
+    one, other = (make_plan(model, ("targets",)) for _ in range(2))
+    assert encode_plan(one) == encode_plan(other)
+
+
+def test_a_network_that_draws_random_numbers_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"draws random numbers.*torch engine"):
+        make_plan(ModelSpec("forgetful", channels=1, height=12, width=12), ("train",))
