@@ -83,13 +83,16 @@ class LabelledImages:
                 f"class shares must be float32 [{len(self.pixels)}, classes], "
                 f"not {self.shares.dtype} {list(self.shares.shape)}",
             )
-            require(
-                bool((self.shares >= 0).all())
-                and np.allclose(self.shares.sum(axis=1), 1, atol=1e-3)
-                and np.array_equal(self.shares.argmax(axis=1), self.labels),
-                "class shares must not be negative, must sum to 1 for each image, and be "
-                "greatest for its label",
+            right = (
+                (self.shares >= 0).all(axis=1)
+                & np.isclose(self.shares.sum(axis=1), 1, atol=1e-3)
+                & (self.shares.argmax(axis=1) == self.labels)
             )
+            if not right.all():
+                raise InvalidInput(
+                    "class shares must not be negative, must sum to 1 for each image, and be "
+                    f"greatest for its label; those of sample {int(right.argmin())} do not"
+                )
 
     def __len__(self) -> int:
         return len(self.labels)

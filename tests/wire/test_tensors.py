@@ -151,6 +151,7 @@ def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, what: str) -> No
 
 
 HALF, SHAPE = np.float16, BATCH.images.pixels.shape
+SECOND_TWICE = np.array([[1], [2]], np.float32)
 SKEW = np.array([0, 0.5, -0.5], np.float32)
 NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
 
@@ -178,6 +179,7 @@ NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
         ({**BATCH_TENSORS, "shares": SHARES[:1]}, "class shares must be float32"),
         ({**BATCH_TENSORS, "shares": SHARES[:, :0]}, "class shares must be float32"),
         ({**BATCH_TENSORS, "shares": SHARES * 2}, "must sum to 1"),
+        ({**BATCH_TENSORS, "shares": SHARES * SECOND_TWICE}, "those of sample 1 do not"),
         ({**BATCH_TENSORS, "shares": SHARES[::-1].copy()}, "greatest for its label"),
         ({**BATCH_TENSORS, "shares": SHARES + SKEW}, "must not be negative"),
         ({**BATCH_TENSORS, "shares": SHARES * np.float32(np.nan)}, "must not be negative"),
