@@ -98,15 +98,16 @@ class EdgeSettings(ServiceSettings):
         description="what runs may choose this device by: NAME=VALUE, separated by commas",
     )
     charging: bool | None = Field(
-        None, description="whether this device is on mains power; unset: it does not tell"
+        None, description="whether this device is on mains power; unset: what Linux says of it"
     )
     unmetered: bool | None = Field(
         None,
         description="whether its network is not paid for by the byte; unset: it does not tell",
     )
     engine: Literal["onnx", "torch"] = Field(
-        "torch",
-        description="what computes; onnx needs no torch, and knows fedavg, fedprox and hfmds",
+        "onnx",
+        description="what computes; onnx needs no torch, and knows fedavg, fedprox and hfmds; "
+        "torch knows all methods",
     )
     compute_device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="where the engine computes; auto: on a GPU if there is one"

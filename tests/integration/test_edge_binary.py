@@ -137,7 +137,6 @@ def test_the_binary_learns_with_others_what_a_simulation_does(
         with at_work(
             binary,
             tmp_path,
-            engine="onnx",
             device_id="binary",
             data=str(tmp_path / "binary.npz"),
             coordinator=coordinator,
