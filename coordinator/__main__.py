@@ -32,6 +32,7 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.switchboard import Switchboard
 from coordinator.task_records import TaskRecords
 from hfmds.plans.library import PlanLibrary
+from hfmds.service.allocator import reuse_freed_memory
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.pace import Pace
 from hfmds.service.peer import Peer
@@ -160,6 +161,7 @@ def open_parts(
 
 def main() -> None:
     """The console script."""
+    reuse_freed_memory()
     sys.exit(run("coordinator", CoordinatorSettings, serve))
 
 
