@@ -81,7 +81,7 @@ async def seal(store: Program, contributors: int, samples: int) -> Snapshot:
             await client.put_batch("serving", f"device-{number}", batch.digest, batch)
             put.append(Contribution(f"device-{number}", batch.digest))
         snapshot, _ = await client.seal_pool("serving", put)
-        return snapshot
+        return await client.get_snapshot(snapshot.snapshot_id)
     finally:
         await client.close()
 

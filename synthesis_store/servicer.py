@@ -107,7 +107,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         named = [contribution_from(item) for item in request.contributions]
         sealed = await asyncio.to_thread(self._pools.seal, pool_id, named)
         return pb.SealPoolResponse(
-            snapshot=snapshot_message(sealed.snapshot),
+            snapshot=snapshot_message(replace(sealed.snapshot, shards=())),
             missing=map(contribution_message, sealed.missing),
         )
 

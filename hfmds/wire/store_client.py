@@ -113,7 +113,7 @@ class StoreClient:
     async def seal_pool(
         self, pool_id: str, contributions: Sequence[Contribution]
     ) -> tuple[Snapshot, tuple[Contribution, ...]]:
-        """Seal the named batches; the snapshot, and those that are not in the pool."""
+        """Seal the named batches; the snapshot, without shards, and those not in the pool."""
         request = pb.SealPoolRequest(
             pool_id=pool_id, contributions=map(contribution_message, contributions)
         )

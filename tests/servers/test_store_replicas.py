@@ -118,11 +118,12 @@ def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
                 await client.put_batch("pool-1", name, batches[name], devices.blobs)
             assert (await one.get_pool("pool-1")).devices == len(DEVICES)
             assert await one.put_batch("pool-1", "b", batches["b"], devices.blobs) == 0
-            snapshot, missing = await two.seal_pool("pool-1", named(**batches))
-            assert missing == ()
+            sealed = await two.seal_pool("pool-1", named(**batches))
+            assert sealed[1] == ()
+            snapshot = await two.get_snapshot(sealed[0].snapshot_id)
             assert [shard.digest for shard in snapshot.shards] == list(batches.values())
             assert (await one.get_pool("pool-1")).state is PoolState.SEALED
-            assert await one.seal_pool("pool-1", named(**batches)) == (snapshot, ())
+            assert await one.seal_pool("pool-1", named(**batches)) == sealed
             assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
 
             # Both choose the same share.
@@ -157,10 +158,10 @@ def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
             late = devices.blobs.put_bytes(encode_batch(make_batch(9, 100, MODEL)))
             await one.put_batch("pool-2", "b", late, devices.blobs)
             both = named(a=batches["a"], b=late)
-            sealed = await asyncio.gather(*(c.seal_pool("pool-2", both) for c in (one, two)))
-            assert sealed[0] == sealed[1]
+            twice = await asyncio.gather(*(c.seal_pool("pool-2", both) for c in (one, two)))
+            assert twice[0] == twice[1]
             assert [s.snapshot_id for s in await two.list_snapshots()] == [
-                sealed[0][0].snapshot_id,
+                twice[0][0].snapshot_id,
                 snapshot.snapshot_id,
             ]
 
