@@ -19,7 +19,7 @@ from coordinator.plans import Plans
 from coordinator.registry import Registry
 from coordinator.run_records import RunRecords
 from coordinator.states import TaskState
-from coordinator.task_records import TaskRecords
+from coordinator.task_records import TaskRecords, not_uploaded
 from coordinator.task_rows import PhaseKey, Task
 from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
 from hfmds.algorithm.recipes import Recipe
@@ -344,7 +344,8 @@ class Dispatch:
             task = self._answerable(device_id, task_id, "train")
             if task.state is not TaskState.ACCEPTED:  # of a counted update the bytes may be gone
                 self._check_update(task, report.update)
-            return self._accept(task, report.update, report)
+            blobs = self._contents.of(task.key.run_id).blobs
+            return self._accept(task, report.update, report, lambda: blobs.contains(report.update))
 
         return await asyncio.to_thread(check_and_accept)
 
@@ -405,7 +406,7 @@ class Dispatch:
     def _check_update(self, task: Task, update: Digest) -> None:
         blobs = self._contents.of(task.key.run_id).blobs
         if not blobs.contains(update):
-            raise WrongState(f"update {update} is not uploaded; upload it, then submit again")
+            raise not_uploaded(update)
         whose = f"update {update} of device {task.device_id!r}"
         recipe = self._recipe(task)
         with self._counting_refusal(task, "malformed"):
@@ -442,11 +443,12 @@ class Dispatch:
         task: Task,
         result: Digest,
         report: UpdateReport | SynthesisReport | EvaluationReport,
+        is_here: Callable[[], bool] = lambda: True,
     ) -> bool:
         record = encode_report(report)
         with self._counting_late():
             already = self._tasks.accept(
-                task.device_id, task.task_id, result, record, self._clock()
+                task.device_id, task.task_id, result, record, self._clock(), is_here
             )
         self._registry.heard(task.device_id)
         if not already:

@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from coordinator.bell import Bell
@@ -25,6 +25,7 @@ from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.types import Checkpoint, RoundResult, Weights
+from hfmds.digest import Digest
 from hfmds.errors import HfmdsError, NotFound, Unavailable, WrongState
 from hfmds.service.telemetry import log_context
 from hfmds.wire.tensors import StoredWeights, encode_weights
@@ -250,21 +251,24 @@ class RunDriver:
         needed.add(completed.weights.sha256)
         if completed.server_state:
             needed.add(completed.server_state.sha256)
-        spent = None  # all, unless devices are still at work, as in asynchronous rounds they are
-        if not run_ended:
-            spent = self._parts.phases.spent_updates(self.run_id, completed.number)
-        if spent is not None and completed.number > 1:
+        unneeded = [digest for digest in there if digest.sha256 not in needed]
+        if run_ended:
+            self._delete(unneeded)
+            return
+        before = None
+        if completed.number > 1:
             before = self._parts.runs.round(self.run_id, completed.number - 1).server_state
-            spent |= {before.sha256} if before else set()
-        if spent is not None:
-            spent |= dropped
-        for digest in there:
-            if digest.sha256 not in needed and (spent is None or digest.sha256 in spent):
-                self._blobs.delete(digest)
+        also = dropped | ({before.sha256} if before else set())
+        with self._parts.phases.spent_updates(self.run_id, completed.number) as spent:
+            # All, unless devices are still at work, as in asynchronous rounds they are.
+            self._delete(d for d in unneeded if spent is None or d.sha256 in spent | also)
+
+    def _delete(self, digests: Iterable[Digest]) -> None:
+        for digest in digests:
+            self._blobs.delete(digest)
 
     def _drop_models(self) -> None:
         """Free the space of models that are not kept any more."""
         dropped = self._parts.runs.dropped_models(self.run_id)
-        for digest in self._blobs.digests() if dropped else ():
-            if digest.sha256 in dropped:
-                self._blobs.delete(digest)
+        if dropped:
+            self._delete(digest for digest in self._blobs.digests() if digest.sha256 in dropped)

@@ -5,7 +5,8 @@ Every method is one transaction, so a `kill -9` falls before it or after it, nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, or_, select
@@ -301,24 +302,28 @@ class PhaseRecords:
             sent = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == run_id)
             return set(session.scalars(sent))
 
-    def spent_updates(self, run_id: str, round_number: int) -> set[str] | None:
+    @contextmanager
+    def spent_updates(self, run_id: str, round_number: int) -> Iterator[set[str] | None]:
         """SHA-256 of the updates that made a round's model, while devices are still at work.
 
-        None when no task of the run is pending: then none of its updates is needed any more.
+        Inside, no result is accepted: another device's may have the very same bytes. None when no
+        task of the run is pending: then none of its updates is needed any more.
         """
         trained = (TaskRow.run_id == run_id, TaskRow.kind == "train")
+        waiting = select(TaskRow.result_sha256).where(
+            *trained, TaskRow.state == TaskState.ACCEPTED.name, TaskRow.counted_round == 0
+        )
+        pending = select(TaskRow.task_id).where(*pending_of_run(run_id)).limit(1)
         with reading(self._engine) as session:
-            waiting = select(TaskRow.result_sha256).where(
-                *trained, TaskRow.state == TaskState.ACCEPTED.name, TaskRow.counted_round == 0
-            )
-            needed = set(session.scalars(waiting))
-            pending = select(TaskRow.task_id).where(*pending_of_run(run_id)).limit(1)
-            if not needed and session.scalar(pending) is None:
-                return None
+            over = session.scalar(waiting) is None and session.scalar(pending) is None
+        if over:
+            yield None
+            return
+        with transaction(self._engine) as session:
             spent = select(TaskRow.result_sha256).where(
                 *trained, TaskRow.counted_round == round_number
             )
-            return set(session.scalars(spent)) - needed
+            yield set(session.scalars(spent)) - set(session.scalars(waiting))
 
     def unable(self, run_id: str, *kinds: Kind) -> set[str]:
         """Devices that gave such a task of this run up, since it was created or last resumed."""

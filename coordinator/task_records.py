@@ -6,6 +6,7 @@ result does to its round is in `counting`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
@@ -25,7 +26,7 @@ from coordinator.task_rows import (
     tell_of_task,
 )
 from hfmds.digest import Digest
-from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate
+from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import FailureCause, LateReason, RunState, TaskStage
@@ -134,9 +135,19 @@ class TaskRecords:
         return task_of(row)
 
     def accept(
-        self, device_id: str, task_id: str, result: Digest, report: bytes, now: float
+        self,
+        device_id: str,
+        task_id: str,
+        result: Digest,
+        report: bytes,
+        now: float,
+        is_here: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Count a result, once; true if the same one had been accepted before."""
+        """Count a result, once; true if the same one had been accepted before.
+
+        `is_here` says whether its bytes are. In asynchronous rounds they may go until it is
+        accepted, if they are the same as those of another device's result that is spent.
+        """
         with transaction(self._engine) as session:
             connection = session.connection()
             row = _own_task(connection, device_id, task_id)
@@ -148,6 +159,8 @@ class TaskRecords:
                     )
                 return True
             _require_pending(row)
+            if row.asynchronous and not is_here():
+                raise not_uploaded(result)
             move_task(
                 connection,
                 row,
@@ -220,6 +233,11 @@ class TaskRecords:
         )
         with reading(self._engine) as session:
             return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
+
+
+def not_uploaded(update: Digest) -> WrongState:
+    """What a device is told whose update is not there."""
+    return WrongState(f"update {update} is not uploaded; upload it, then submit again")
 
 
 def _own_task(connection: Connection, device_id: str, task_id: str) -> WholeTask:

@@ -15,7 +15,7 @@ from hfmds.algorithm.methods.settings import FedGan
 from hfmds.algorithm.models import initial_weights
 from hfmds.algorithm.seeds import derive_seed
 from hfmds.algorithm.types import Weights
-from hfmds.errors import InvalidInput, TooLate
+from hfmds.errors import InvalidInput, TooLate, WrongState
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import (
     Assignment,
@@ -358,3 +358,60 @@ def test_what_asynchronous_rounds_cannot_do_is_refused(
     narrow = RoundPolicy(minimum_devices=2, asynchronous=Asynchronous(2, concurrency=1))
     with pytest.raises(InvalidInput, match=r"concurrency is 1, below policy\.minimum_devices 2"):
         RunSpec(make_spec().recipe, narrow)
+
+
+def test_two_devices_with_the_very_same_update_both_count(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            waiting = await bench.arrive("a", "b", "c")
+            await bench.create(spec(rounds=2))
+            a, b, c = await asyncio.gather(*waiting)
+            same = encode_weights(nudge(1.0)(bench.weights(a), a))
+            update = await bench.upload("a", a, same)
+            assert await bench.upload("b", b, same) == update
+            await bench.submit("a", a, update)
+            await bench.do("c", c, nudge(2.0))
+            await round_is(bench, 2)  # now a's bytes are spent, and b's with them
+            assert not bench.parts.contents.of("run").blobs.contains(update)
+            with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
+                await bench.submit("b", b, update)
+            await bench.upload("b", b, same)
+            await bench.submit("b", b, update)
+            await bench.play("c", 1, nudge(3.0))
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            assert [done.device_ids for done in bench.runs.rounds("run")] == [
+                ("a", "c"),
+                ("b", "c"),
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            waiting = await bench.arrive("a")
+            await bench.create(spec(rounds=1, devices=1, buffer_size=1))
+            [a] = await asyncio.gather(*waiting)
+            tasks, update = bench.parts.tasks, a.weights
+            with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
+                tasks.accept("a", a.task_id, update, b"", 1.0, is_here=lambda: False)
+            assert tasks.get("a", a.task_id).state is TaskState.LEASED
+
+    asyncio.run(scenario())
+
+
+def test_while_updates_are_dropped_none_is_accepted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            waiting = await bench.arrive("a", "b")
+            await bench.create(spec(rounds=2, devices=1, buffer_size=2))
+            a, _ = await asyncio.gather(*waiting)
+            with bench.parts.phases.spent_updates("run", 1) as spent:
+                assert spent == set()
+                accepting = asyncio.create_task(bench.do("a", a, nudge(1.0)))
+                await asyncio.sleep(0.3)
+                assert not accepting.done()
+            await accepting
+
+    asyncio.run(scenario())
