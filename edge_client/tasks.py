@@ -117,8 +117,7 @@ class TaskRunner:
     async def submit(self, task: Assignment, report: Report) -> None:
         """Hand in the report; on return the coordinator has accepted it. Errors as in `produce`."""
         if isinstance(report, UpdateReport):
-            submit = self._coordinator.submit_update
-            await self._to_coordinator(submit, task.task_id, report)
+            await self._submit_update(task, report)
             # Nobody will ask for it again; a batch stays, it may come back as a shard.
             await asyncio.to_thread(self._cache.remove, report.update)
         elif isinstance(report, SynthesisReport):
@@ -127,6 +126,15 @@ class TaskRunner:
         else:
             submit_evaluation = self._coordinator.submit_evaluation
             await self._to_coordinator(submit_evaluation, task.task_id, report)
+
+    async def _submit_update(self, task: Assignment, report: UpdateReport) -> None:
+        submit = self._coordinator.submit_update
+        try:
+            await self._to_coordinator(submit, task.task_id, report)
+        except WrongState as error:  # its bytes went with another device's, which were the same
+            log.warning("the update is sent again: %s", error)
+            await _restarting(lambda: self._send(task, report))
+            await self._to_coordinator(submit, task.task_id, report)
 
     def _finished_before(self, task: Assignment) -> Report | None:
         """The report of a task that was finished before this process was last killed."""

@@ -315,6 +315,14 @@ def test_upload_that_goes_wrong_begins_anew(device: Device, error: HfmdsError) -
     assert "t1" in device.coordinator.updates
 
 
+def test_update_that_is_not_there_any_more_is_sent_again(device: Device) -> None:
+    device.coordinator.errors["submit_update"] = [WrongState("not uploaded")]
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+    assert device.coordinator.calls.count("upload_update") == 2
+    assert device.coordinator.failures == {}
+
+
 # --- peers that are away --------------------------------------------------------------------------
 
 
