@@ -15,7 +15,8 @@ from hfmds.algorithm.types import SyntheticBatch
 from hfmds.errors import InvalidInput
 
 MAX_TOLD_SAMPLES = 10
-"""Of how many samples a refusal says what is wrong: it travels in a header."""
+MAX_TOLD_CHARACTERS = 800
+"""How much a refusal says of single samples: it travels in a header, which is short."""
 
 _LIMIT_OF = {
     "psnr_paired": "psnr_paired_max_db",
@@ -63,20 +64,23 @@ def too_much(
 
 def told(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:
     """Why a batch cannot be taken, from what is wrong with each of its samples."""
-    parts = [
-        f"sample {index}: {' and '.join(faults[index])}"
-        for index in sorted(faults)[:MAX_TOLD_SAMPLES]
-    ]
-    if len(faults) > MAX_TOLD_SAMPLES:
-        parts.append(f"{len(faults) - MAX_TOLD_SAMPLES} more are not listed")
+    parts: list[str] = []
+    room = MAX_TOLD_CHARACTERS
+    for index in sorted(faults):
+        part = f"sample {index}: {' and '.join(faults[index])}"
+        room -= len(part)
+        if parts and (room < 0 or len(parts) == MAX_TOLD_SAMPLES):
+            parts.append(f"{len(faults) - len(parts)} more are not listed")
+            break
+        parts.append(part)
     return f"{what}: {len(faults)} of {samples} samples cannot be taken: {'; '.join(parts)}"
 
 
 def _excesses(batch: SyntheticBatch, policy: PoolPolicy, index: int) -> list[str]:
     """By which measurements a sample is over the limits, in words."""
     return [
-        f"{measurement} is {batch.measurements[measurement][index]:.4g}, above "
-        f"{getattr(policy, limit):g} ({limit})"
+        f"{measurement} {batch.measurements[measurement][index]:.4g} is above "
+        f"{getattr(policy, limit):.4g}"
         for measurement, limit in _LIMIT_OF.items()
         if batch.measurements[measurement][index] > getattr(policy, limit)
     ]

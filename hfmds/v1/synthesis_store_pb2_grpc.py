@@ -186,7 +186,7 @@ class SynthesisStoreServiceServicer:
         QueryBatch); RESOURCE_EXHAUSTED more bytes or samples than the pool allows a device, a class of a device or all;
         DATA_LOSS the bytes do not match the digest (they are discarded, start again at 0); INVALID_ARGUMENT the content is not as
         described above, is over the pool's limits of leakage, or was made with other weights. What is wrong is said sample by
-        sample, of the first ten. A refused batch leaves nothing behind.
+        sample, of the first ten or fewer. A refused batch leaves nothing behind.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

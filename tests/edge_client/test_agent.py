@@ -127,7 +127,7 @@ def test_synthetic_images_that_would_be_refused_are_not_sent(device: Device) -> 
     device.work(
         with_policy(device.synthesise_task(), psnr_paired_max_db=11, leakage_action="refuse")
     )
-    assert "sample 2: psnr_paired is 12, above 11" in device.coordinator.failures["s1"]
+    assert "sample 2: psnr_paired 12 is above 11" in device.coordinator.failures["s1"]
     assert device.store.calls == []
 
 

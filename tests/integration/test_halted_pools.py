@@ -31,7 +31,7 @@ ON_THE_DEVICE = PoolPolicy(psnr_paired_max_db=8, leakage_action="drop")
             ["only 1 could", "is halted: the 99th percentile of psnr_paired of its 128"],
         ),
         (WHEN_SEALED, ["the synthesis store refuses", "psnr_paired of its 127 samples is 9.00 dB"]),
-        (ON_THE_DEVICE, ["64 of 64 samples cannot be taken: sample 0: psnr_paired is 9, above 8"]),
+        (ON_THE_DEVICE, ["64 of 64 samples cannot be taken: sample 0: psnr_paired 9 is above 8"]),
     ],
     ids=["while filled", "when sealed", "on the device"],
 )

@@ -34,7 +34,7 @@ def measured(seed: int, *psnr: float) -> SyntheticBatch:
 
 def test_a_batch_that_leaks_is_refused_counted_and_leaves_nothing_behind(store: Store) -> None:
     open_pool(store, psnr_paired_max_db=20, leakage_action="refuse")
-    with pytest.raises(InvalidInput, match="sample 1: psnr_paired is 21, above 20"):
+    with pytest.raises(InvalidInput, match="sample 1: psnr_paired 21 is above 20"):
         store.put("a", measured(1, 20, 21), "pool-2")
     assert store.held_bytes() == 0
     assert store.metric("refused_batches_total", reason="leakage") == 1

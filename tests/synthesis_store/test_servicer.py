@@ -35,6 +35,7 @@ from hfmds.wire.messages import digest_message
 from hfmds.wire.snapshots import pool_spec_message
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
+from hfmds.wire.types import PoolPolicy
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.servicer import StoreServicer
 from tests.synthesis_store.examples import SPEC, Store, make_batch, named
@@ -215,6 +216,29 @@ def test_each_refusal_has_its_status(store: Store, tmp_path: Path) -> None:
     over_grpc(store, tmp_path, test)
     assert store.metric("refused_batches_total", reason="sealed") == 1
     assert store.metric("refused_batches_total", reason="unknown_pool") == 1
+
+
+def test_the_reasons_of_samples_reach_the_device_whole(store: Store, tmp_path: Path) -> None:
+    """With all that can be wrong with each, they are cut so that they fit a header."""
+    limits = dict.fromkeys(("psnr_paired_max_db", "psnr_nearest_max_db"), 1.23456)
+    limits |= dict.fromkeys(("ssim_paired_max", "ssim_nearest_max"), -0.987654)
+    policy = PoolPolicy(**limits, leakage_action="refuse")  # type: ignore[arg-type]
+    spec = replace(SPEC, max_samples_per_device=20, policy=policy)
+    leaky, other = encode_batch(make_batch(1, 20)), digest_message(digest_of(b"other weights"))
+
+    async def test(device: Caller) -> None:
+        await device.client.open_pool("pool-2", spec)
+        with pytest.raises(InvalidInput) as refusal:
+            await device.put_parts(header(leaky, pool_id="pool-2"), chunk(leaky))
+        for sample in range(4):
+            assert f"sample {sample}: psnr_paired " in str(refusal.value)
+        assert str(refusal.value).count("is above -0.9877") == 2 * 4
+        assert "; 16 more are not listed" in str(refusal.value)
+        with pytest.raises(InvalidInput, match="synthesise anew with those"):
+            await device.put_parts(header(leaky, weights=other), chunk(leaky))
+        assert (await device.client.get_pool("pool-2")).leaking_batches == 1
+
+    over_grpc(store, tmp_path, test)
 
 
 def test_an_oversized_batch_is_refused_though_no_chunk_was_sent(
