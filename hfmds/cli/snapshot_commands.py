@@ -212,5 +212,9 @@ def diff(
         typer.echo(to_json(found))
         return
     console = output()
+    for which, snapshot in (("from", found.before), ("to", found.after)):
+        of = f"of run {snapshot.spec.run_id}, round {snapshot.spec.round_number}"
+        line = f"{which} snapshot {snapshot.snapshot_id} {of}"
+        console.print(line, markup=False, soft_wrap=True)
     console.print(difference_table(found))
     console.print(leakage_table(found))

@@ -63,13 +63,14 @@ def snapshot_table(snapshot: Snapshot) -> Table:
             " ".join(f"{v:g}" for v in vs) for vs in dataclasses.astuple(spec.normalisation)
         )
         add_row(facts, "normalisation", f"mean {mean}, std {std}, of pixels from 0 to 1")
+    spread = snapshot.histograms
     for name, row in leakage_rows(snapshot.leakage).items():
         add_row(facts, f"PSNR {name}", "mean {}, p99 {}, max {}".format(*row))
-    for field in dataclasses.fields(snapshot.histograms):
-        histogram: Histogram = getattr(snapshot.histograms, field.name)
-        if histogram.samples:
-            measure, _, to = field.name.partition("_")
-            add_row(facts, f"{measure.upper()} {to}", _spread(histogram))
+        if spread.samples:
+            add_row(facts, "", f"{_bars(getattr(spread, f'psnr_{name}'))} dB")
+    if spread.samples:
+        add_row(facts, "SSIM paired", _bars(spread.ssim_paired))
+        add_row(facts, "SSIM nearest", _bars(spread.ssim_nearest))
     return facts
 
 
@@ -88,7 +89,7 @@ def _judged(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "refused", f"{found} batches that leak"
 
 
-def _spread(histogram: Histogram) -> str:
+def _bars(histogram: Histogram) -> str:
     """A histogram as bars, from the first range that has values to the last."""
     there = [at for at, count in enumerate(histogram.counts) if count]
     first, last = there[0], there[-1] + 1
@@ -135,11 +136,7 @@ def shards_table(snapshot: Snapshot, most: int | None = None) -> Table:
 
 def difference_table(found: Difference) -> Table:
     """What left, stayed and came, in shards, samples, and samples of each class."""
-    before, after = found.before, found.after
-    table = new_table(
-        f"from snapshot {before.snapshot_id}, round {before.spec.round_number}\n"
-        f"to snapshot {after.snapshot_id}, round {after.spec.round_number}"
-    )
+    table = new_table()
     table.add_column("", no_wrap=True)
     for name in ("before", "removed", "in both", "added", "after"):
         table.add_column(name, no_wrap=True, justify="right")
@@ -168,5 +165,5 @@ def leakage_table(found: Difference) -> Table:
         old: float = getattr(found.before.leakage, field.name)
         new: float = getattr(found.after.leakage, field.name)
         name = field.name.replace("_", " ")
-        add_row(table, name, decibel(old), decibel(new), f"{new - old:+.1f} dB")
+        add_row(table, name, decibel(old), decibel(new), f"{round(new - old, 1) + 0.0:+.1f} dB")
     return table

@@ -332,6 +332,10 @@ def test_diff_by_shards(serve: Serve, capsys: Output) -> None:
     assert not fake.downloaded
     assert main(["snapshots", "diff", "one", "two"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [
+        "from snapshot one of run run-1, round 2",
+        "to snapshot two of run run-1, round 2",
+    ]
     assert "samples 4 -3 1 +2 3" in lines
     assert "class 0 2 -2 0 +1 1" in lines
     assert "nearest max 15.6 dB 10.0 dB -5.6 dB" in lines
