@@ -147,8 +147,13 @@ class _Intake:
     async def write(self, *, complete: bool = False) -> bool:
         """Write what waits; true if no more is needed, since the content is here."""
         chunks, self._waiting = self._waiting, []
+        writing = asyncio.ensure_future(asyncio.to_thread(self._write, chunks, complete))
         try:
-            return await asyncio.to_thread(self._write, chunks, complete)
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:  # the sender is gone, which to gRPC looks like its end
+            await asyncio.wait([writing])
+            writing.exception()  # nobody is left to be told
+            raise
         finally:
             _Intake._all_bytes -= sum(map(len, chunks))
 
