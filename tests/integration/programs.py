@@ -100,17 +100,21 @@ class Programs:
         )
 
     def coordinator(
-        self, store: str, held_out: Path | None = None, listen: str = "127.0.0.1:0"
+        self,
+        store: str,
+        held_out: Path | None = None,
+        listen: str = "127.0.0.1:0",
+        plans_dir: Path | None = None,
     ) -> Program:
         """Start the coordinator; a second call on its address is a restart."""
-        evaluation = {"held_out": str(held_out)} if held_out else {}
+        optional = {"held_out": held_out, "plans_dir": plans_dir}
         return self.start(
             "coordinator",
             "coordinator",
             listen=listen,
             data_dir=str(self.folder / "coordinator-data"),
             store=store,
-            **evaluation,
+            **{name: str(path) for name, path in optional.items() if path},
         )
 
     def device(self, device_id: str, data: Path, coordinator: str, store: str) -> Program:

@@ -125,14 +125,7 @@ def test_the_binary_learns_with_others_what_a_simulation_does(
 
     with Programs(tmp_path) as programs:
         store = programs.store().address("grpc")
-        coordinator = programs.start(
-            "coordinator",
-            "coordinator",
-            listen="127.0.0.1:0",
-            data_dir=str(tmp_path / "coordinator-data"),
-            store=store,
-            plans_dir=str(plans_dir),
-        ).address("grpc")
+        coordinator = programs.coordinator(store, plans_dir=plans_dir).address("grpc")
         programs.device("torch", tmp_path / "torch.npz", coordinator, store)
         with at_work(
             binary,

@@ -27,10 +27,10 @@ from tests.integration.faults import Proxy
 from tests.integration.programs import Programs
 from tests.integration.recording import streams
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # of making a plan
 
 SIDE = 16
-MODEL = ModelSpec(channels=1, height=SIDE, width=SIDE, classes=2)
+MODEL = ModelSpec(channels=1, height=SIDE, width=SIDE, classes=10)
 NORMALISATION = Normalisation((0.5,), (0.25,))
 RECIPE = Recipe(
     MODEL,
@@ -112,11 +112,11 @@ def test_the_search_finds_an_image_in_any_form(tmp_path: Path, cut: int) -> None
     assert found(encodings(pixels), [np.random.default_rng(1).bytes(100_000)]) == set()
 
 
-def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path) -> None:
+def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path, plans_dir: Path) -> None:
     files = make_images(tmp_path / "images")
     real = load_images(str(tmp_path / "images")).pixels
     with Programs(tmp_path) as programs:
-        sent = asyncio.run(whole_run(programs))
+        sent = asyncio.run(whole_run(programs, plans_dir))
         log = (tmp_path / "device.log").read_bytes()
     assert b"update accepted" in log
     where = [*sent, log]
@@ -131,13 +131,13 @@ def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path) -> None:
         assert "uint8" in found(encodings(pixels), sent)
 
 
-async def whole_run(programs: Programs) -> list[bytes]:
+async def whole_run(programs: Programs, plans_dir: Path) -> list[bytes]:
     """All that a device sends in a run: each connection as it was, and without HTTP/2's frames."""
     store = programs.store().address("grpc")
-    coordinator = programs.coordinator(store).address("grpc")
+    coordinator = programs.coordinator(store, plans_dir=plans_dir).address("grpc")
     async with (
         AsyncExitStack() as stack,
-        asyncio.timeout(90),
+        asyncio.timeout(600),
         Proxy(coordinator).running() as to_coordinator,
         Proxy(store).running() as to_store,
     ):
@@ -149,7 +149,6 @@ async def whole_run(programs: Programs) -> list[bytes]:
             "device",
             "edge_client",
             device_id="device",
-            engine="torch",
             data=str(programs.folder / "images"),
             coordinator=to_coordinator.address,
             store=to_store.address,
