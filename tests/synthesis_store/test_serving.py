@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.messages import digest_message
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import SharedShard, Snapshot
+from synthesis_store.pool_records import BatchKey
 from synthesis_store.serving import HotBlobs
-from tests.synthesis_store.examples import SPEC, Store, make_batch
+from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch
 from tests.synthesis_store.test_servicer import Caller, over_grpc
 
 DEVICES = 12
@@ -228,7 +230,12 @@ def test_shards_larger_than_a_chunk_are_streamed_between_small_ones(
     model = ModelSpec(channels=3, height=256, width=256, classes=5)
     store.pools.open("large", replace(SPEC, model=model))
     batches = [make_batch(n, samples, model) for n, samples in enumerate((1, 1, 8, 1))]
-    named = {f"device-{n}": store.put(f"device-{n}", b, "large") for n, b in enumerate(batches)}
+    named = {}
+    for number, batch in enumerate(batches):
+        data = encode_batch(batch)
+        key = BatchKey("large", f"device-{number}", digest_of(data))
+        asyncio.run(store.pools.put(key, 0, chunks_of(data, CHUNK_BYTES)))
+        named[key.device_id] = key.digest
     sealed = store.seal("large", **named)
     digests = [shard.digest for shard in sealed.shards]
 
