@@ -25,6 +25,7 @@ from hfmds.cli.snapshot_tables import (
     classes_table,
     difference_table,
     leakage_table,
+    pool_table,
     shards_table,
     snapshot_table,
     snapshots_table,
@@ -88,6 +89,20 @@ def show(
     console.print(shards_table(snapshot, None if all_shards else SHARDS_SHOWN))
     if len(snapshot.shards) > SHARDS_SHOWN and not all_shards:
         console.print(f"and {len(snapshot.shards) - SHARDS_SHOWN} more shards; --all lists them")
+
+
+@app.command()
+def pool(
+    pool_id: Annotated[str, typer.Argument(metavar="POOL", help="Id of the pool.")],
+    as_json: AsJson = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Show a pool, also one that is not sealed yet or never will be: what is in it, and why."""
+    found = ask_store(store, lambda client: client.get_pool(pool_id))
+    if as_json:
+        typer.echo(to_json(found))
+    else:
+        output().print(pool_table(found))
 
 
 @app.command()

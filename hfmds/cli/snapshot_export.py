@@ -17,6 +17,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -89,7 +90,8 @@ def _npz(path: Path) -> Iterator[Add]:
     batches: list[SyntheticBatch] = []
     with replacing(path) as draft:
         yield lambda shard, batch: batches.append(batch)
-        save_npz(draft, concatenate(batches).images)
+        images = concatenate(batches).images
+        save_npz(draft, replace(images, pixels=as_uint8(images.pixels)))
 
 
 @contextmanager

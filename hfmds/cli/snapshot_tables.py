@@ -13,7 +13,7 @@ from hfmds.algorithm.types import LeakageSummary
 from hfmds.cli.snapshot_diff import Difference
 from hfmds.cli.tables import add_row, facts_table, leakage_rows, new_table
 from hfmds.cli.text import ago, bar, decibel, size, sparkline
-from hfmds.wire.types import Snapshot
+from hfmds.wire.types import PoolStatus, Snapshot
 
 SHARDS_SHOWN = 20
 _SPREAD_COLUMNS = 40
@@ -71,6 +71,28 @@ def snapshot_table(snapshot: Snapshot) -> Table:
     if spread.samples:
         add_row(facts, "SSIM paired", _bars(spread.ssim_paired))
         add_row(facts, "SSIM nearest", _bars(spread.ssim_nearest))
+    return facts
+
+
+def pool_table(pool: PoolStatus) -> Table:
+    """What a pool is and has in it, as names and values."""
+    spec, spread = pool.spec, pool.leakage
+    facts = facts_table(f"pool {pool.pool_id}")
+    add_row(facts, "state", pool.state.value)
+    if pool.state_reason:
+        add_row(facts, "reason", pool.state_reason)
+    if pool.snapshot_id:
+        add_row(facts, "snapshot", pool.snapshot_id)
+    add_row(facts, "run", f"{spec.run_id}, round {spec.round_number}, {spec.method}")
+    add_row(facts, "opened", f"{pool.opened_at:%Y-%m-%d %H:%M:%S %Z}")
+    add_row(facts, "images", f"{pool.samples} of {pool.devices} devices")
+    if pool.leaking_samples or pool.leaking_batches:
+        told = f"{pool.leaking_samples} images, and {pool.leaking_batches} batches refused for it"
+        add_row(facts, "leaking", told)
+    if spread.samples:
+        for real in ("paired", "nearest"):
+            add_row(facts, f"PSNR {real}", f"{_bars(getattr(spread, f'psnr_{real}'))} dB")
+            add_row(facts, f"SSIM {real}", _bars(getattr(spread, f"ssim_{real}")))
     return facts
 
 

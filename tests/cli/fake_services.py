@@ -17,8 +17,8 @@ from hfmds.digest import Digest, digest_of
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, synthesis_store_pb2, synthesis_store_pb2_grpc
 from hfmds.wire.pages import first_page, page
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
-from hfmds.wire.snapshots import snapshot_message
-from hfmds.wire.types import Device, Round, Run, RunState, Snapshot
+from hfmds.wire.snapshots import pool_message, snapshot_message
+from hfmds.wire.types import Device, PoolStatus, Round, Run, RunState, Snapshot
 from tests.cli.values import a_run
 
 
@@ -104,6 +104,7 @@ class FakeStore(synthesis_store_pb2_grpc.SynthesisStoreServiceServicer):
         self.snapshots = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
         self.content = {digest_of(shard): shard for shard in shards}
         self.downloaded: list[Digest] = []
+        self.pool: PoolStatus | None = None
 
     def ListSnapshots(self, request: Any, context: Any) -> Any:
         return synthesis_store_pb2.ListSnapshotsResponse(
@@ -113,6 +114,11 @@ class FakeStore(synthesis_store_pb2_grpc.SynthesisStoreServiceServicer):
                 if request.run_id in ("", snapshot.spec.run_id)
             ]
         )
+
+    def GetPool(self, request: Any, context: Any) -> Any:
+        if self.pool is None or request.pool_id != self.pool.pool_id:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no pool {request.pool_id}")
+        return synthesis_store_pb2.GetPoolResponse(pool=pool_message(self.pool))
 
     def GetSnapshot(self, request: Any, context: Any) -> Any:
         if request.snapshot_id not in self.snapshots:

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hfmds.algorithm.histograms import histograms_of
 from hfmds.algorithm.pixels import levels, of_levels
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.cli.main import main
 from hfmds.data.sources import load_images
 from hfmds.digest import digest_of
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import Shard, Snapshot
+from hfmds.wire.types import PoolState, PoolStatus, Shard, Snapshot
 from tests.cli.fake_services import FakeStore, serving
 from tests.cli.values import a_pool, a_snapshot
 
@@ -133,6 +134,38 @@ def test_show_lists_the_first_shards_or_all(serve: Serve, capsys: Output) -> Non
     assert "more shards" not in text
 
 
+def test_pool(serve: Serve, capsys: Output) -> None:
+    batch = colourful(0, 3)
+    store = serve(one=(batch,))
+    store.pool = PoolStatus(
+        pool_id="pool-1",
+        spec=sealed("one", batch).spec,
+        state=PoolState.HALTED,
+        state_reason="its images give too much away",
+        devices=1,
+        samples=2,
+        leaking_samples=1,
+        leaking_batches=4,
+        leakage=histograms_of(batch),
+        opened_at=a_snapshot().sealed_at,
+    )
+    assert main(["snapshots", "pool", "pool-1"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "state halted" in lines
+    assert "reason its images give too much away" in lines
+    assert "images 2 of 1 devices" in lines
+    assert "leaking 1 images, and 4 batches refused for it" in lines
+    assert [line.split()[:2] for line in lines if line.startswith(("PSNR", "SSIM"))] == [
+        ["PSNR", "paired"],
+        ["SSIM", "paired"],
+        ["PSNR", "nearest"],
+        ["SSIM", "nearest"],
+    ]
+    assert told(capsys, "pool", "pool-1")["state"] == "halted"
+    assert main(["snapshots", "pool", "other"]) == 1
+    assert "there is no pool other" in capsys.readouterr().err
+
+
 def test_grid(serve: Serve, capsys: Output, tmp_path: Path) -> None:
     fake = serve(one=(colourful(0, 0, 1), colourful(0, 0, 0), colourful(1, 2)))
     target = tmp_path / "grid.png"
@@ -213,6 +246,9 @@ def test_images_in_half_precision_are_drawn_and_exported_as_pictures(
     export = ["snapshots", "export", "one", "--format", "folder", "--output", str(target)]
     assert main(export) == 0
     assert by_class(load_images(str(target))) == by_class(plain.images)
+    file = tmp_path / "pool.npz"
+    assert main(["snapshots", "export", "one", "--output", str(file)]) == 0
+    assert by_class(load_images(str(file))) == by_class(plain.images)
     for name in ("one", "two"):
         assert main(["snapshots", "grid", name, "--output", str(tmp_path / f"{name}.png")]) == 0
     pictures = [np.asarray(Image.open(tmp_path / f"{name}.png")) for name in ("one", "two")]
