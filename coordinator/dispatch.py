@@ -22,7 +22,7 @@ from coordinator.states import TaskState
 from coordinator.task_records import TaskRecords, not_uploaded
 from coordinator.task_rows import PhaseKey, Task
 from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
-from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.recipes import ModelSpec, Recipe
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.algorithm.seeds import task_seed
 from hfmds.algorithm.types import Traffic
@@ -208,14 +208,21 @@ class Dispatch:
             return Finished(f"run {run_id!r} is {state.value}")
         return _DRAINED if self._drain.is_on() else None
 
+    def plan_ready(
+        self, model: ModelSpec, profiles: Iterable[DeviceProfile], when_ready: Callable[[], None]
+    ) -> bool:
+        """Whether none of these devices has to wait for a plan; if not, that is told later."""
+        plans = self._plans
+        if plans is None or not any(plans.needed(profile.engine) for profile in profiles):
+            return True
+        return plans.ready(model, when_ready)
+
     def _assignment(self, task: Task, profile: DeviceProfile) -> Assignment | None:
         """The task as its device gets it; None: not before the plan is made that it needs."""
         key, recipe = task.key, self._recipe(task)
-        plan = None
-        if self._plans and self._plans.needed(profile.engine):
-            if not self._plans.ready(recipe.model, lambda: self.announce([task.device_id])):
-                return None
-            plan = self._plans.of(recipe.model)
+        if not self.plan_ready(recipe.model, [profile], lambda: self.announce([task.device_id])):
+            return None
+        plans = self._plans
         return Assignment(
             task_id=task.task_id,
             run_id=key.run_id,
@@ -226,7 +233,7 @@ class Dispatch:
             seed=task_seed(recipe.seed, key.kind, key.round_number, task.device_id),
             weights=task.weights,
             work=_work(task),
-            plan=plan,
+            plan=plans.of(recipe.model) if plans and plans.needed(profile.engine) else None,
         )
 
     async def renew_lease(

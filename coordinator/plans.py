@@ -7,6 +7,7 @@ that share the database and the blobs.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from hfmds.storage.locations import BlobsLocation
 log = logging.getLogger(__name__)
 
 _PLACE = "_plans"  # no run's, since ids begin with a letter or digit
+_RETRY_SECONDS = 30.0  # after which a plan is made again that could not be stored
 _PLAN_ENGINES = "onnx"  # what the name of an engine that computes by plans begins with
 
 
@@ -48,13 +50,17 @@ class Plans:
         self._lock = threading.Lock()
         self._known: dict[str, Digest | None] = {}  # by key; None: it cannot be made
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # for those being made
+        self._failed_at: dict[str, float] = {}
 
     def needed(self, engine_name: str) -> bool:
         """Whether a device with this engine computes by plans."""
         return engine_name.startswith(_PLAN_ENGINES)
 
     def ready(self, model: ModelSpec, when_ready: Callable[[], None]) -> bool:
-        """Whether it is known which plan the model has; if not, that begins, and is told."""
+        """Whether it is known which plan the model has; if not, that begins, and is told.
+
+        Not, however, if it could not be stored a moment ago: ask again.
+        """
         key = plan_key(model)
         with self._lock:
             if key in self._known:
@@ -67,6 +73,8 @@ class Plans:
         with self._lock:
             if key in self._known:
                 return True
+            if time.monotonic() < self._failed_at.get(key, -math.inf) + _RETRY_SECONDS:
+                return False
             begun = key in self._waiting
             self._waiting.setdefault(key, []).append(when_ready)
         if not begun:
@@ -109,8 +117,9 @@ class Plans:
             found = {key: self._keep(key, self._library.plan(model))}
             seconds = round(time.monotonic() - started, 1)
             log.info("the plan is made", extra={**told, "plan": found[key], "seconds": seconds})
-        except Unavailable as error:  # it is tried again when a device next checks in
-            log.warning("the plan was not made: %s", error, extra=told)
+        except Unavailable as error:
+            log.warning("the plan was not made, for now: %s", error, extra=told)
+            self._failed_at[key] = time.monotonic()
             found = {}
         except HfmdsError as error:
             log.warning("devices without torch cannot take part: %s", error, extra=told)
@@ -119,7 +128,7 @@ class Plans:
         with self._lock:
             self._known.update(found)
             waiting = self._waiting.pop(key)
-        for tell in waiting if found else ():  # or they would ask again at once, and so for ever
+        for tell in waiting:
             tell()
 
     def _keep(self, key: str, data: bytes) -> Digest:

@@ -7,7 +7,7 @@ after a restart the same calls find what was done and go on from there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -58,6 +58,8 @@ class RemoteFleet:
         self._store = parts.store
         self._held_out = parts.held_out
         self._clock = parts.clock
+        self._registry = parts.registry
+        self._dispatch = parts.dispatch
         self._selection = Selection(run, parts.registry, parts.phases)
         self._conductor = PhaseConductor(run, control, parts, self._selection)
         self._candidates: Sequence[Candidate] = ()  # of the round that is about to train
@@ -152,10 +154,17 @@ class RemoteFleet:
             rings = self._control.bell.rings
             able = self._selection.able()
             count = len({*able, *self._still_at_work()})
-            if count >= minimum:
+            if count >= minimum and self._plan_ready(able):
                 return able
             self._control.show(Progress(round_number, Phase.WAITING_FOR_DEVICES, count, minimum))
             self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
+
+    def _plan_ready(self, devices: Collection[str]) -> bool:
+        """Whether the devices can begin; else a phase's time would pass with the plan's making."""
+        here = self._registry.available(self._run_id)
+        profiles = [profile for device_id, profile in here.items() if device_id in devices]
+        model = self._spec.recipe.model
+        return self._dispatch.plan_ready(model, profiles, self._control.bell.ring)
 
     def _evaluators(self, round_number: int) -> Sequence[str]:
         """Devices to evaluate the new model: as many as are there, when their time is over."""

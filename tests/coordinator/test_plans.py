@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator import plans
+from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput, NotAllowed, Unavailable
@@ -69,9 +71,29 @@ def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(tmp_pat
             assert isinstance(outcome, RetryLater)
             waiting = asyncio.create_task(asked(bench))
             await asyncio.sleep(0.1)
+            # No phase is open, whose time would pass.
+            assert bench.parts.phases.find(PhaseKey("run", 1, "train")) is None
             library.may.set()
             assert (await waiting).plan == digest_of(PLAN)
             assert len(library.made) == 1
+
+
+def test_a_device_that_joins_later_waits_for_its_plan_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        library = LibraryInMemory()
+        library.may.clear()
+        async with workbench(tmp_path, library=library) as bench:
+            await bench.create(make_spec(devices=2))
+            waiting = await bench.arrive("b", "c")  # with torch
+            tasks = await asyncio.gather(*waiting)
+            assert {task.plan for task in tasks} == {None}
+            # "c" is started anew, without torch.
+            later = asyncio.create_task(asked(bench, "c"))
+            await asyncio.sleep(0.1)
+            assert not later.done()
+            library.may.set()
+            task = await later
+            assert (task.task_id, task.plan) == (tasks[1].task_id, digest_of(PLAN))
 
     asyncio.run(run())
 
@@ -113,7 +135,9 @@ def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_plan_that_could_not_be_stored_is_tried_again(tmp_path: Path) -> None:
+def test_a_plan_that_could_not_be_stored_is_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         library = LibraryInMemory(Unavailable("the disk is full"))
         async with workbench(tmp_path, library=library) as bench:
@@ -121,6 +145,10 @@ def test_a_plan_that_could_not_be_stored_is_tried_again(tmp_path: Path) -> None:
             outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.5, "")
             assert isinstance(outcome, RetryLater)
             library.error = None
+            outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
+            assert isinstance(outcome, RetryLater)
+            assert library.made == [MODEL]
+            monkeypatch.setattr(plans, "_RETRY_SECONDS", 0.0)
             assert (await asked(bench)).plan == digest_of(PLAN)
 
     asyncio.run(run())
