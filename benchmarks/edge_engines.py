@@ -1,11 +1,12 @@
 """What does a device cost with onnxruntime, and what with torch?
 
-    .venv/bin/python benchmarks/edge_engines.py [--quick]
+    make edge-binary; .venv/bin/python benchmarks/edge_engines.py [--quick]
 
 Each line is measured in a process of its own, as a device is one: processor time and memory until
 the engine is open, then whole tasks of the paper's CNN, as the edge client does them. A step's time
 is that of a task with many steps less that of one with few, per step; the best of three. Installed
-size is that of the packages a device needs, and of what they need.
+size is that of the packages a device needs, and of what they need. At rest is the whole program,
+waiting for a coordinator; the binary, if it was built, too.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from pathlib import Path
 
 import numpy as np
 from packaging.requirements import Requirement
-from programs import MEGABYTE, show, tell, warn_if_busy
+from programs import MEGABYTE, show, tell, usage, warn_if_busy
 
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.algorithm.types import LabelledImages
+from hfmds.data.sources import save_npz
 
 MODEL = ModelSpec()
 ENGINES = ("onnx", "torch")
@@ -89,6 +91,51 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def at_rest(command: list[str], engine: str, folder: Path) -> tuple[float, int]:
+    """Processor seconds until a device is ready, and its memory then, in bytes."""
+    address_file, state = folder / "address.json", folder / "state"
+    address_file.unlink(missing_ok=True)
+    settings = {
+        "engine": engine,
+        "data": str(folder / "data.npz"),
+        "state_dir": str(state),
+        "address_file": str(address_file),
+        "metrics_listen": "127.0.0.1:0",
+        "coordinator": "127.0.0.1:9",  # nobody
+    }
+    process = subprocess.Popen(  # noqa: S603
+        command,
+        env={f"HFMDS_{name.upper()}": value for name, value in settings.items()},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while not address_file.exists():
+            if process.poll() is not None:
+                raise SystemExit(f"{command[0]} ended by itself")
+            time.sleep(0.02)
+        inner = json.loads(address_file.read_text())["pid"]  # the binary unpacks itself, and waits
+        seconds = sum(usage(pid).cpu_seconds for pid in {process.pid, inner})
+        return seconds, usage(inner).rss_bytes
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def show_at_rest(folder: Path) -> None:
+    """The table of whole programs that wait."""
+    save_npz(folder / "data.npz", images(100))
+    module = [sys.executable, "-m", "edge_client"]
+    programs = [("onnx", module, "onnx"), ("torch", module, "torch")]
+    binary = Path("dist/hfmds-edge-client")
+    if binary.exists():
+        size = f"binary of {binary.stat().st_size / MEGABYTE:.0f} MB"
+        programs.insert(0, (size, [str(binary)], "onnx"))
+    show("\n| at rest | start, processor | memory |\n|---|---|---|")
+    for name, command, engine in programs:
+        seconds, held = at_rest(command, engine, folder)
+        show(f"| {name} | {seconds:.2f} s | {held / MEGABYTE:.0f} MB |")
+
+
 def installed_bytes(names: Iterable[str]) -> int:
     """The size of these packages and of all that they need."""
     seen: set[str] = set()
@@ -145,9 +192,11 @@ def main() -> None:
                     f"| {label} | {ours * scale:.1f} {unit} | {theirs * scale:.1f} {unit} | "
                     f"{ours / theirs:.2f} |"
                 )
+        show_at_rest(folder)
     sizes = [installed_bytes([*common, "safetensors", each]) for each in ("onnxruntime", "torch")]
     show(
-        f"| installed | {sizes[0] / MEGABYTE:.0f} MB | {sizes[1] / MEGABYTE:.0f} MB | "
+        "\n| installed | onnx | torch | onnx / torch |\n|---|---|---|---|\n"
+        f"| packages | {sizes[0] / MEGABYTE:.0f} MB | {sizes[1] / MEGABYTE:.0f} MB | "
         f"{sizes[0] / sizes[1]:.2f} |"
     )
 
