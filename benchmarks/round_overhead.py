@@ -125,9 +125,9 @@ def print_tables(
             f"| {durable:.3f} | {ours / durable:.1f}x | {median(s.server_cpu):.2f} "
             f"| {median(s.copying_cpu):.2f} |"
         )
-    shown = found.get(timed_devices) or found[max(found)]
-    show(f"\n| with {timed_devices} devices, as they see it | median, ms |\n|---|---|")
-    for name, values in shown.steps.items():
+    shown = timed_devices if timed_devices in found else max(found)
+    show(f"\n| with {shown} devices, as they see it | median, ms |\n|---|---|")
+    for name, values in found[shown].steps.items():
         show(f"| {name} | {1e3 * median(values):.0f} |")
     show(
         f"\n| coordinator's step, {timed_devices} devices | times per round | ms per round "

@@ -31,7 +31,7 @@ from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooL
 from hfmds.service.pace import Pace
 from hfmds.service.telemetry import log_context
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
-from hfmds.wire.chunks import Content, outgoing, receive, upload_state
+from hfmds.wire.chunks import Content, outgoing, receive, rest_of, upload_state
 from hfmds.wire.records import encode_report
 from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
 from hfmds.wire.types import (
@@ -261,8 +261,8 @@ class Dispatch:
             async for chunk in outgoing(blobs, digest, offset):
                 yield chunk
         else:
-            for at in range(offset, len(whole), CHUNK_BYTES):
-                yield whole[at : at + CHUNK_BYTES]
+            for chunk in rest_of(whole, offset):
+                yield chunk
         if digest != task.weights:  # but its plan
             return
         if task.key.kind != "train" or not task.reference:  # else the pool is still to come
@@ -270,8 +270,8 @@ class Dispatch:
 
     def _downloading(
         self, device_id: str, task_id: str, digest: Digest, offset: int
-    ) -> tuple[Task, Blobs, bytes | None]:
-        """The task, where the content is, and all of it if it is worth remembering."""
+    ) -> tuple[Task, Blobs, tuple[bytes, ...] | None]:
+        """The task, where the content is, and its chunks if they are worth remembering."""
         task = self._tasks.get(device_id, task_id)
         if digest == task.weights:
             blobs = self._contents.of(task.key.run_id).blobs
@@ -467,8 +467,8 @@ class Dispatch:
         return already
 
 
-def _read_whole(read: Callable[[Digest], Iterator[bytes]], digest: Digest) -> bytes:
-    return b"".join(read(digest))
+def _read_whole(read: Callable[[Digest], Iterator[bytes]], digest: Digest) -> tuple[bytes, ...]:
+    return tuple(read(digest))
 
 
 def _work(task: Task) -> TrainWork | SynthesiseWork | EvaluateWork:

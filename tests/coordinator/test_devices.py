@@ -179,6 +179,19 @@ def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None
     with_task(tmp_path, scenario)
 
 
+def test_a_device_fetches_the_model_whole_or_from_an_offset_on(tmp_path: Path) -> None:
+    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+        async def fetched(offset: int) -> bytes:
+            download = bench.dispatch.download("a", assignment.task_id, assignment.weights, offset)
+            return b"".join([chunk async for chunk in download])
+
+        model = await fetched(0)
+        assert digest_of(model) == assignment.weights
+        assert await fetched(100) == model[100:]
+
+    with_task(tmp_path, scenario)
+
+
 @pytest.mark.usefixtures("both_databases")
 def test_a_device_that_was_killed_gets_its_task_again(tmp_path: Path) -> None:
     async def scenario(bench: Workbench, assignment: Assignment) -> None:
