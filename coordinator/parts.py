@@ -28,8 +28,10 @@ from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 class PoolStore(Protocol):
     """What the coordinator needs of the synthesis store."""
 
-    async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
-        """Open a pool for one refresh."""
+    async def open_pool(
+        self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
+    ) -> None:
+        """Open a pool for one refresh, and keep these snapshots until the next is opened."""
 
     async def seal_pool(
         self, pool_id: str, contributions: Sequence[Contribution]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.counting import close, count_leftovers
@@ -338,6 +338,23 @@ class PhaseRecords:
     def at_work(self, run_id: str, now: float) -> set[str]:
         """Devices at work for this run."""
         return self._leased(TaskRow.run_id == run_id, now)
+
+    def snapshots_in_use(self, run_id: str) -> tuple[str, ...]:
+        """Those that devices have still to train with, by tasks whose results are wanted."""
+        wanted = TaskRow.state.in_([state.name for state in PENDING])
+        same_phase = (
+            TaskRow.run_id == PhaseRow.run_id,
+            TaskRow.round_number == PhaseRow.round_number,
+            TaskRow.kind == PhaseRow.kind,
+        )
+        references = (
+            select(PhaseRow.reference)
+            .join(TaskRow, and_(*same_phase))
+            .where(TaskRow.run_id == run_id, TaskRow.kind == "train", wanted)
+            .distinct()
+        )
+        with reading(self._engine) as session:
+            return tuple(sorted(set(session.scalars(references)) - {""}))
 
     def at_work_elsewhere(self, run_id: str, now: float) -> set[str]:
         """Devices at work for another run."""

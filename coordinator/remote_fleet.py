@@ -82,7 +82,8 @@ class RemoteFleet:
         digest = self._models.put(weights)
         pool_id, spec = f"{self._run_uid}-{round_number}", self._pool_spec(round_number, digest)
         self._rounds.begin(self._run_id, round_number, self._clock())
-        self._with_store(round_number, lambda: self._store.open_pool(pool_id, spec))
+        in_use = self._phases.snapshots_in_use(self._run_id)  # none, but in asynchronous rounds
+        self._with_store(round_number, lambda: self._store.open_pool(pool_id, spec, in_use))
         key = PhaseKey(self._run_id, round_number, "synthesise")
         plan = PhasePlan(key, digest, pool_id, self._spec.policy)
         accepted = self._conductor.conduct(plan, lambda: self._enough_devices(round_number))

@@ -113,7 +113,9 @@ class PoolStoreInMemory:
         self.sealed: dict[str, tuple[Contribution, ...]] = {}
         self.released: list[str] = []
 
-    async def open_pool(self, pool_id: str, spec: PoolSpec) -> None:
+    async def open_pool(
+        self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
+    ) -> None:
         await self._answer()
         assert self.opened.setdefault(pool_id, spec) == spec
 
