@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
+from hfmds.digest import Digest
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.records import decode_snapshot
 from hfmds.wire.types import Collected, PoolState
@@ -100,8 +101,8 @@ class Retention:
             if row is None or snapshot_id in self._needed(session):  # meanwhile
                 return False
             snapshot = decode_snapshot(row.description)
-            for shard in session.scalars(select(ShardRow).filter_by(snapshot_id=snapshot_id)):
-                loosen(session, shard.digest, COLLECTED)
+            for digest in _only_there(session, snapshot_id):
+                loosen(session, digest, COLLECTED)
             session.execute(delete(ShardRow).filter_by(snapshot_id=snapshot_id))
             session.delete(row)
             _forget_batches(session, row.pool_id)
@@ -152,6 +153,17 @@ class Retention:
 def _forget_batches(session: Session, pool_id: str) -> None:
     session.execute(delete(BatchRow).filter_by(pool_id=pool_id))
     session.execute(delete(NamedBatchRow).filter_by(pool_id=pool_id))
+
+
+def _only_there(session: Session, snapshot_id: str) -> list[Digest]:
+    """Content of a snapshot that no other has: of one that was taken over, little."""
+    elsewhere = select(ShardRow.sha256).where(ShardRow.snapshot_id != snapshot_id)
+    query = (
+        select(ShardRow.sha256, ShardRow.size_bytes)
+        .where(ShardRow.snapshot_id == snapshot_id, ShardRow.sha256.not_in(elsewhere))
+        .distinct()
+    )
+    return [Digest(row.sha256, row.size_bytes) for row in session.execute(query)]
 
 
 def _only_in(session: Session, snapshot_ids: list[str]) -> Erased:

@@ -132,7 +132,9 @@ class SnapshotRecords:
                 return existing
             if _basis(session, pool_id, named) != basis:
                 raise Unavailable(f"pool {pool_id} changed while it was sealed; try again")
-            for digest in needed:
+            # What the pool or the snapshot before has cannot have been deleted: that is not asked,
+            # since asking S3 of thousands of shards would keep all other writers waiting.
+            for digest in needed - _held(session, basis):
                 self._contents.claim(session, digest)
             _add_rows(session, made, named)
             pool = require_pool(session, pool_id)
@@ -204,6 +206,16 @@ def _basis(session: Session, pool_id: str, named: Set[Contribution]) -> Basis:
         parent_snapshot_id=previous_snapshot(session, pool.run_number),
         withdrawn=withdrawn_contributors(session, spec.run_id),
     )
+
+
+def _held(session: Session, basis: Basis) -> set[Digest]:
+    """Content that is needed already."""
+    before = select(ShardRow.sha256, ShardRow.size_bytes)
+    before = before.where(ShardRow.snapshot_id == basis.parent_snapshot_id)
+    return {
+        *(item.batch for item in basis.present),
+        *(Digest(row.sha256, row.size_bytes) for row in session.execute(before)),
+    }
 
 
 def _present(session: Session, pool_id: str, named: Set[Contribution]) -> list[Contribution]:
