@@ -16,7 +16,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -125,57 +125,88 @@ async def receive(
     intake = _Intake(content, owner, digest, offset)
     try:
         async for chunk in chunks:
-            if intake.add(chunk) and await intake.write():
+            await intake.add(chunk)
+            if intake.complete:
                 return
+        await intake.end()
     except BaseException:  # also when the sender is gone: it will go on where the bytes end
-        await intake.write()
+        with suppress(Exception):  # the first error is the one to tell
+            await intake.settle()
         raise
-    await intake.write(complete=True)
+    finally:
+        intake.close()
 
 
 class _Intake:
-    """Writes an upload, several chunks in one trip to a thread: one costs as much as a chunk."""
+    """Writes an upload while more of it comes.
+
+    In threads, and a trip to one costs as much as to write a chunk: what has come by the time that
+    a trip is over goes in the next one.
+    """
 
     _all_bytes: ClassVar[int] = 0  # that are in memory, of all uploads; counted on the event loop
 
     def __init__(self, content: Content, owner: str, digest: Digest, offset: int) -> None:
+        self.complete = False  # the content is here, and no more of it is needed
         self._content = content
         self._owner = owner
         self._digest = digest
         self._offset = offset
         self._begun = False
+        self._ended = False
         self._waiting: list[bytes] = []
+        self._writing: asyncio.Task[None] | None = None
 
-    def add(self, chunk: bytes) -> bool:
-        """Let a chunk wait; true if those that do should be written."""
+    async def add(self, chunk: bytes) -> None:
+        """Take a chunk; waits when there is much to write, and raises if writing has failed."""
         self._waiting.append(chunk)
         _Intake._all_bytes += len(chunk)
-        enough = sum(map(len, self._waiting)) >= _INTAKE_BYTES
-        return enough or _Intake._all_bytes >= _ALL_INTAKES_BYTES
+        self._go_on()
+        much = sum(map(len, self._waiting)) >= _INTAKE_BYTES
+        if much or _Intake._all_bytes >= _ALL_INTAKES_BYTES:
+            await self.settle()
 
-    async def write(self, *, complete: bool = False) -> bool:
-        """Write what waits; true if no more is needed, since the content is here."""
-        chunks, self._waiting = self._waiting, []
-        writing = asyncio.ensure_future(asyncio.to_thread(self._write, chunks, complete))
-        try:
-            return await asyncio.shield(writing)
-        except asyncio.CancelledError:  # the sender is gone, which to gRPC looks like its end
-            await asyncio.wait([writing])
-            writing.exception()  # nobody is left to be told
-            raise
-        finally:
-            _Intake._all_bytes -= sum(map(len, chunks))
+    async def end(self) -> None:
+        """Have all of it written, verified and durable."""
+        self._ended = True
+        self._go_on()
+        await self.settle()
 
-    def _write(self, chunks: list[bytes], complete: bool) -> bool:
+    async def settle(self) -> None:
+        """Wait until all that was taken is written."""
+        if self._writing is not None:
+            await self._writing
+
+    def close(self) -> None:
+        """Forget what was not needed, or could not be written."""
+        _Intake._all_bytes -= sum(map(len, self._waiting))
+        self._waiting = []
+
+    def _go_on(self) -> None:
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
+            self._writing = None
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        while (self._waiting or self._ended) and not self.complete:
+            chunks, self._waiting = self._waiting, []
+            try:
+                self.complete = await asyncio.to_thread(self._write, chunks, self._ended)
+            finally:
+                _Intake._all_bytes -= sum(map(len, chunks))
+
+    def _write(self, chunks: list[bytes], last: bool) -> bool:
         staging, blobs = self._content.staging, self._content.blobs
         if not self._begun and blobs.contains(self._digest):
             return True
         self._begun = True
         for chunk in chunks:
             self._offset = staging.append(self._owner, self._digest, self._offset, chunk)
-        if complete:
+        if last:
             staging.commit(self._owner, self._digest, blobs)
-        return complete
+        return last
 
 
 def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:

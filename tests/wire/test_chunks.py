@@ -1,6 +1,8 @@
 """Content on the move, over doubles of the network and of the blob store."""
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -28,7 +30,6 @@ from hfmds.wire.types import UploadState
 
 DATA = bytes(range(256)) * 10
 DIGEST = digest_of(DATA)
-OWNERS = [f"task-{number}" for number in range(66)]
 
 
 class MemoryBlobs:
@@ -339,30 +340,63 @@ def test_receive_reads_little_of_content_it_has(tmp_path: Path) -> None:
     assert sum(taken) == 4 * CHUNK_BYTES
 
 
+class StuckStaging(Staging):
+    """Takes no byte until it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, max_bytes=1 << 24)
+        self.go_on = threading.Event()
+
+    def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
+        self.go_on.wait()
+        return super().append(owner, digest, offset, data)
+
+
 def test_what_waits_to_be_written_of_all_uploads_has_a_limit(tmp_path: Path) -> None:
-    here = Content(MemoryBlobs(), Staging(tmp_path, max_bytes=1 << 24))
-    digest = Digest("0" * 64, 3 * CHUNK_BYTES)
+    staging = StuckStaging(tmp_path)
+    digest = Digest("0" * 64, 16 * CHUNK_BYTES)
+    taken = Counter[str]()
 
-    async def upload() -> dict[str, int]:
-        begun = asyncio.Barrier(len(OWNERS) + 1)
-
-        async def slow() -> AsyncIterator[bytes]:
+    async def endless(owner: str) -> AsyncIterator[bytes]:
+        while True:
+            taken[owner] += 1
             yield bytes(CHUNK_BYTES)
-            await begun.wait()
-            await asyncio.Event().wait()
 
-        uploads = [asyncio.create_task(receive(here, owner, digest, 0, slow())) for owner in OWNERS]
-        await begun.wait()
-        written = {owner: here.staging.offset(owner, digest) for owner in OWNERS}
+    async def upload() -> list[int]:
+        owners = [f"task-{number}" for number in range(20)]
+        uploads = [
+            asyncio.create_task(
+                receive(Content(MemoryBlobs(), staging), owner, digest, 0, endless(owner))
+            )
+            for owner in owners
+        ]
+        await asyncio.sleep(0)
+        waiting = [taken[owner] for owner in owners]
         for each in uploads:
             each.cancel()
+        staging.go_on.set()
         await asyncio.gather(*uploads, return_exceptions=True)
-        return written
+        return waiting
 
-    written = asyncio.run(upload())
-    assert sorted(written.values()) == [0] * 63 + [CHUNK_BYTES] * 3
-    # Those that were cut off are kept, too.
-    assert {here.staging.offset(owner, digest) for owner in OWNERS} == {CHUNK_BYTES}
+    # Each may have four megabytes waiting, as long as all have no more than 64.
+    assert asyncio.run(upload()) == [4] * 16 + [1] * 4
+    # None of it is in the way of those that come later.
+    assert asyncio.run(upload()) == [8] * 16 + [2] * 4
+
+
+def test_a_stalled_upload_is_written_as_far_as_it_came(here: Content) -> None:
+    async def stalled() -> AsyncIterator[bytes]:
+        yield DATA[:1000]
+        yield DATA[1000:2000]
+        await asyncio.Event().wait()
+
+    async def upload() -> None:
+        uploading = asyncio.create_task(receive(here, "task-1", DIGEST, 0, stalled()))
+        while here.staging.offset("task-1", DIGEST) < 2000:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        uploading.cancel()
+
+    asyncio.run(upload())
 
 
 # --- the shape of an upload ---------------------------------------------------------------------
