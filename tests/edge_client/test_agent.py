@@ -708,7 +708,7 @@ def test_device_leaves_its_task_when_it_must_rest_and_takes_it_again(device: Dev
     unplugged = [True]
 
     def refusal(working: bool) -> str | None:
-        if working and unplugged:
+        if working and device.engine.running and unplugged:
             unplugged.clear()
             return "the device is not charging"
         return None
