@@ -53,6 +53,8 @@ def drop_models(session: Session, run_id: str, last: int, retention: Retention, 
 
     What devices are still at work with stays until they are done: their results count from it.
     """
+    if retention.keeps_all:  # and need not be looked at, of which there are more and more
+        return
     best, needed = best_round(session, run_id), _at_work_with(session, run_id)
     for row in session.scalars(_with_model(run_id)):
         kept = retention.keeps(row.number, last, best)
@@ -65,9 +67,12 @@ def drop_models(session: Session, run_id: str, last: int, retention: Retention, 
 
 def dropped_content(session: Session, run_id: str) -> set[str]:
     """SHA-256 of the models that are dropped; not of one that another round made again."""
-    dropped = select(RoundRow.weights_sha256).where(
+    gone = select(RoundRow.weights_sha256).where(
         RoundRow.run_id == run_id, RoundRow.model_dropped.is_(True)
     )
+    dropped = set(session.scalars(gone))
+    if not dropped:
+        return dropped
     kept = list(session.scalars(_with_model(run_id)))
     # An update of the round in progress may have the very bytes of an old model.
     last = max((row.number for row in kept), default=0)
@@ -77,7 +82,7 @@ def dropped_content(session: Session, run_id: str) -> set[str]:
         or_(TaskRow.counted_round == 0, TaskRow.counted_round > last),
     )
     needed = {row.weights_sha256 for row in kept} | set(session.scalars(updates))
-    return set(session.scalars(dropped)) - needed - _at_work_with(session, run_id)
+    return dropped - needed - _at_work_with(session, run_id)
 
 
 def require_kept(session: Session, row: RoundRow) -> None:

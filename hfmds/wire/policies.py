@@ -161,9 +161,13 @@ class Retention:
             0, retention__keep_last=self.keep_last, retention__keep_every=self.keep_every
         )
 
+    @property
+    def keeps_all(self) -> bool:
+        return not self.keep_last and not self.keep_every
+
     def keeps(self, number: int, last: int, best: int) -> bool:
         """Whether the model of a round is kept when these are the last one and the best."""
-        if not self.keep_last and not self.keep_every:
+        if self.keeps_all:
             return True
         by_number = self.keep_every and number % self.keep_every == 0
         return bool(number in (last, best) or number > last - self.keep_last or by_number)
