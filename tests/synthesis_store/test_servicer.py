@@ -18,10 +18,12 @@ from hfmds.errors import (
     CorruptData,
     InvalidInput,
     LimitExceeded,
+    NotAllowed,
     NotFound,
     TooLate,
     WrongState,
 )
+from hfmds.event_chain import flaw
 from hfmds.service.channel import call, open_channel
 from hfmds.service.peer import Peer
 from hfmds.service.rpc_metrics import RpcMetrics
@@ -30,12 +32,12 @@ from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.staging import Staging
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.chunks import Content, _Intake
+from hfmds.wire.chunks import Content
 from hfmds.wire.messages import digest_message
 from hfmds.wire.snapshots import pool_spec_message
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolPolicy
+from hfmds.wire.types import Collected, PoolPolicy, PoolState, Withdrawal
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.servicer import StoreServicer
 from tests.synthesis_store.examples import SPEC, Store, make_batch, named
@@ -161,11 +163,9 @@ def test_what_came_before_a_device_hung_up_is_kept(store: Store, tmp_path: Path)
             await asyncio.sleep(60)
 
         upload = device.stub.PutBatch(stalls())
-        while _Intake._all_bytes < 100:  # noqa: ASYNC110 (nothing signals that it came)
+        while store.pools.query(key).offset < 100:  # noqa: ASYNC110 (nothing signals it)
             await asyncio.sleep(0.01)
         upload.cancel()
-        while store.pools.query(key).offset < 100:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
         await device.put_parts(header(data, offset=100), chunk(data[100:]))
         assert store.pools.query(key).complete
 
@@ -341,3 +341,39 @@ def test_snapshots_are_listed_in_pages(store: Store, tmp_path: Path) -> None:
         assert pages == [newest_first[:2], newest_first[2:4], newest_first[4:]]
 
     over_grpc(store, tmp_path, test)
+
+
+def test_what_operators_and_the_coordinator_ask_beside_pools(store: Store, tmp_path: Path) -> None:
+    async def test(device: Caller) -> None:
+        client = device.client
+        await client.open_pool("pool-2", SPEC, ["snapshot-1"])
+        batch = await device.put("a", encode_batch(make_batch(1)))
+        pool = await client.get_pool("pool-1")
+        assert (pool.state, pool.devices, pool.samples) == (PoolState.OPEN, 1, 3)
+        snapshot, _ = await client.seal_pool("pool-1", named(a=batch))
+        assert (await client.get_pool("pool-1")).snapshot_id == snapshot.snapshot_id
+        assert await client.withdraw_device("a") == Withdrawal(0, remaining_snapshots=1)
+        with pytest.raises(NotAllowed, match="withdrawn"):
+            await device.put("a", encode_batch(make_batch(2)))
+        assert await client.release_run("run-1") == 1
+        expected = Collected((snapshot.snapshot_id,), 1, batch.size_bytes)
+        assert await client.collect_snapshots(dry_run=True) == expected
+        assert await client.collect_snapshots() == expected
+        log_id, events = await client.list_events()
+        assert flaw(events, log_id) == ""
+        assert [event.kind for event in events] == [
+            "pool-opened",
+            "pool-opened",
+            "pool-sealed",
+            "device-withdrawn",
+            "pool-abandoned",
+            "run-released",
+            "snapshot-collected",
+            "content-erased",
+            "withdrawal-complete",
+        ]
+        assert '"by":"ipv4:127.0.0.1"' in events[3].details
+        assert (await client.list_events(8))[1] == events[8:]
+
+    over_grpc(store, tmp_path, test)
+    assert store.held_bytes() == 0
