@@ -1,6 +1,6 @@
 """Makes plans in a process of their own, and finds those that were made before.
 
-An export takes half a minute of a processor and 500 MB, and torch's tracing holds the interpreter:
+An export takes half a minute of a processor and 800 MB, and torch's tracing holds the interpreter:
 nothing that a server should do in its own process.
 """
 

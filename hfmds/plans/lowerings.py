@@ -145,16 +145,15 @@ def _weight_gradient(
     n, (out_channels, in_channels, *kernel) = grad.shape[0], shape
     columns, height, width = _columns(x, kernel, stride, padding, dilation)
     rows, positions = columns.shape[1], height * width
-    by_position = grad.reshape(n, out_channels, positions).transpose(1, 2)
     if positions < out_channels:
         # An image's product has more numbers than its columns: one product of all of them instead.
         columns = columns.transpose(0, 1).reshape(rows, n * positions)
-        by_position = by_position.reshape(n * positions, out_channels)
-        total = _product(columns, by_position, (rows, out_channels))
+        by_channel = grad.transpose(0, 1).reshape(out_channels, n * positions)
+        total = _product(by_channel, columns.t(), (out_channels, rows))
     else:
-        total = _product(columns, by_position, (n, rows, out_channels)).sum(0)
-    by_tap = total.view(-1, in_channels, out_channels)
-    return by_tap.permute(2, 1, 0).reshape(shape)
+        by_position = grad.reshape(n, out_channels, positions).transpose(1, 2)
+        total = _product(columns, by_position, (n, rows, out_channels)).sum(0).t()
+    return total.reshape(out_channels, -1, in_channels).transpose(1, 2).reshape(shape)
 
 
 def _columns(
@@ -163,7 +162,8 @@ def _columns(
     """[n, taps * channels, height * width], and the output's height and width.
 
     First along the width, then along the height, which copies long runs: 0.3 and 0.6 ms; tap by tap
-    0.5 and 1.2 ms.
+    0.5 and 1.2 ms. With the taps behind the channels, as weights have them, 0.4 and 1.1 ms: more
+    than it takes to turn the weights.
     """
     x = _padded(x, padding, padding)
     height, width = (
