@@ -248,8 +248,9 @@ def report(what: str, images: LabelledImages, *, distinct: bool) -> None:
     rows = []
     for name, result in measured.items():
         nearest = result.any_class if distinct else result.other_class
-        rows.append(row(name, result, float(np.quantile(nearest, FALSE_RATE))))
-    show_table(("measure", *columns), rows)
+        threshold = float(np.quantile(nearest, FALSE_RATE))
+        rows.append(row(f"{name}, {threshold:.2f}", result, threshold))
+    show_table(("measure, threshold", *columns), rows)
     show("Found, in %, by ours:\n")
     result = measured["colour means and edges (ours)"]
     show_table(("threshold", *columns), [row(f"{t:g}", result, t) for t in THRESHOLDS])
