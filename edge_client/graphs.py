@@ -115,6 +115,11 @@ class Graphs:
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        # Batches differ in size, and what it remembers of one takes twice the memory and no less
+        # time. A layout for convolutions of constant weights only costs copies here.
+        options.enable_mem_pattern = False
+        extended = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.graph_optimization_level = extended
         try:
             session = onnxruntime.InferenceSession(graph.onnx, options, providers=self._providers)
         except Exception as error:

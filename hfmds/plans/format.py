@@ -86,8 +86,7 @@ class Graph:
     onnx: bytes
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    # Tensors that live at the same time, inputs and outputs too, at the worst moment: so many
-    # bytes and so many more for each image of the batch.
+    # Memory of its tensors, inputs and outputs too: so much, and so much more for each image.
     fixed_bytes: int
     bytes_per_image: int
 
