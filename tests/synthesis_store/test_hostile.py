@@ -138,8 +138,7 @@ def test_refusals_are_noted_in_all_however_many_there_are(store: Store) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(600)
-def test_ten_thousand_tiny_batches_are_ten_thousand_samples(tmp_path: Path) -> None:
+def test_thousands_of_tiny_batches_cost_no_more_than_their_bytes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.pools.open("pool-1", SPEC)
 
@@ -149,14 +148,14 @@ def test_ten_thousand_tiny_batches_are_ten_thousand_samples(tmp_path: Path) -> N
         await store.pools.put(key, 0, chunks_of(data, len(data)))
 
     async def flood() -> None:
-        for first in range(0, 10_000, 100):
+        for first in range(0, 2000, 100):
             await asyncio.gather(*map(put, range(first, first + 100)))
 
     asyncio.run(flood())
     status = store.pools.status("pool-1")
-    assert (status.devices, status.samples) == (10_000, 10_000)
+    assert (status.devices, status.samples) == (2000, 2000)
     sealed = store.pools.seal("pool-1", store.pools.sealed_records.batches("pool-1"))
-    assert sealed.snapshot.samples + sealed.snapshot.duplicates == 10_000
+    assert sealed.snapshot.samples + sealed.snapshot.duplicates == 2000
     assert store.held_bytes() == sealed.snapshot.size_bytes
 
 
