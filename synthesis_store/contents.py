@@ -78,7 +78,8 @@ class Contents:
         keys = [(d.sha256, d.size_bytes) for d in digests] if digests is not None else None
         erased = Erased()
         while keys is None or keys:
-            with transaction(self._engine) as session:
+            # A commit that failed would bring back rows whose content is deleted.
+            with transaction(self._engine, after_commits=True) as session:
                 if keys is None:
                     rows = list(session.scalars(select(LooseBlobRow).limit(_SWEPT_AT_ONCE)))
                 else:

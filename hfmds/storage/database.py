@@ -104,7 +104,7 @@ def shown_url(engine: Engine) -> str:
 
 
 @contextmanager
-def transaction(engine: Engine) -> Iterator[Session]:
+def transaction(engine: Engine, *, after_commits: bool = False) -> Iterator[Session]:
     """A transaction that may write: committed at the end, rolled back on an error.
 
     There is one at a time, whatever the process: it takes the write lock before its first
@@ -113,13 +113,17 @@ def transaction(engine: Engine) -> Iterator[Session]:
 
     Those of this process that wait for each other are committed together, which costs one sync of
     the disk and not one for each. Still, each is durable when its block has been left, and an error
-    rolls back only the one it is raised in.
+    rolls back only the one it is raised in. Whoever does in it what no rollback undoes, such as
+    deleting a file, must ask for `after_commits`: then all that it reads is durable already.
     """
     line = _lines[engine]
     with passing_errors_are_unavailable(engine):
         with line.turn():
-            group = line.group or _Group(engine)
-            line.group = None
+            group, line.group = line.group, None
+            if group and after_commits:
+                group.commit()
+                group = None
+            group = group or _Group(engine)
             try:
                 with group.member() as session:
                     _stand_at_fence(engine, session.connection())

@@ -187,6 +187,32 @@ class DatabaseSuite:
         with reading(engine) as session:
             assert numbers(session) == [1, 2, 4, 6, 7, 8]
 
+    def test_after_commits_nothing_is_read_that_could_be_rolled_back(self, engine: Engine) -> None:
+        first_is_in, second_waits = threading.Event(), threading.Event()
+        durable: list[list[int | None]] = []
+
+        def add() -> None:
+            with transaction(engine) as session:
+                session.execute(insert(runs), {"n": 1})
+                first_is_in.set()
+                assert second_waits.wait(30)
+
+        def look() -> None:
+            with transaction(engine, after_commits=True) as session, reading(engine) as committed:
+                durable.append(numbers(committed))
+                assert numbers(session) == [1]
+
+        threads = [threading.Thread(target=each) for each in (add, look)]
+        threads[0].start()
+        assert first_is_in.wait(30)
+        threads[1].start()
+        while not _lines[engine].others_wait:
+            time.sleep(0.001)
+        second_waits.set()
+        for thread in threads:
+            thread.join(30)
+        assert durable == [[1]]
+
     def test_a_process_killed_while_many_write_keeps_all_it_acknowledged(
         self, engine: Engine, url: str
     ) -> None:
