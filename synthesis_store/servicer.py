@@ -60,6 +60,8 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
+        # Sealing may take minutes, and one waits for the other: not in threads, which are few.
+        self._one_seals = asyncio.Lock()
 
     def add_to(self, server: GrpcServer) -> None:
         """Serve this service there."""
@@ -105,7 +107,8 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.SealPoolResponse:
         pool_id = require_id(request.pool_id, "pool_id")
         named = [contribution_from(item) for item in request.contributions]
-        sealed = await asyncio.to_thread(self._pools.seal, pool_id, named)
+        async with self._one_seals:
+            sealed = await asyncio.to_thread(self._pools.seal, pool_id, named)
         return pb.SealPoolResponse(
             snapshot=snapshot_message(replace(sealed.snapshot, shards=())),
             missing=map(contribution_message, sealed.missing),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -34,7 +36,7 @@ from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.chunks import Content
 from hfmds.wire.messages import digest_message
-from hfmds.wire.snapshots import pool_spec_message
+from hfmds.wire.snapshots import contribution_message, pool_spec_message
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import Collected, PoolPolicy, PoolState, Withdrawal
@@ -377,3 +379,22 @@ def test_what_operators_and_the_coordinator_ask_beside_pools(store: Store, tmp_p
 
     over_grpc(store, tmp_path, test)
     assert store.held_bytes() == 0
+
+
+def test_seals_that_wait_for_another_keep_no_other_call_waiting(store: Store) -> None:
+    batch = contribution_message(*named(a=store.put("a", encode_batch(make_batch(1)))))
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        servicer, context = StoreServicer(store.pools), cast(grpc.aio.ServicerContext, None)
+        request = pb.SealPoolRequest(pool_id="pool-1", contributions=[batch])
+        with store.pools._one_seals:  # as if a large pool were being sealed
+            seals = [asyncio.create_task(servicer.SealPool(request, context)) for _ in range(4)]
+            await asyncio.sleep(0)  # each has begun
+            async with asyncio.timeout(30):
+                answer = await servicer.GetPool(pb.GetPoolRequest(pool_id="pool-1"), context)
+            assert answer.pool.devices == 1
+        answers = await asyncio.gather(*seals)
+        assert len({one.snapshot.snapshot_id for one in answers}) == 1
+
+    asyncio.run(test())
