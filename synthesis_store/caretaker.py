@@ -45,3 +45,5 @@ class Caretaker:
             await asyncio.to_thread(work)
         except (HfmdsError, OSError) as error:
             log.warning("%s failed, and is tried again: %s", what, error)
+        except Exception:  # this must not end: no pool would be sealed by itself any more
+            log.exception("%s failed, and is tried again", what)

@@ -250,6 +250,8 @@ class Pools:
                 self.seal(pool_id, self.sealed_records.batches(pool_id))
             except HfmdsError as error:  # whoever looks next tries again
                 log.warning("pool %s is not sealed yet: %s", pool_id, error)
+            except Exception:  # others must not wait for this one
+                log.exception("pool %s is not sealed yet", pool_id)
 
     def _seal(self, pool_id: str, named: frozenset[Contribution]) -> Sealed:
         before = self.sealed_records.sealed(pool_id, named)

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from hfmds.errors import LimitExceeded
+from hfmds.storage.database import transaction
 from hfmds.wire.types import PoolState
 from synthesis_store.caretaker import Caretaker
+from synthesis_store.pool_records import require_pool
 from tests.synthesis_store.examples import SPEC, Store, make_batch
 
 
@@ -55,3 +58,25 @@ def test_a_pool_that_cannot_be_sealed_now_holds_up_no_other(
     tend(store, lambda: store.pools.status("whole").state is PoolState.SEALED)
     assert store.pools.status("broken").state is PoolState.OPEN
     assert "pool broken is not sealed yet" in caplog.text
+
+
+def test_a_record_that_cannot_be_read_holds_up_no_other_pool(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    for pool_id, seed in (("broken", 1), ("whole", 2)):
+        store.pools.open(pool_id, replace(SPEC, run_id=pool_id, seal_quorum=1))
+        store.put("a", make_batch(seed), pool_id)
+    with transaction(store.engine) as session:
+        require_pool(session, "broken").spec = b"\xff"
+    tend(store, lambda: store.pools.status("whole").state is PoolState.SEALED)
+    assert "pool broken is not sealed yet" in caplog.text
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    with store.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE pools RENAME TO pools_gone"))
+    tend(store, lambda: caplog.text.count("sealing failed, and is tried again") > 1)
