@@ -15,7 +15,7 @@ from hfmds.service.server import GrpcServer
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
-from hfmds.wire.chunks import shard_chunk, split_upload
+from hfmds.wire.chunks import MAX_DIGESTS, shard_chunk, split_upload
 from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_count, require_part
 from hfmds.wire.pages import first_page, page
@@ -50,7 +50,6 @@ ACCESS = {
     "ListStoreEvents": VIEWER,
 }
 
-_MAX_DIGESTS = 20_000  # in one request
 _PAGED_AT_ONCE = 1001  # shards that are turned into messages for a page; no page has more
 _MAX_EVENTS = 1000  # in one answer
 
@@ -225,8 +224,8 @@ def _after(token: str, shards: Iterable[Shard]) -> int:
 
 
 def _bounded(digests: Sequence[common_pb2.Digest], name: str) -> Sequence[common_pb2.Digest]:
-    if len(digests) > _MAX_DIGESTS:
-        raise InvalidInput(f"{name} has {len(digests)} shards; at most {_MAX_DIGESTS}")
+    if len(digests) > MAX_DIGESTS:
+        raise InvalidInput(f"{name} has {len(digests)} shards; at most {MAX_DIGESTS}")
     return digests
 
 

@@ -29,6 +29,9 @@ from hfmds.wire.types import UploadState
 MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
 """What a receiver takes in one message; senders use CHUNK_BYTES."""
 
+MAX_DIGESTS = 20_000
+"""How many blobs one request may name."""
+
 _INTAKE_BYTES = 4 * CHUNK_BYTES  # of one upload that may wait to be written
 _ALL_INTAKES_BYTES = 64 * CHUNK_BYTES  # of all; if there are more, none waits
 
@@ -233,21 +236,27 @@ async def fetch_all(
     content: Content,
     digests: Sequence[Digest],
     open_stream: Callable[[Sequence[Digest], int], AsyncGenerator[bytes, None]],
+    most_at_once: int = MAX_DIGESTS,
 ) -> int:
     """Bring blobs here that are not here; returns the bytes that crossed the network.
 
-    The stream is asked for those that are lacking, from an offset in the first of them on. Each is
-    kept as soon as it is complete, so an attempt that breaks is resumed where it broke; what it had
-    completed is not counted again.
+    The stream is asked for those that are lacking, from an offset in the first of them on; of more
+    than `most_at_once`, several streams one after the other. Each is kept as soon as it is
+    complete, so an attempt that breaks is resumed where it broke; what it had completed is not
+    counted again.
     """
-    arrival = await asyncio.to_thread(_Arrival, content, digests)
-    if not arrival.lacking:
-        return 0
-    async with aclosing(open_stream(arrival.lacking, arrival.offset)) as chunks:
-        async for chunk in chunks:
-            await asyncio.to_thread(arrival.take, chunk)
-    await asyncio.to_thread(arrival.end)
-    return sum(digest.size_bytes for digest in arrival.lacking)
+    fetched = 0
+    for start in range(0, len(digests), most_at_once):
+        some = digests[start : start + most_at_once]
+        arrival = await asyncio.to_thread(_Arrival, content, some)
+        if not arrival.lacking:
+            continue
+        async with aclosing(open_stream(arrival.lacking, arrival.offset)) as chunks:
+            async for chunk in chunks:
+                await asyncio.to_thread(arrival.take, chunk)
+        await asyncio.to_thread(arrival.end)
+        fetched += sum(digest.size_bytes for digest in arrival.lacking)
+    return fetched
 
 
 class _Arrival:

@@ -168,6 +168,15 @@ def test_many_are_fetched_in_one_stream(here: Content) -> None:
     assert len(network.asked) == 1
 
 
+def test_of_more_than_one_request_may_name_each_is_fetched(here: Content) -> None:
+    network = ManyShards(MemoryBlobs(*PARTS))
+    fetched = asyncio.run(fetch_all(here, NAMES, network.open, most_at_once=2))
+    assert fetched == sum(map(len, PARTS))
+    assert network.asked == [(NAMES[:2], 0), (NAMES[2:4], 0), (NAMES[4:], 0)]
+    for name in NAMES:
+        here.blobs.verify(name)
+
+
 def test_a_stream_of_many_goes_on_where_it_broke(here: Content) -> None:
     there = MemoryBlobs(*PARTS)
     with pytest.raises(Unavailable):
