@@ -178,7 +178,7 @@ class _Intake:
     async def settle(self) -> None:
         """Wait until all that was taken is written."""
         if self._writing is not None:
-            await self._writing
+            await asyncio.shield(self._writing)  # whoever hangs up ends the wait, not the writing
 
     def close(self) -> None:
         """Forget what was not needed, or could not be written."""

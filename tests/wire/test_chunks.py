@@ -216,6 +216,37 @@ def test_a_stream_that_ends_too_early_is_refused(here: Content) -> None:
         asyncio.run(fetch_all(here, NAMES, lambda *_: stream(PARTS[0] + PARTS[1][:-1])))
 
 
+def test_what_came_is_written_also_if_the_sender_hangs_up_meanwhile(tmp_path: Path) -> None:
+    writes, may_write = threading.Event(), threading.Event()
+
+    class Slow(Staging):
+        def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
+            writes.set()
+            assert may_write.wait(30)
+            return super().append(owner, digest, offset, data)
+
+    content = Content(MemoryBlobs(), Slow(tmp_path, max_bytes=1 << 24))
+
+    async def hang_up() -> None:
+        all_came = asyncio.Event()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield DATA[:1000]
+            await asyncio.to_thread(writes.wait, 30)
+            yield DATA[1000:]
+            all_came.set()
+
+        receiving = asyncio.create_task(receive(content, "a", DIGEST, 0, chunks()))
+        await all_came.wait()
+        receiving.cancel()
+        may_write.set()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+
+    asyncio.run(hang_up())
+    assert content.blobs.contains(DIGEST)
+
+
 class Receiver:
     """A server that holds so much of DATA already and takes the rest."""
 
