@@ -38,16 +38,27 @@ class Conditions:
         """Each required condition must have a probe that can tell."""
         self._required = tuple(required)
         self._probes = probes
+        self._trouble = ""  # that was told last
         for name in self._required:
-            if self.holds(name) is None:
+            if probes[name]() is None:
                 raise ConfigurationError(
                     f"HFMDS_ONLY_WHEN has {name}, but nobody here can tell whether this device is; "
                     f"set HFMDS_CONDITION_COMMAND to a command that can{_or_setting(name)}"
                 )
 
     def holds(self, name: str) -> bool | None:
-        """Whether the condition holds now; None: it cannot be told."""
-        return self._probes[name]()
+        """Whether the condition holds now; None: it cannot be told.
+
+        Later than at the start, who cannot be asked is no reason to stop: the owner's command may
+        be replaced just now, or memory be short.
+        """
+        try:
+            return self._probes[name]()
+        except ConfigurationError as error:
+            if str(error) != self._trouble:
+                log.warning("%s", error)
+                self._trouble = str(error)
+            return None
 
     def refusal(self) -> str | None:
         """Why the device may not work now; None if it may."""

@@ -53,6 +53,21 @@ def test_a_command_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> Non
         Conditions(("idle",), probes([str(tmp_path / "nothing")]))
 
 
+def test_a_command_that_is_gone_later_makes_the_device_rest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = tmp_path / "command"
+    command.symlink_to("/bin/true")
+    asked = Conditions(("idle",), probes([str(command)]))
+    assert asked.refusal() is None
+    command.unlink()
+    for _ in range(2):
+        assert asked.refusal() == "the device is not idle (HFMDS_ONLY_WHEN)"
+    assert caplog.text.count("HFMDS_CONDITION_COMMAND cannot be run") == 1  # told once
+    command.symlink_to("/bin/true")
+    assert asked.refusal() is None
+
+
 def supply(folder: Path, name: str, kind: str, online: str) -> None:
     (folder / name).mkdir()
     (folder / name / "type").write_text(f"{kind}\n")
