@@ -28,7 +28,11 @@ def test_taking_keeps_pixels_labels_and_shares_together():
 @pytest.mark.parametrize(
     ("pixels", "labels", "message"),
     [
-        (np.zeros((2, 1, 4, 4), np.float32), np.zeros(2, np.int64), r"uint8 or float16 \[n, .* not float32"),
+        (
+            np.zeros((2, 1, 4, 4), np.float32),
+            np.zeros(2, np.int64),
+            r"uint8 or float16 \[n, .* not float32",
+        ),
         (np.zeros((2, 4, 4), np.uint8), np.zeros(2, np.int64), r"not uint8 \[2, 4, 4\]"),
         (np.zeros((2, 1, 4, 4), np.uint8), np.zeros(3, np.int64), r"int64 \[2\], not int64 \[3\]"),
         (np.zeros((2, 1, 4, 4), np.uint8), np.zeros(2, np.int32), r"int64 \[2\], not int32 \[2\]"),
