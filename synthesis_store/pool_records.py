@@ -210,20 +210,28 @@ class PoolRecords:
         """Pools that are to be sealed now without being told, or abandoned."""
         ripe = or_(
             PoolRow.seals_at <= self._now(),
-            and_(PoolRow.seal_quorum > 0, PoolRow.devices >= PoolRow.seal_quorum),
+            and_(
+                PoolRow.seal_quorum > 0, PoolRow.devices >= PoolRow.seal_quorum, PoolRow.samples > 0
+            ),
         )
         query = select(PoolRow.pool_id).where(PoolRow.state == _OPEN, ripe)
         with reading(self._engine) as session:
             return list(session.scalars(query.order_by(PoolRow.opened_at, PoolRow.pool_id)))
 
     def abandon_if_empty(self, pool_id: str) -> bool:
-        """Give up an open pool in which there is no batch; whether it was one."""
+        """Give up an open pool in which there is no sample at its deadline; whether it was one.
+
+        Batches may be in it of which all samples are over the limits of leakage.
+        """
         with transaction(self._engine) as session:
             pool = require_pool(session, pool_id)
-            if pool.state != _OPEN or pool.devices:
+            is_over = pool.seals_at is not None and pool.seals_at <= self._now()
+            if pool.state != _OPEN or pool.samples or not is_over:
                 return False
-            self.end(session, pool, PoolState.ABANDONED, "nothing was in it at its deadline")
-            return True
+            reason = "nothing that it takes was in it at its deadline"
+            given_up = self.end(session, pool, PoolState.ABANDONED, reason)
+        self._contents.sweep(given_up)
+        return True
 
     def halt(self, pool_id: str, reason: str) -> None:
         """Halt an open pool; one that is over stays as it is."""

@@ -213,13 +213,29 @@ def test_a_pool_seals_itself_at_its_deadline_or_is_abandoned_if_empty(tmp_path: 
     empty = store.pools.status("empty")
     assert (empty.state, empty.state_reason) == (
         PoolState.ABANDONED,
-        "nothing was in it at its deadline",
+        "nothing that it takes was in it at its deadline",
     )
     with pytest.raises(TooLate, match="abandoned"):
         store.put("a", make_batch(1), "empty")
     with pytest.raises(WrongState, match="abandoned"):
         store.pools.seal("empty", named())
     assert [event["pool"] for event in told(store, "pool-abandoned")] == ["empty"]
+
+
+def test_a_pool_of_which_every_sample_is_dropped_is_abandoned_at_its_deadline(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    policy = PoolPolicy(psnr_paired_max_db=1.0, leakage_action="drop")
+    spec = replace(SPEC, policy=policy, seal_quorum=1, seal_deadline_seconds=60.0)
+    store.pools.open("pool-1", spec)
+    store.put("a", make_batch(1))
+    store.pools.seal_due()
+    assert store.pools.status("pool-1").state is PoolState.OPEN
+    store.clock.advance(60)
+    store.pools.seal_due()
+    assert store.pools.status("pool-1").state is PoolState.ABANDONED
+    assert store.held_bytes() == 0
 
 
 # --- how long snapshots stay --------------------------------------------------------------------
