@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LabelledImages
+from hfmds.data.manifests import read_manifest
 from hfmds.data.named_images import NamedImages, load_named_images
+from hfmds.data.sources import labels_beside
 from hfmds.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -70,10 +73,8 @@ class OwnImages:
 
 def _fingerprint(source: str) -> _Fingerprint:
     """Name, size, time and inode of each file; of data sets by name, nothing."""
-    path = Path(source)
-    files = sorted(_files_in(path)) if path.is_dir() else [path]
     found = []
-    for file in files:
+    for file in _files_of(Path(source)):
         try:
             stat = file.stat()
         except OSError:  # gone meanwhile, or no file at all
@@ -82,5 +83,14 @@ def _fingerprint(source: str) -> _Fingerprint:
     return tuple(found)
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+def _files_of(path: Path) -> list[Path]:
+    """All files that a source is read from."""
+    if path.is_dir():
+        return sorted(Path(parent, name) for parent, _, names in os.walk(path) for name in names)
+    match path.suffix:
+        case ".npy":
+            return [path, labels_beside(path)]
+        case ".csv":
+            with suppress(ConfigurationError):  # half written: seen as changed when it is whole
+                return [path, *read_manifest(path)[0]]
+    return [path]

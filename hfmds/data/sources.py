@@ -168,9 +168,14 @@ def _load_npz(path: Path, _: Sequence[str]) -> LabelledImages:
     return _labelled(path, pixels, path, labels)
 
 
+def labels_beside(path: Path) -> Path:
+    """Where the labels of the images in an .npy file are."""
+    before, _, after = path.name.rpartition("images")
+    return path.with_name(f"{before}labels{after}")
+
+
 def _load_npy(path: Path, _: Sequence[str]) -> LabelledImages:
-    before, found, after = path.name.rpartition("images")
-    beside = path.with_name(f"{before}labels{after}")
+    found, beside = "images" in path.name, labels_beside(path)
     remedy = "write images to x-images.npy and labels to x-labels.npy with numpy.save"
     if not found or not beside.is_file():
         missing = f"{beside} is missing" if found else "its name has no 'images' in it"

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -49,6 +50,23 @@ def test_a_changed_file_is_read_again(folder: Path) -> None:
     add(folder, "cat/1.png", 99)
     images.look()
     assert images.labelled_for(PETS).pixels[0, 0, 0, 0] == 99
+
+
+def test_a_file_of_a_list_that_is_changed_is_read_again(folder: Path) -> None:
+    (folder / "list.csv").write_text("path,label\ncat/1.png,cat\n")
+    images = OwnImages(str(folder / "list.csv"), "the device's data")
+    add(folder, "cat/1.png", 99)
+    images.look()
+    assert images.labelled_for(PETS).pixels[0, 0, 0, 0] == 99
+
+
+def test_labels_beside_an_array_that_are_mended_are_read_again(tmp_path: Path) -> None:
+    np.save(tmp_path / "my-images.npy", np.zeros((2, 1, 2, 2), np.uint8))
+    np.save(tmp_path / "my-labels.npy", np.array([0, 1]))
+    images = OwnImages(str(tmp_path / "my-images.npy"), "the device's data")
+    np.save(tmp_path / "my-labels.npy", np.array([2, 1]))
+    images.look()
+    assert images.labelled_for(RECIPE).labels.tolist() == [2, 1]
 
 
 def test_nothing_is_read_while_nothing_changes(folder: Path) -> None:
