@@ -30,7 +30,7 @@ class EdgeMetrics:
         )
         self.received_bytes = Counter(
             "hfmds_edge_received_bytes_total",
-            "Bytes of weights and shards received; what was in the cache is not counted.",
+            "Bytes of weights, plans and shards received; what was in the cache is not counted.",
             registry=registry,
         )
         self.sent_bytes = Counter(

@@ -26,6 +26,7 @@ from hfmds.algorithm.compression import pack, split_memory
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.privacy import summarise_leakage
+from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.release import releasable
 from hfmds.algorithm.seeds import Phase, derive_seed
 from hfmds.algorithm.types import LabelledImages, Traffic
@@ -191,6 +192,7 @@ class TaskRunner:
 
     async def _synthesise(self, task: Assignment, tell: Tell) -> SynthesisReport:
         shard = self._images.labelled_for(task.recipe)
+        self._require_traffic(task.weights.size_bytes + _bytes_of_pixels(task.recipe))
         received = await self._fetch_model(task)
         await asyncio.to_thread(self._cache.evict, self._model(task))
 
@@ -382,6 +384,12 @@ class TaskRunner:
             return await self._to_store(put, pool_id, device_id, content, blobs, made_with)
         upload = self._coordinator.upload_update
         return await self._to_coordinator(upload, task.task_id, content, blobs)
+
+
+def _bytes_of_pixels(recipe: Recipe) -> int:
+    """About as large, at most, is the batch that a device makes."""
+    value_bytes = 2 if recipe.pool.pixel_type == "fp16" else 1
+    return recipe.method.samples_per_device * math.prod(recipe.model.image_shape) * value_bytes
 
 
 def _bytes_of(report: Report) -> Digest | None:

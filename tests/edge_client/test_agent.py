@@ -759,6 +759,15 @@ def test_traffic_is_counted_and_a_task_too_large_for_the_day_is_given_up(tmp_pat
     )
 
 
+def test_images_that_could_not_be_sent_today_are_not_synthesised(device: Device) -> None:
+    pixels = RECIPE.method.samples_per_device * 4  # images of 2 x 2
+    device.traffic_bytes_per_day = device.coordinator.weights.size_bytes + pixels - 1
+    device.work(device.synthesise_task())
+    assert "HFMDS_TRAFFIC_BYTES_PER_DAY" in device.coordinator.failures["s1"]
+    assert device.engine.works == []
+    assert "download" not in device.coordinator.calls
+
+
 @pytest.mark.parametrize("task", ["train_task", "synthesise_task", "evaluate_task"])
 def test_a_result_waits_in_memory_while_the_disk_is_full(
     tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
