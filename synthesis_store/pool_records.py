@@ -31,7 +31,7 @@ from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, ShardRow,
 from synthesis_store.totals import Measured, put_in, take_out
 from synthesis_store.withdrawals import require_consent
 
-_OPEN = PoolState.OPEN.name
+_OPEN, _SEALED = PoolState.OPEN.name, PoolState.SEALED.name
 _KIND_OF_END = {
     PoolState.HALTED: StoreEventKind.POOL_HALTED,
     PoolState.ABANDONED: StoreEventKind.POOL_ABANDONED,
@@ -146,7 +146,7 @@ class PoolRecords:
             pool = require_pool(session, key.pool_id)
             spec = _spec(pool.spec)
             row = session.get(BatchRow, (key.pool_id, key.device_id))
-            has_batch = row is not None and row.digest == key.digest
+            has_batch = _has(pool, row, key.digest)
             if not has_batch:
                 require_consent(session, key.device_id, spec.run_id)
             return Place(spec, PoolState[pool.state], pool.state_reason, has_batch)
@@ -164,7 +164,7 @@ class PoolRecords:
             pool = require_pool(session, key.pool_id)
             spec = _spec(pool.spec)
             row = session.get(BatchRow, (key.pool_id, key.device_id))
-            if row is not None and row.digest == key.digest:
+            if _has(pool, row, key.digest):
                 return False
             require_consent(session, key.device_id, spec.run_id)
             if pool.state != _OPEN:
@@ -285,6 +285,11 @@ def require_pool(session: Session, pool_id: str) -> PoolRow:
 def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
     """The batches that are, or were when it was sealed, in the pool."""
     return list(session.scalars(select(BatchRow).filter_by(pool_id=pool_id)))
+
+
+def _has(pool: PoolRow, row: BatchRow | None, digest: Digest) -> bool:
+    """Whether this is a batch of the pool; those of one that is no snapshot are erased."""
+    return row is not None and row.digest == digest and pool.state in (_OPEN, _SEALED)
 
 
 @lru_cache(maxsize=64)  # asked with every batch

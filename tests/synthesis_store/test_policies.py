@@ -69,8 +69,13 @@ def test_a_pool_whose_percentile_passes_the_limit_halts_for_good(store: Store) -
     status = store.pools.status("pool-2")
     assert status.state is PoolState.HALTED
     assert "above 20 (halt_psnr_paired_p99_db)" in status.state_reason
-    with pytest.raises(NotAllowed, match="pool-2 is halted: the 99th percentile"):
-        store.put("c", measured(3, 1), "pool-2")
+    for device, batch in (
+        ("a", measured(1, 30, 30)),  # erased, so it cannot be said to be here
+        ("b", measured(2, 30, 30, 30)),  # again as the first time
+        ("c", measured(3, 1)),
+    ):
+        with pytest.raises(NotAllowed, match="pool-2 is halted: the 99th percentile"):
+            store.put(device, batch, "pool-2")
     with pytest.raises(WrongState, match=r"pool-2 .*halted"):
         store.seal("pool-2", a=a)
     assert store.held_bytes() == 0

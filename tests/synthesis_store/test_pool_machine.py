@@ -116,7 +116,7 @@ class PoolMachine(RuleBasedStateMachine):
         pool_id = data.draw(st.sampled_from(sorted(self.pools)))
         pool = self.pools[pool_id]
         others = sum(len(b) for d, b in pool.batches.items() if d != device)
-        if pool.batches.get(device) == numbers:
+        if pool.batches.get(device) == numbers and pool.state is not PoolState.ABANDONED:
             pass  # also when it is sealed: a late retry
         elif self.is_withdrawn(device, pool.run_id):
             with pytest.raises(NotAllowed, match="withdrawn"):
