@@ -12,11 +12,14 @@ help:  ## show this list
 demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and write hfmds-report/
 	$(BIN)/hfmds demo
 
+# Two at a time, each file's tests in one of the two processes: many wait more than they compute.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
 test: lint  ## everything that must pass: style, types, contracts, all tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: lint  ## the same without the tests that start programs or servers
-	$(BIN)/python -m pytest -m "not integration"
+	$(PYTEST) -m "not integration"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
