@@ -110,7 +110,7 @@ def test_killed_at_a_commit_the_run_ends_the_same(
         point = CrashPoint(transition, occurrence, moment)
         told = tell(expected.story, launcher, tmp_path / str(occurrence), {program: point})
         journal = told.journals[program]
-        # How often a program looks at a run that is cancelled meanwhile is a matter of moments: only
+        # How often a program looks at a run that is cancelled meanwhile is chance: only
         # the last occurrence may be missing, and then it must not have been passed.
         missing = 1 < occurrence == times and journal.done.count(transition) < occurrence
         assert journal.killed or missing, f"{point} was not reached"
