@@ -4,6 +4,7 @@ of the store says, and the content that is kept is exactly what is needed.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,7 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.digest import Digest, digest_of
@@ -25,11 +32,13 @@ from hfmds.wire.types import Contribution, PoolPolicy, PoolState
 from tests.synthesis_store.examples import SPEC, Store
 
 KEEP_SNAPSHOTS = 2
+HALT_DB, HALT_MINIMUM_SAMPLES = 5.75, 3
 POLICIES = [
     PoolPolicy(),
     PoolPolicy(refresh="accumulate"),
     PoolPolicy(refresh="accumulate", refresh_max_samples=4),
     PoolPolicy(max_pool_samples=4),
+    PoolPolicy(halt_psnr_paired_p99_db=HALT_DB, halt_minimum_samples=HALT_MINIMUM_SAMPLES),
 ]
 
 runs = st.sampled_from(["run-1", "run-2"])
@@ -100,6 +109,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(run_id=runs, policy=st.sampled_from(POLICIES), quorum=st.sampled_from([0, 2]))
     def open(self, run_id: str, policy: PoolPolicy, quorum: int) -> None:
+        self.open_pool(run_id, policy, quorum)
+
+    def open_pool(self, run_id: str, policy: PoolPolicy, quorum: int = 0) -> str:
         if run_id not in self.live:
             self.runs_begun += 1
             self.live[run_id] = self.runs_begun
@@ -109,21 +121,44 @@ class PoolMachine(RuleBasedStateMachine):
         self.pools[pool_id] = ModelPool(self.live[run_id], run_id, policy, quorum)
         for _ in range(2):  # again, it changes nothing
             self.store.pools.open(pool_id, spec)
+        return pool_id
+
+    @initialize(batches=st.dictionaries(devices, samples, min_size=1))
+    def begin(self, batches: dict[str, list[int]]) -> None:
+        """So that there is a snapshot in every tale."""
+        self.refresh_pool("run-1", POLICIES[0], batches)
+
+    @rule(
+        run_id=runs,
+        policy=st.sampled_from(POLICIES),
+        batches=st.dictionaries(devices, samples, min_size=1),
+    )
+    def refresh(self, run_id: str, policy: PoolPolicy, batches: dict[str, list[int]]) -> None:
+        """As a run does it: alone, the steps would hardly ever come in this order."""
+        self.refresh_pool(run_id, policy, batches)
+
+    def refresh_pool(self, run_id: str, policy: PoolPolicy, batches: dict[str, list[int]]) -> None:
+        pool_id = self.open_pool(run_id, policy)
+        for device, numbers in batches.items():
+            self.put_batch(pool_id, device, numbers)
+        self.seal_pool(pool_id, set(batches))
 
     @precondition(lambda self: self.pools)
     @rule(data=st.data(), device=devices, numbers=samples)
     def put(self, data: st.DataObject, device: str, numbers: list[int]) -> None:
-        pool_id = data.draw(st.sampled_from(sorted(self.pools)))
+        self.put_batch(data.draw(st.sampled_from(sorted(self.pools))), device, numbers)
+
+    def put_batch(self, pool_id: str, device: str, numbers: list[int]) -> None:
         pool = self.pools[pool_id]
         others = sum(len(b) for d, b in pool.batches.items() if d != device)
-        if pool.batches.get(device) == numbers and pool.state is not PoolState.ABANDONED:
+        if pool.batches.get(device) == numbers and pool.state in (PoolState.OPEN, PoolState.SEALED):
             pass  # also when it is sealed: a late retry
         elif self.is_withdrawn(device, pool.run_id):
             with pytest.raises(NotAllowed, match="withdrawn"):
                 self.store.put(device, batch_of(numbers), pool_id)
             return
         elif pool.state is not PoolState.OPEN:
-            with pytest.raises(TooLate):
+            with pytest.raises(NotAllowed if pool.state is PoolState.HALTED else TooLate):
                 self.store.put(device, batch_of(numbers), pool_id)
             return
         elif pool.policy.max_pool_samples and others + len(numbers) > 4:
@@ -132,19 +167,28 @@ class PoolMachine(RuleBasedStateMachine):
             return
         else:
             pool.batches[device] = numbers
+            if self.halts_while_filled(pool):
+                pool.state = PoolState.HALTED
+                with pytest.raises(NotAllowed, match="halted"):
+                    self.store.put(device, batch_of(numbers), pool_id)
+                return
         self.store.put(device, batch_of(numbers), pool_id)
 
     @precondition(lambda self: self.pools)
     @rule(data=st.data(), chosen=st.sets(devices, min_size=1))
     def seal(self, data: st.DataObject, chosen: set[str]) -> None:
-        pool_id = data.draw(st.sampled_from(sorted(self.pools)))
+        self.seal_pool(data.draw(st.sampled_from(sorted(self.pools))), chosen)
+
+    def seal_pool(self, pool_id: str, chosen: set[str]) -> None:
         pool = self.pools[pool_id]
         present = frozenset(chosen & pool.batches.keys())
         named = [Contribution(d, digest_for(pool.batches[d])) for d in present]
-        if pool.state is PoolState.ABANDONED:
+        if pool.state in (PoolState.ABANDONED, PoolState.HALTED):
             expected: type[Exception] | None = WrongState
         elif pool.state is PoolState.OPEN:
             expected = None if present else WrongState
+            if present and self.halts_when_sealed(pool, present):
+                expected, pool.state = WrongState, PoolState.HALTED
         elif self.snapshot_of(pool_id) is None:
             expected = NotFound
         else:
@@ -165,9 +209,13 @@ class PoolMachine(RuleBasedStateMachine):
         for pool_id, pool in self.pools.items():
             ripe = pool.quorum and len(pool.batches) >= pool.quorum
             if pool.state is PoolState.OPEN and ripe:
-                self.expect_sealed(pool_id, frozenset(pool.batches))
+                if self.halts_when_sealed(pool, pool.batches):
+                    pool.state = PoolState.HALTED
+                else:
+                    self.expect_sealed(pool_id, frozenset(pool.batches))
 
-    @rule(device=devices, run_id=st.sampled_from(["", "run-1"]))
+    # Always the same device: it never comes back, and soon none would be left.
+    @rule(device=st.just("b"), run_id=st.sampled_from(["", "run-1"]))
     def withdraw(self, device: str, run_id: str) -> None:
         removed = 0
         for pool in self.pools.values():
@@ -295,6 +343,19 @@ class PoolMachine(RuleBasedStateMachine):
         snapshot_id = self.store.pools.status(pool_id).snapshot_id
         self.snapshots[snapshot_id] = ModelSnapshot(pool_id, pool.run, content)
         assert newest.snapshot_id == snapshot_id or pool.quorum
+
+    def halts_while_filled(self, pool: ModelPool) -> bool:
+        """Sample k has a PSNR of k dB, which a histogram knows to be above k - 0.5."""
+        found = sorted(number for batch in pool.batches.values() for number in batch)
+        if pool.policy.halt_psnr_paired_p99_db > HALT_DB or len(found) < HALT_MINIMUM_SAMPLES:
+            return False
+        return found[math.floor(0.99 * (len(found) - 1))] - 0.5 >= HALT_DB
+
+    def halts_when_sealed(self, pool: ModelPool, devices: Iterable[str]) -> bool:
+        if pool.policy.halt_psnr_paired_p99_db > HALT_DB:
+            return False
+        distinct = {number for device in devices for number in pool.batches[device]}
+        return bool(np.percentile(list(distinct), 99) > HALT_DB)
 
     def content(self, snapshot_id: str) -> list[tuple[str, int]]:
         snapshot = self.store.pools.snapshot(snapshot_id)
