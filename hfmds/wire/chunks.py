@@ -46,13 +46,11 @@ class Content:
     staging: Staging
 
 
-async def outgoing(
-    blobs: Blobs, digest: Digest, offset: int, further: Sequence[Digest] = ()
-) -> AsyncIterator[bytes]:
-    """The chunks of a blob from `offset` on, and of further ones behind it."""
+async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
+    """The chunks of a blob from `offset` on."""
     require_offset(digest, offset)
-    chunks = _packed(blobs, (digest, *further), offset)
-    left = sum(each.size_bytes for each in further) + digest.size_bytes - offset
+    chunks = _read(blobs, digest, offset)
+    left = digest.size_bytes - offset
     while True:
         # Off the event loop, and as few trips as chunks: one costs about as much as reading one.
         chunk = await asyncio.to_thread(next, chunks, b"")
@@ -63,20 +61,9 @@ async def outgoing(
             return
 
 
-def _packed(blobs: Blobs, digests: Sequence[Digest], offset: int) -> Iterator[bytes]:
-    """Blobs one behind the other, small ones several to a chunk."""
-    waiting: list[bytes] = []
-    size_bytes = 0
-    for digest in digests:
-        for chunk in blobs.read(digest, offset, CHUNK_BYTES):
-            if waiting and size_bytes + len(chunk) > CHUNK_BYTES:
-                yield b"".join(waiting)
-                waiting, size_bytes = [], 0
-            waiting.append(chunk)
-            size_bytes += len(chunk)
-        offset = 0
-    if waiting:
-        yield b"".join(waiting)
+def _read(blobs: Blobs, digest: Digest, offset: int) -> Iterator[bytes]:
+    """As `blobs.read`, which may block, but not before the first chunk is asked for."""
+    yield from blobs.read(digest, offset, CHUNK_BYTES)
 
 
 def shard_chunk(pieces: Sequence[bytes]) -> bytes:

@@ -311,16 +311,6 @@ def test_a_chunk_of_shards_is_the_message_of_the_contract(sizes: tuple[int, ...]
         assert shard_chunk(pieces) == expected
 
 
-def test_small_blobs_share_chunks() -> None:
-    large, small = bytes(CHUNK_BYTES + 5), [bytes([n]) * (CHUNK_BYTES // 3) for n in range(1, 6)]
-    names = [digest_of(data) for data in (large, *small)]
-    blobs = MemoryBlobs(large, *small)
-    chunks = asyncio.run(collected(outgoing(blobs, names[0], 3, names[1:])))
-    third = CHUNK_BYTES // 3
-    assert [len(chunk) for chunk in chunks] == [CHUNK_BYTES, 2 + 2 * third, 3 * third]
-    assert b"".join(chunks) == large[3:] + b"".join(small)
-
-
 @pytest.mark.parametrize("offset", [0, 100, len(DATA)])
 def test_outgoing_begins_at_the_offset(offset: int) -> None:
     chunks = asyncio.run(collected(outgoing(MemoryBlobs(DATA), DIGEST, offset)))
