@@ -572,7 +572,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, store: Store) -> No
 
 
 @on_both_databases
-def test_killed_between_content_and_ledger_the_put_is_simply_repeated(
+def test_killed_between_content_and_record_the_put_is_simply_repeated(
     tmp_path: Path, store: Store
 ) -> None:
     data = encode_batch(make_batch(1))
