@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from hfmds.service.allocator import reuse_freed_memory
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
 from hfmds.service.rpc_metrics import RpcMetrics
@@ -76,6 +77,7 @@ def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:
 
 def main() -> None:
     """The console script."""
+    reuse_freed_memory()
     sys.exit(run("synthesis_store", StoreSettings, serve))
 
 
