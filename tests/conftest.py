@@ -5,6 +5,7 @@
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ from tests.servers.s3 import S3Server
 # Servers are started from tests that have channels open: gRPC would put itself in order in the
 # child before that becomes the server, and now and then it crashes there.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# A shell without job control has what it starts in the background ignore Ctrl-C, and so would all
+# programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
