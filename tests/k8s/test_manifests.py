@@ -24,6 +24,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "coordinator": CoordinatorSettings,
     "synthesis-store": StoreSettings,
     "edge-client": EdgeSettings,
+    "edge-simulator": EdgeSettings,
     "edge-client-torch": EdgeSettings,
 }
 GPU = """
@@ -215,12 +216,22 @@ def test_gpus_go_to_devices_with_torch(tmp_path: Path) -> None:
     assert environment(container)["HFMDS_COMPUTE_DEVICE"] == "cuda"
 
 
+def test_devices_with_digits_have_the_library_they_come_with(overlay: tuple[Resource, ...]) -> None:
+    dockerfile = (MANIFESTS / "Dockerfile").read_text()
+    for container in containers(overlay):
+        if str(environment(container).get("HFMDS_DATA")).startswith("digits"):
+            stage = _stage(program(container) or "")
+            install = re.search(rf" AS build-{stage}\nRUN (.+)", dockerfile)
+            assert install is not None
+            assert "scikit-learn" in install[1]
+
+
 def test_images_are_targets_of_the_dockerfile() -> None:
     dockerfile = (MANIFESTS / "Dockerfile").read_text()
     targets = set(re.findall(r"^FROM runtime AS ([a-z-]+)$", dockerfile, re.MULTILINE))
     assert targets == SETTINGS.keys()
     for target in targets - {"coordinator", "edge-client-torch"}:
-        install = re.search(rf"FROM build AS build-{_stage(target)}\nRUN (.+)", dockerfile)
+        install = re.search(rf"FROM build\S* AS build-{_stage(target)}\nRUN (.+)", dockerfile)
         assert install is not None
         assert "torch" not in install[1]
 
@@ -232,4 +243,6 @@ def test_no_secret_is_in_the_repository(file: Path) -> None:
 
 
 def _stage(target: str) -> str:
-    return {"synthesis-store": "store", "edge-client": "edge"}[target]
+    return {"synthesis-store": "store", "edge-client": "edge", "edge-simulator": "simulator"}[
+        target
+    ]
