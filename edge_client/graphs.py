@@ -1,4 +1,4 @@
-"""Runs a plan's graphs in onnxruntime. The only edge module with onnxruntime.
+"""Runs a plan's graphs in onnxruntime.
 
 Tensors go in and come out by name. What a step gives for the next one stays onnxruntime's, so that
 weights are not copied at every step.

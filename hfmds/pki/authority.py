@@ -1,7 +1,6 @@
 """A fleet's certificate authority: makes certificates that name identities.
 
-Certificates are short-lived where a program can renew them. They begin a day in the past: a
-device's clock may be slow. Knows no files and no gRPC.
+Certificates begin a day in the past: a device's clock may be slow. Knows no files and no gRPC.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.identity import Identity, Kind, identity_from
+from hfmds.errors import ConfigurationError
+from hfmds.service.identity import Identity, Kind
 
 _SLOW_CLOCK = timedelta(days=1)
 _COMMON_NAME_CHARACTERS = 64  # more is not a valid certificate
@@ -74,25 +72,6 @@ class Authority:
         key = new_key()
         return KeyPair(key_pem(key), self._issue(key.public_key(), identity, now, lifetime, hosts))
 
-    def sign(self, request: bytes, identity: Identity, now: datetime, lifetime: timedelta) -> bytes:
-        """The certificate of whoever made a signing request (PEM), as this identity.
-
-        What the request says of itself is not looked at, but for its key. InvalidInput if it is
-        none.
-        """
-        try:
-            parsed = x509.load_pem_x509_csr(request)
-            if not parsed.is_signature_valid:
-                raise InvalidSignature
-            key = parsed.public_key()
-        except (ValueError, TypeError, InvalidSignature) as error:
-            raise InvalidInput(
-                "not a signing request (PKCS #10, PEM) with its signature"
-            ) from error
-        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
-            raise InvalidInput("the key of a signing request must be on the curve P-256")
-        return self._issue(key, identity, now, lifetime, ())
-
     def _issue(
         self,
         key: ec.EllipticCurvePublicKey,
@@ -132,34 +111,6 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
-    )
-
-
-def signing_request(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """What a party sends to get a certificate; the key stays with it."""
-    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
-    return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateInfo:
-    """What a certificate says."""
-
-    identity: Identity
-    serial: int
-    not_after: datetime
-
-
-def read_certificate(pem: bytes) -> CertificateInfo:
-    """What a certificate of ours says; InvalidInput if it is none."""
-    try:
-        certificate = x509.load_pem_x509_certificate(pem)
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (ValueError, x509.ExtensionNotFound) as error:
-        raise InvalidInput("not a certificate of a fleet's party (PEM)") from error
-    return CertificateInfo(
-        identity_from(uri), certificate.serial_number, certificate.not_valid_after_utc
     )
 
 

@@ -37,12 +37,6 @@ def _listen_address(value: str) -> str:
     return value
 
 
-def _peer_address(value: str) -> str:
-    if split_address(_listen_address(value))[1] == 0:
-        raise ValueError("host:port with a port from 1 to 65535")
-    return value
-
-
 def _peer_addresses(value: str) -> str:
     try:
         places = split_addresses(value)
@@ -56,11 +50,8 @@ def _peer_addresses(value: str) -> str:
 ListenAddress = Annotated[str, AfterValidator(_listen_address)]
 """Where to listen: `host:port`; port 0 lets the system choose."""
 
-PeerAddress = Annotated[str, AfterValidator(_peer_address)]
-"""Whom to call: `host:port` with a real port."""
-
 PeerAddresses = Annotated[str, AfterValidator(_peer_addresses)]
-"""The same, or several of them, with commas between."""
+"""Whom to call: `host:port` with a real port, or several of them, with commas between."""
 
 
 class ServiceSettings(BaseSettings):

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from hfmds.cli.app import app
 from hfmds.errors import InvalidInput
-from hfmds.pki.authority import read_certificate
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.tls import TlsFiles
+from tests.pki.reading import identity_in
 
 
 def hfmds(*arguments: str) -> None:
@@ -23,8 +23,8 @@ def test_a_fleet_is_set_up_by_two_commands(tmp_path: Path) -> None:
     hfmds("init", "--folder", str(folder), "--host", "c.example")
     hfmds("issue", "device", "camera-7", "--folder", str(folder))
     hfmds("issue", "viewer", "olga", "--folder", str(folder), "--days", "1")
-    made = {path.name: read_certificate(path.read_bytes()) for path in folder.glob("*-*.crt")}
-    assert {name: one.identity for name, one in made.items()} == {
+    made = {path.name: identity_in(path.read_bytes()) for path in folder.glob("*-*.crt")}
+    assert made == {
         "service-coordinator.crt": Identity(Kind.SERVICE, "coordinator"),
         "service-synthesis-store.crt": Identity(Kind.SERVICE, "synthesis-store"),
         "admin-owner-admin.crt": Identity(Kind.OWNER, "admin"),

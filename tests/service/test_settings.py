@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from hfmds.errors import ConfigurationError
 from hfmds.service.settings import (
-    PeerAddress,
+    PeerAddresses,
     ServerSettings,
     ServiceSettings,
     describe,
@@ -17,7 +17,7 @@ from hfmds.service.settings import (
 
 
 class CallerSettings(ServiceSettings):
-    coordinator: PeerAddress = Field(description="host:port of the coordinator")
+    coordinator: PeerAddresses = Field(description="host:port of the coordinator")
     offline: bool = Field(False, description="never call | anybody")
     token: SecretStr | None = Field(None, description="proof of identity", min_length=8)
     first: int = Field(0, description="lower end")
