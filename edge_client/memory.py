@@ -15,11 +15,28 @@ from hfmds.errors import LimitExceeded
 
 _MEMINFO = Path("/proc/meminfo")
 _STATM = Path("/proc/self/statm")
+_CONTAINER = Path("/sys/fs/cgroup")  # as seen from inside, with control groups of version 2
 _KIB = 1024
 
 
-def free_memory_bytes(meminfo: Path = _MEMINFO) -> int:
+def free_memory_bytes(meminfo: Path = _MEMINFO, container: Path = _CONTAINER) -> int:
     """Memory that new work could use, in bytes; 0: this system does not tell."""
+    free = _free_on_machine(meminfo)
+    left = _left_in_container(container)
+    return min(free, left) if free and left else free or left
+
+
+def _left_in_container(folder: Path) -> int:
+    """What the container may still use; 0: there is none, or it has no limit."""
+    try:
+        most = int((folder / "memory.max").read_text())
+        used = int((folder / "memory.current").read_text())
+    except (OSError, ValueError):  # "max" is no limit
+        return 0
+    return max(1, most - used)  # a 0 would mean that nothing is known
+
+
+def _free_on_machine(meminfo: Path) -> int:
     try:
         for line in meminfo.read_text().splitlines():
             name, _, value = line.partition(":")

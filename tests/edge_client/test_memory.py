@@ -14,7 +14,7 @@ from hfmds.errors import LimitExceeded
 def test_the_systems_own_estimate_is_told(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  8000 kB\nMemFree:  10 kB\nMemAvailable:  4321 kB\n")
-    assert free_memory_bytes(meminfo) == 4321 * 1024
+    assert free_memory_bytes(meminfo, tmp_path) == 4321 * 1024
 
 
 def test_a_system_without_it_still_tells_a_number(tmp_path: Path) -> None:
@@ -22,6 +22,19 @@ def test_a_system_without_it_still_tells_a_number(tmp_path: Path) -> None:
     odd = tmp_path / "odd"
     odd.write_text("MemAvailable: unknown\n")
     assert free_memory_bytes(odd) >= 0
+
+
+def test_a_container_has_no_more_than_its_limit_leaves(tmp_path: Path) -> None:
+    def free(machine_kib: int, limit: str, used: int) -> int:
+        (tmp_path / "meminfo").write_text(f"MemAvailable: {machine_kib} kB\n")
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text(f"{used}\n")
+        return free_memory_bytes(tmp_path / "meminfo", tmp_path)
+
+    assert free(10, "3000", 1000) == 2000
+    assert free(1, "3000", 1000) == 1024  # the machine has less
+    assert free(10, "3000", 3000) == 1  # not 0, which would mean that it is not known
+    assert free(10, "max", 1000) == 10 * 1024
 
 
 def test_own_memory_is_told(tmp_path: Path) -> None:
