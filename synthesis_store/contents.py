@@ -75,7 +75,9 @@ class Contents:
 
         An upload of the same content that is under way finds it gone and has to be repeated.
         """
-        keys = [(d.sha256, d.size_bytes) for d in digests] if digests is not None else None
+        # Each once: several devices may have sent the same.
+        once = None if digests is None else dict.fromkeys(digests)
+        keys = None if once is None else [(d.sha256, d.size_bytes) for d in once]
         erased = Erased()
         while keys is None or keys:
             # A commit that failed would bring back rows whose content is deleted.
