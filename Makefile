@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast lint format edge-binary proto render clean
+.PHONY: help demo test test-fast lint format edge-binary proto render packages clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,11 +15,24 @@ demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and
 # Two at a time, each file's tests in one of the two processes: many wait more than they compute.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-test: lint  ## everything that must pass: style, types, contracts, all tests
+test: lint packages  ## everything that must pass: style, types, contracts, all tests
 	$(PYTEST)
 
 test-fast: lint  ## the same without the tests that start programs or servers
 	$(PYTEST) -m "not integration"
+
+# Programs that tests run and no wheel has, each with its Debian package.
+PROGRAMS := promtool=prometheus chromium=chromium
+
+packages:  ## install the programs that tests need beyond Python's, where that can be done
+	@missing=""; for pair in $(PROGRAMS); do \
+		command -v $${pair%%=*} >/dev/null || missing="$$missing $${pair##*=}"; done; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing; \
+	else \
+		echo "The tests need these Debian packages:$$missing; install them: sudo apt-get install$$missing" >&2; exit 2; \
+	fi
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
