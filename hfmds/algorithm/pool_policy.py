@@ -47,7 +47,7 @@ class PoolPolicy:
     halt_psnr_paired_p99_db: float = HIGHEST_PSNR_DB
     halt_psnr_nearest_p99_db: float = HIGHEST_PSNR_DB
     halt_minimum_samples: int = 100
-    near_threshold: float = 0.0  # 0: nobody looks for near duplicates
+    near_threshold: float = 0.35  # docs/results/store.md; 0: nobody looks for near duplicates
     near_action: str = "count"  # or drop, keep_better
     refresh: str = "replace"  # or accumulate, decay
     refresh_max_samples: int = 0  # 0: any

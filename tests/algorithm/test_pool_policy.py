@@ -28,7 +28,10 @@ from tests.wire.examples import METHODS, RECIPE
         ({"near_threshold": 1.5}, "pool.near_threshold is 1.5"),
         ({"refresh": "decay", "refresh_keep_fraction": 1.0}, "pool.refresh_keep_fraction is 1.0"),
         ({"leakage_action": "drop"}, "no sample can be above a limit; set one of pool.psnr_paired"),
-        ({"near_action": "drop"}, "nobody looks for near duplicates; set pool.near_threshold"),
+        (
+            {"near_action": "drop", "near_threshold": 0.0},
+            "nobody looks for near duplicates; set pool.near_threshold",
+        ),
         ({"refresh_max_samples": 5}, "but pool.refresh is replace; leave it out, or choose"),
         (
             {"refresh": "accumulate", "refresh_keep_fraction": 0.25},
