@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,13 +12,10 @@ from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.types import SyntheticBatch
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, CorruptData, NotFound
-from hfmds.storage.blobs import FolderBlobs
-from hfmds.storage.staging import Staging
 from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.chunks import Content
+from hfmds.wire.shards import download_shards
 from hfmds.wire.store_client import StoreClient
-from hfmds.wire.tensors import read_batch
-from hfmds.wire.types import Round, Shard, Snapshot
+from hfmds.wire.types import Round, Snapshot
 
 
 @contextmanager
@@ -52,24 +48,6 @@ async def download_model(client: AdminClient, run_id: str, completed: Round, pat
                 f"the model of run {run_id} after round {completed.number} arrived as {found}, "
                 f"not as {completed.weights}; try again"
             )
-
-
-async def download_shards(
-    client: StoreClient, snapshot: Snapshot, shards: Sequence[Shard]
-) -> AsyncIterator[tuple[Shard, SyntheticBatch]]:
-    """These shards of a snapshot, one after the other: only one is here at a time."""
-    with tempfile.TemporaryDirectory(prefix="hfmds-") as folder:
-        largest = max((shard.digest.size_bytes for shard in shards), default=0)
-        content = Content(
-            FolderBlobs(Path(folder, "blobs"), durable=False),
-            Staging(Path(folder, "staging"), largest),
-        )
-        for shard in shards:
-            await client.download_shards(snapshot.snapshot_id, [shard.digest], content)
-            path = content.blobs.local_path(shard.digest)
-            batch = read_batch(path, f"shard {shard.digest}")
-            content.blobs.delete(shard.digest)
-            yield shard, batch
 
 
 async def download_snapshot(client: StoreClient, snapshot: Snapshot) -> SyntheticBatch:

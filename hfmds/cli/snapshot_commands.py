@@ -14,12 +14,12 @@ from typer.core import TyperGroup
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.types import LabelledImages
 from hfmds.cli.console import output
-from hfmds.cli.downloads import download_shards, replacing
+from hfmds.cli.downloads import replacing
 from hfmds.cli.peers import DEFAULT_STORE, StoreOption, ask_store
 from hfmds.cli.records import to_json
 from hfmds.cli.snapshot_diff import Difference, by_samples, by_shards
 from hfmds.cli.snapshot_export import Format, exporting
-from hfmds.cli.snapshot_grid import rows_of, shards_with
+from hfmds.cli.snapshot_grid import rows_of
 from hfmds.cli.snapshot_tables import (
     SHARDS_SHOWN,
     classes_table,
@@ -31,6 +31,7 @@ from hfmds.cli.snapshot_tables import (
     snapshots_table,
 )
 from hfmds.errors import ConfigurationError
+from hfmds.wire.shards import download_shards, shards_with
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.types import Snapshot
 

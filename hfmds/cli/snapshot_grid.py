@@ -1,12 +1,11 @@
-"""Which part of a snapshot a picture of it needs."""
+"""Which classes of a snapshot a picture of it has."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from hfmds.errors import ConfigurationError, NotFound
-from hfmds.wire.types import Shard, Snapshot
+from hfmds.wire.types import Snapshot
 
 MOST_ROWS = 100  # of more, nobody sees anything
 
@@ -27,14 +26,3 @@ def rows_of(snapshot: Snapshot, asked: Sequence[int] | None) -> list[int]:
             f"{len(there)} classes do not fit in one picture; name up to {MOST_ROWS} with --class"
         )
     return there
-
-
-def shards_with(shards: Sequence[Shard], classes: Sequence[int], per_class: int) -> list[Shard]:
-    """The first shards that together have so many images of each of the classes, if there are."""
-    found: Counter[int] = Counter()
-    chosen = []
-    for shard in shards:
-        if any(shard.class_counts.get(c) and found[c] < per_class for c in classes):
-            chosen.append(shard)
-            found.update(shard.class_counts)
-    return chosen

@@ -1,0 +1,56 @@
+"""Shards of a snapshot brought here to be looked at, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hfmds.algorithm.types import SyntheticBatch
+from hfmds.digest import Digest
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.staging import Staging
+from hfmds.wire.chunks import Content
+from hfmds.wire.tensors import read_batch
+from hfmds.wire.types import Shard, Snapshot
+
+
+class ShardSource(Protocol):
+    """Where shards are; a `StoreClient` is one."""
+
+    async def download_shards(
+        self, snapshot_id: str, digests: Sequence[Digest], content: Content
+    ) -> int:
+        """Bring shards here that are not here; returns the bytes that crossed the network."""
+
+
+async def download_shards(
+    source: ShardSource, snapshot: Snapshot, shards: Sequence[Shard]
+) -> AsyncIterator[tuple[Shard, SyntheticBatch]]:
+    """These shards of a snapshot, one after the other: only one is here at a time."""
+    with tempfile.TemporaryDirectory(prefix="hfmds-") as folder:
+        largest = max((shard.digest.size_bytes for shard in shards), default=0)
+        content = Content(
+            FolderBlobs(Path(folder, "blobs"), durable=False),
+            Staging(Path(folder, "staging"), largest),
+        )
+        for shard in shards:
+            await source.download_shards(snapshot.snapshot_id, [shard.digest], content)
+            path = content.blobs.local_path(shard.digest)
+            batch = await asyncio.to_thread(read_batch, path, f"shard {shard.digest}")
+            content.blobs.delete(shard.digest)
+            yield shard, batch
+
+
+def shards_with(shards: Sequence[Shard], classes: Sequence[int], per_class: int) -> list[Shard]:
+    """The first shards that together have so many images of each of the classes, if there are."""
+    found: Counter[int] = Counter()
+    chosen = []
+    for shard in shards:
+        if any(shard.class_counts.get(c) and found[c] < per_class for c in classes):
+            chosen.append(shard)
+            found.update(shard.class_counts)
+    return chosen
