@@ -10,6 +10,7 @@ A source is one string, so that it fits a setting or a command line:
     digits:20              scikit-learn's 1797 handwritten digits, one channel, scaled to 20x20
     digits:20#train        the same, without every fifth image of each class
     digits:20#test         those fifth images
+    digits:20#train@3/20   what device 3 (the first is 0) of 20 has of them: images of one class
 
 Whatever is wrong with a source is a ConfigurationError that says where and what to do about it.
 Knows no torch and no network, and never resizes or reorders an operator's images.
@@ -39,14 +40,18 @@ from hfmds.data.folders import (
     read_images,
 )
 from hfmds.data.manifests import read_manifest
+from hfmds.data.splits import label_skew
 from hfmds.errors import ConfigurationError
 
-_DIGITS = re.compile(r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?")
+_DIGITS = re.compile(
+    r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?(?:@(?P<device>\d+)/(?P<devices>\d{1,4}))?"
+)
 _TORCHVISION = re.compile(
     rf"(?P<name>{'|'.join(torchvision_files.NAMES)}):(?P<root>.+?)(?:#(?P<part>train|test))?"
 )
 _DIGITS_SIDE = 8  # as scikit-learn has them
 _TEST_EVERY = 5
+_SPLIT_SEED = 0  # devices that are started apart must agree on who has what
 
 
 def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
@@ -55,7 +60,10 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
     `class_names` gives class folders their numbers; without it folders are named by number.
     """
     if digits := _DIGITS.fullmatch(source):
-        return _load_digits(int(digits["side"] or _DIGITS_SIDE), digits["part"])
+        images = _load_digits(int(digits["side"] or _DIGITS_SIDE), digits["part"])
+        if digits["device"] is None:
+            return images
+        return _part_of_device(source, images, int(digits["device"]), int(digits["devices"]))
     if known := _TORCHVISION.fullmatch(source):
         train, test, _ = torchvision_files.load(known["name"], Path(known["root"]), download=False)
         return test if known["part"] == "test" else train
@@ -69,14 +77,15 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
     problem = "is neither a folder nor a file of a known kind" if exists else "does not exist"
     raise ConfigurationError(
         f"data source {source!r} {problem}; give a folder of class folders, an .npz, .npy or .csv "
-        "file, mnist:FOLDER or another of torchvision, or digits[:SIZE][#train|#test]"
+        "file, mnist:FOLDER or another of torchvision, or "
+        "digits[:SIZE][#train|#test][@DEVICE/DEVICES]"
     )
 
 
 def is_whole_digits(source: str) -> bool:
     """Whether a source is the digits with no part named, so that it has both."""
     digits = _DIGITS.fullmatch(source)
-    return digits is not None and digits["part"] is None
+    return digits is not None and digits["part"] is None and digits["device"] is None
 
 
 def save_npz(path: Path, images: LabelledImages) -> None:
@@ -117,6 +126,18 @@ def _load_digits(side: int, part: str | None) -> LabelledImages:
     for c in range(10):
         is_test[np.flatnonzero(labels == c)[::_TEST_EVERY]] = True
     return digits.take(np.flatnonzero(is_test if part == "test" else ~is_test))
+
+
+def _part_of_device(
+    source: str, images: LabelledImages, device: int, devices: int
+) -> LabelledImages:
+    """One device's part, of a single class as in the demo: where devices differ most."""
+    if device >= devices:
+        raise ConfigurationError(
+            f"{source}: there is no device {device} of {devices}, for they are counted from 0; "
+            "say @DEVICE/DEVICES with a larger second number"
+        )
+    return images.take(label_skew(images.labels, devices, 1, _SPLIT_SEED)[device])
 
 
 def _load_folder(folder: Path, class_names: Sequence[str]) -> LabelledImages:

@@ -68,6 +68,22 @@ def test_digits_are_scaled_and_split_without_overlap():
     np.testing.assert_array_equal(train.pixels, load_images("digits:20#train").pixels)
 
 
+def test_digits_of_each_device_are_of_one_class_and_nobody_elses():
+    parts = [load_images(f"digits#train@{device}/20") for device in range(20)]
+    classes = [np.unique(part.labels).tolist() for part in parts]
+    assert all(len(own) == 1 for own in classes)
+    for ten in (classes[:10], classes[10:]):  # so any ten in a row know all classes
+        assert sorted(ten) == [[c] for c in range(10)]
+    assert {len(part) for part in parts} == {69}
+    together = np.concatenate([part.pixels for part in parts]).reshape(20 * 69, -1)
+    everything = load_images("digits#train").pixels.reshape(-1, 64)
+    held, there = (np.unique(one, axis=0, return_counts=True) for one in (together, everything))
+    known = {row.tobytes(): count for row, count in zip(*there, strict=True)}
+    assert all(n <= known[row.tobytes()] for row, n in zip(*held, strict=True))
+    again = load_images("digits#train@3/20")
+    np.testing.assert_array_equal(again.pixels, parts[3].pixels)
+
+
 def test_digits_keep_their_own_size_by_default():
     assert load_images("digits").pixels.shape == (1797, 1, 8, 8)
 
@@ -77,6 +93,9 @@ def test_digits_keep_their_own_size_by_default():
     [
         ("digits:7", "the size must be 8 to 256"),
         ("digits:9999", "the size must be 8 to 256"),
+        ("digits@10/10", "there is no device 10 of 10, for they are counted from 0; say @DEVICE"),
+        ("digits@0/0", "there is no device 0 of 0"),
+        ("digits@0/9999", "too few samples for 9999 devices"),
         ("digits:20#validation", r"does not exist; give .* digits\[:SIZE\]\[#train\|#test\]"),
         ("/no/such/place", "'/no/such/place' does not exist; give a folder"),
     ],
