@@ -48,6 +48,7 @@ ACCESS = {
     "CollectSnapshots": OPERATOR,
     "WithdrawDevice": OWNER,
     "ListStoreEvents": VIEWER,
+    "SetExclusions": SERVICE,
 }
 
 _PAGED_AT_ONCE = 1001  # shards that are turned into messages for a page; no page has more

@@ -207,7 +207,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Lists the event log of a run, also of one that was deleted, in order. Each event is in the log as soon as what it tells of is
+        """Lists the event log of a run, also of one that was deleted, or of the fleet, in order. Each event is in the log as soon as what it tells of is
         true, and is never changed. Effect: none. Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -56,6 +56,7 @@ class CoordinatorServiceStub:
     accepted      its result was accepted before (RenewLease)
     cancelled     the run was cancelled
     completed     the run has completed
+    quarantined   the device is in quarantine: it gets no work, and nothing is taken from it
     A device treats a reason it does not know as any other.
     """
 
@@ -148,6 +149,7 @@ class CoordinatorServiceServicer:
     accepted      its result was accepted before (RenewLease)
     cancelled     the run was cancelled
     completed     the run has completed
+    quarantined   the device is in quarantine: it gets no work, and nothing is taken from it
     A device treats a reason it does not know as any other.
     """
 
@@ -356,6 +358,7 @@ class CoordinatorService:
     accepted      its result was accepted before (RenewLease)
     cancelled     the run was cancelled
     completed     the run has completed
+    quarantined   the device is in quarantine: it gets no work, and nothing is taken from it
     A device treats a reason it does not know as any other.
     """
 

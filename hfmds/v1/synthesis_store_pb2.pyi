@@ -367,6 +367,44 @@ class ListStoreEventsResponse(_message.Message):
     events: _containers.RepeatedCompositeFieldContainer[_common_pb2.Event]
     def __init__(self, log_id: _Optional[str] = ..., events: _Optional[_Iterable[_Union[_common_pb2.Event, _Mapping]]] = ...) -> None: ...
 
+class Exclusions(_message.Message):
+    __slots__ = ("dead_until", "serials", "quarantined")
+    class DeadUntilEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class QuarantinedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    DEAD_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    SERIALS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    dead_until: _containers.ScalarMap[str, int]
+    serials: _containers.RepeatedScalarFieldContainer[str]
+    quarantined: _containers.ScalarMap[str, str]
+    def __init__(self, dead_until: _Optional[_Mapping[str, int]] = ..., serials: _Optional[_Iterable[str]] = ..., quarantined: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class SetExclusionsRequest(_message.Message):
+    __slots__ = ("version", "exclusions")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSIONS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    exclusions: Exclusions
+    def __init__(self, version: _Optional[str] = ..., exclusions: _Optional[_Union[Exclusions, _Mapping]] = ...) -> None: ...
+
+class SetExclusionsResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    def __init__(self, version: _Optional[str] = ...) -> None: ...
+
 class DownloadShardRequest(_message.Message):
     __slots__ = ("snapshot_id", "digest", "offset", "further")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]

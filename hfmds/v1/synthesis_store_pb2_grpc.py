@@ -121,6 +121,11 @@ class SynthesisStoreServiceStub:
                 request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsResponse.FromString,
                 _registered_method=True)
+        self.SetExclusions = channel.unary_unary(
+                '/hfmds.v1.SynthesisStoreService/SetExclusions',
+                request_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.SetExclusionsRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.SetExclusionsResponse.FromString,
+                _registered_method=True)
 
 
 class SynthesisStoreServiceServicer:
@@ -280,6 +285,16 @@ class SynthesisStoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetExclusions(self, request, context):
+        """Says who is shut out of the fleet, or asks whether the store knows the newest list: a list takes the place of the one before, and is
+        acted on at once. Caller: coordinator, at every change, and every few seconds without a list.
+
+        Idempotent. Status: INVALID_ARGUMENT an id or a serial number that is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SynthesisStoreServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -347,6 +362,11 @@ def add_SynthesisStoreServiceServicer_to_server(servicer, server):
                     servicer.ListStoreEvents,
                     request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsResponse.SerializeToString,
+            ),
+            'SetExclusions': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetExclusions,
+                    request_deserializer=hfmds_dot_v1_dot_synthesis__store__pb2.SetExclusionsRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_synthesis__store__pb2.SetExclusionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -722,6 +742,33 @@ class SynthesisStoreService:
             '/hfmds.v1.SynthesisStoreService/ListStoreEvents',
             hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsRequest.SerializeToString,
             hfmds_dot_v1_dot_synthesis__store__pb2.ListStoreEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetExclusions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.SynthesisStoreService/SetExclusions',
+            hfmds_dot_v1_dot_synthesis__store__pb2.SetExclusionsRequest.SerializeToString,
+            hfmds_dot_v1_dot_synthesis__store__pb2.SetExclusionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
