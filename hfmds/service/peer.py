@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hfmds.service.tls import TlsFiles
+from hfmds.service.tls import TlsFiles, Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Peer:
     name: str
     address: str
     setting: str  # the setting that names the address
-    tls: TlsFiles | None = None  # what we show it, and what it must show
+    tls: TlsFiles | Trust | None = None  # what it must show, and what we show it
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}"

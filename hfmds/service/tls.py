@@ -71,6 +71,28 @@ class TlsFiles:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whom a caller without a certificate of its own believes: the authority's, PEM."""
+
+    authority: Path
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For calls to a server with a certificate of the authority."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.authority)
+            return grpc.ssl_channel_credentials(self.authority.read_bytes())
+        except ssl.SSLError as error:
+            raise ConfigurationError(
+                f"{self.authority} has no authority's certificate in PEM "
+                f"({error.reason or error}); set HFMDS_TLS_AUTHORITY"
+            ) from error
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot read {self.authority}: {error.strerror}; set HFMDS_TLS_AUTHORITY"
+            ) from error
+
+
 class _Rotation:
     """Asked by gRPC before each handshake: the new configuration, or None if none is new."""
 
