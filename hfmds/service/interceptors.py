@@ -21,7 +21,7 @@ from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.access import Access, require_access, require_own
 from hfmds.service.identity import Identity, identity_of
 from hfmds.service.pace import Pace
-from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.status import metadata_of, status_of
 
 log = logging.getLogger(__name__)
@@ -89,10 +89,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     yield response
 
         rebuild = _HANDLER[bool(handler.request_streaming), bool(handler.response_streaming)]
+        series = self._metrics.of(service, method)
         return rebuild(
             stream if handler.response_streaming else unary,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=_serialiser(handler),
+            request_deserializer=_deserialiser(handler, series),
+            response_serializer=_serialiser(handler, series),
         )
 
     @asynccontextmanager
@@ -104,8 +105,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         Inside it is known who calls, where callers have certificates.
         """
         started = time.monotonic()
-        in_flight = self._metrics.in_flight.labels(service, method)
-        in_flight.inc()
+        series = self._metrics.of(service, method)
+        series.in_flight.inc()
         self._in_flight += 1
         code, refusal = grpc.StatusCode.OK, None
         metadata: tuple[tuple[str, str], ...] = ()
@@ -133,9 +134,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             log.exception("call failed", extra=fields)
         finally:
             self._in_flight -= 1
-            in_flight.dec()
-            self._metrics.requests.labels(service, method, code.name).inc()
-            self._metrics.duration.labels(service, method).observe(time.monotonic() - started)
+            series.in_flight.dec()
+            series.answered(code.name).inc()
+            series.duration.observe(time.monotonic() - started)
         if refusal is not None:
             # Last: a caller that hears "no" finds its place free and the call counted.
             await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
@@ -174,10 +175,27 @@ async def _each_of(identity: Identity, requests: AsyncIterator[Any]) -> AsyncIte
         yield request
 
 
-def _serialiser(handler: grpc.RpcMethodHandler) -> Callable[[Any], bytes]:
-    """As the handler's; one that answers in bytes has serialised the message by itself."""
+def _deserialiser(handler: grpc.RpcMethodHandler, series: MethodMetrics) -> Callable[[bytes], Any]:
+    """As the handler's, counting; one that has none takes bytes."""
+    deserialise: Callable[[bytes], Any] = handler.request_deserializer or bytes
+
+    def counting(data: bytes) -> Any:
+        series.received_bytes.inc(len(data))
+        return deserialise(data)
+
+    return counting
+
+
+def _serialiser(handler: grpc.RpcMethodHandler, series: MethodMetrics) -> Callable[[Any], bytes]:
+    """As the handler's, counting; one that answers in bytes has serialised by itself."""
     serialise: Callable[[Any], bytes] = handler.response_serializer
-    return lambda response: response if type(response) is bytes else serialise(response)
+
+    def counting(response: Any) -> bytes:
+        data = response if type(response) is bytes else serialise(response)
+        series.sent_bytes.inc(len(data))
+        return data
+
+    return counting
 
 
 # By whether the request and the response are streams.

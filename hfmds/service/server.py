@@ -55,6 +55,7 @@ class GrpcServer:
     ) -> None:
         self._listen = listen
         self._setting = setting
+        self._metrics = metrics
         self._address: str | None = None
         self._unready_reason: str | None = "starting"
         self._health = health.aio.HealthServicer()
@@ -82,6 +83,7 @@ class GrpcServer:
         """
         register(servicer, self._server)
         self._access[service_name] = access
+        self._metrics.show(service_name, access)
 
     async def start(self) -> None:
         """Bind and answer; a ConfigurationError says why the address cannot be had."""

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from hfmds.errors import ConfigurationError, LimitExceeded, TooLate, Unavailable
+from hfmds.service.access import ANYONE
 from hfmds.service.address import split_address
 from hfmds.service.channel import call
 from hfmds.service.rpc_metrics import RpcMetrics
@@ -344,5 +345,45 @@ def test_the_address_is_unknown_before_the_start() -> None:
         with pytest.raises(RuntimeError, match="has not been started"):
             _ = server.address
         await server.stop(0)
+
+    asyncio.run(scenario())
+
+
+def test_bytes_are_counted_by_method_in_both_directions() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            await it.stub.unary(b"four")
+            await it.stub.upload(chunks(b"one", b"two"))
+            download = it.stub.download(b"last")
+            assert [await download.read(), await download.read()] == [b"first", b"last"]
+
+            def moved(direction: str, method: str) -> float | None:
+                return it.registry.get_sample_value(
+                    f"hfmds_tester_rpc_{direction}_bytes_total",
+                    {"service": SERVICE, "method": method},
+                )
+
+            assert (moved("received", "Unary"), moved("sent", "Unary")) == (4, 4)
+            assert (moved("received", "Upload"), moved("sent", "Upload")) == (6, 6)
+            assert (moved("received", "Download"), moved("sent", "Download")) == (4, 9)
+
+    asyncio.run(scenario())
+
+
+def test_methods_are_shown_before_their_first_call_and_made_up_ones_never() -> None:
+    async def scenario() -> None:
+        async with running(access={"Unary": ANYONE}) as it:
+            methods = [f"/{SERVICE}/Missing{n}" for n in range(50)] + ["/x.y/Z", "/\n/\"'"]
+            for path in methods:
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await it.channel.unary_unary(path)(b"")
+            series = [
+                sample.labels["method"]
+                for family in it.registry.collect()
+                for sample in family.samples
+                if sample.name == "hfmds_tester_rpc_requests_total"
+            ]
+            assert Counter(series) == {"Unary": 3}  # OK and two errors, all 0
+            assert it.count("Unary", "INTERNAL") == 0
 
     asyncio.run(scenario())
