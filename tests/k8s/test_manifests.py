@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
+from hfmds.data.sources import load_images
 from hfmds.service.address import split_address
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
@@ -226,6 +229,19 @@ def test_devices_with_digits_have_the_library_they_come_with(overlay: tuple[Reso
             assert "scikit-learn" in install[1]
 
 
+def test_simulated_devices_have_different_data() -> None:
+    (devices,) = with_specs(rendered(MANIFESTS / "base"), "StatefulSet").values()
+    (container,) = devices["template"]["spec"]["containers"]
+    source = environment(container)["HFMDS_DATA"]
+    names = list(environment(container))
+    assert names.index("POD_INDEX") < names.index("HFMDS_DATA")  # else it is not filled in
+    first, last = (
+        load_images(source.replace("$(POD_INDEX)", str(index)))
+        for index in (0, devices["replicas"] - 1)
+    )
+    assert set(first.labels.tolist()).isdisjoint(last.labels.tolist())
+
+
 def test_images_are_targets_of_the_dockerfile() -> None:
     dockerfile = (MANIFESTS / "Dockerfile").read_text()
     targets = set(re.findall(r"^FROM runtime AS ([a-z-]+)$", dockerfile, re.MULTILINE))
@@ -234,6 +250,15 @@ def test_images_are_targets_of_the_dockerfile() -> None:
         install = re.search(rf"FROM build\S* AS build-{_stage(target)}\nRUN (.+)", dockerfile)
         assert install is not None
         assert "torch" not in install[1]
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    # DL3013: versions are in pyproject.toml.
+    command = [sysconfig.get_path("scripts") + "/hadolint", "--no-color", "--ignore", "DL3013"]
+    found = subprocess.run(
+        [*command, MANIFESTS / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, ""), found.stdout + found.stderr
 
 
 @pytest.mark.parametrize("file", sorted(MANIFESTS.rglob("*.yaml")), ids=lambda file: file.name)
