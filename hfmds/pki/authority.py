@@ -1,14 +1,17 @@
-"""A fleet's certificate authority: makes certificates that name identities.
+"""A fleet's certificate authorities: they make certificates that name identities.
 
-Certificates begin a day in the past: a device's clock may be slow. Knows no files and no gRPC.
+One signs for services and people, and can for devices. The other, the device issuer, is for
+devices alone: the coordinator has its key, and could make nobody else with it, as servers take from
+it only identities of devices, and callers take no server's certificate from it. Knows no files and
+no gRPC.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,9 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.identity import Identity, Kind
+from hfmds.service.identity import DEVICES_UNIT, Identity, Kind
 
-_SLOW_CLOCK = timedelta(days=1)
+# Servers judge who calls, and devices judge servers. A device without a battery may believe that
+# it is 1970; the clocks of servers differ by seconds.
+_ANY_CLOCK = datetime(1970, 1, 1, tzinfo=UTC)
+CLOCKS_DIFFER = timedelta(minutes=5)
 _COMMON_NAME_CHARACTERS = 64  # more is not a valid certificate
 
 
@@ -26,8 +32,16 @@ _COMMON_NAME_CHARACTERS = 64  # more is not a valid certificate
 class KeyPair:
     """A private key and its certificate, PEM."""
 
-    key: bytes
+    key: bytes = field(repr=False)  # a secret
     certificate: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate that was just made."""
+
+    pem: bytes
+    serial: str  # hex digits
 
 
 class Authority:
@@ -51,42 +65,75 @@ class Authority:
     @classmethod
     def create(cls, fleet: str, now: datetime, lifetime: timedelta) -> tuple[Authority, KeyPair]:
         """A new authority, and what to keep of it."""
+        return cls._create(_name(f"HFMDS-FL authority of {fleet}"), now, lifetime)
+
+    @classmethod
+    def create_issuer(
+        cls, fleet: str, now: datetime, lifetime: timedelta
+    ) -> tuple[Authority, KeyPair]:
+        """A new authority for devices alone, and what to keep of it."""
+        name = _name(f"HFMDS-FL device issuer of {fleet}", DEVICES_UNIT)
+        return cls._create(name, now, lifetime, [ExtendedKeyUsageOID.CLIENT_AUTH])
+
+    @classmethod
+    def _create(
+        cls,
+        name: x509.Name,
+        now: datetime,
+        lifetime: timedelta,
+        only_for: Sequence[x509.ObjectIdentifier] = (),
+    ) -> tuple[Authority, KeyPair]:
         key = new_key()
-        name = _name(f"HFMDS-FL authority of {fleet}")
-        certificate = (
-            _builder(name, name, key.public_key(), now, lifetime)
+        builder = (
+            _builder(name, name, key.public_key(), _ANY_CLOCK, now + lifetime)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(authority=True), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
             )
-            .sign(key, hashes.SHA256())
         )
+        if only_for:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(only_for), critical=False)
+        certificate = builder.sign(key, hashes.SHA256())
         pair = KeyPair(key_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
         return cls(pair), pair
+
+    @property
+    def is_for_devices_alone(self) -> bool:
+        """Whether servers take from it only identities of devices."""
+        units = self._certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+        return DEVICES_UNIT in [unit.value for unit in units]
+
+    @property
+    def ends(self) -> datetime:
+        """When nothing that it has signed is believed any longer."""
+        return self._certificate.not_valid_after_utc
 
     def pair(
         self, identity: Identity, now: datetime, lifetime: timedelta, hosts: Sequence[str] = ()
     ) -> KeyPair:
         """A new key with its certificate."""
         key = new_key()
-        return KeyPair(key_pem(key), self._issue(key.public_key(), identity, now, lifetime, hosts))
+        begins = _ANY_CLOCK if identity.kind is Kind.SERVICE else now - CLOCKS_DIFFER
+        issued = self.issue(key.public_key(), identity, begins, now + lifetime, hosts)
+        return KeyPair(key_pem(key), issued.pem)
 
-    def _issue(
+    def issue(
         self,
         key: ec.EllipticCurvePublicKey,
         identity: Identity,
-        now: datetime,
-        lifetime: timedelta,
-        hosts: Sequence[str],
-    ) -> bytes:
+        begins: datetime,
+        ends: datetime,
+        hosts: Sequence[str] = (),
+    ) -> Issued:
+        """A certificate for a key."""
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if identity.kind is Kind.SERVICE:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         names = [x509.UniformResourceIdentifier(identity.uri), *map(_host, hosts)]
         authority = self._certificate
         certificate = (
-            _builder(_name(str(identity)), authority.subject, key, now, lifetime)
+            _builder(_name(str(identity)), authority.subject, key, begins, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -97,7 +144,8 @@ class Authority:
             )
             .sign(self._key, hashes.SHA256())
         )
-        return certificate.public_bytes(serialization.Encoding.PEM)
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        return Issued(pem, f"{certificate.serial_number:x}")
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -118,8 +166,8 @@ def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
-    now: datetime,
-    lifetime: timedelta,
+    begins: datetime,
+    ends: datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -127,13 +175,16 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SLOW_CLOCK)
-        .not_valid_after(now + lifetime)
+        .not_valid_before(begins)
+        .not_valid_after(ends)
     )
 
 
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:_COMMON_NAME_CHARACTERS])])
+def _name(text: str, unit: str = "") -> x509.Name:
+    name = [x509.NameAttribute(NameOID.COMMON_NAME, text[:_COMMON_NAME_CHARACTERS])]
+    if unit:
+        name.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit))
+    return x509.Name(name)
 
 
 def _host(host: str) -> x509.GeneralName:

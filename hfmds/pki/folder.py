@@ -1,6 +1,7 @@
-"""An authority and its parties' certificates as files: `NAME.crt` and `NAME.key`, PEM.
+"""A fleet's authorities and its parties' certificates as files: `NAME.crt` and `NAME.key`, PEM.
 
-Keys are readable by their owner alone. Nothing that is there is ever overwritten.
+`authority.crt` has both authorities' certificates: it is what all programs believe. Keys are
+readable by their owner alone. Nothing that is there is ever overwritten.
 """
 
 from __future__ import annotations
@@ -15,30 +16,49 @@ from hfmds.pki.authority import Authority, KeyPair
 from hfmds.service.identity import Identity
 
 _AUTHORITY = "authority"
+_ISSUER = "device-issuer"
 
 
 def create_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelta) -> Authority:
-    """A new authority in a folder that has none."""
+    """A new authority with a device issuer beside it, in a folder that has none."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, pair = Authority.create(fleet, now, lifetime)
-    _write(folder, _AUTHORITY, pair)
+    _, issuer = Authority.create_issuer(fleet, now, lifetime)
+    _write(folder, _AUTHORITY, KeyPair(pair.key, pair.certificate + issuer.certificate))
+    _write(folder, _ISSUER, issuer)
     return authority
 
 
 def open_authority(folder: Path) -> Authority:
     """The authority of a folder."""
     try:
-        return Authority(
-            KeyPair(
-                (folder / f"{_AUTHORITY}.key").read_bytes(),
-                (folder / f"{_AUTHORITY}.crt").read_bytes(),
-            )
-        )
+        return _read(folder / f"{_AUTHORITY}.crt", folder / f"{_AUTHORITY}.key")
     except FileNotFoundError as error:
         raise ConfigurationError(
             f"there is no authority in {folder} ({Path(error.filename).name} is missing); "
             f"`hfmds pki init` makes one"
         ) from error
+
+
+def read_issuer(certificate: Path, key: Path) -> Authority:
+    """The device issuer whose files these are; ConfigurationError if they are not one's."""
+    try:
+        issuer = _read(certificate, key)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot read the device issuer's {error.filename}: {error.strerror}; set "
+            f"HFMDS_ISSUER_CERTIFICATE and HFMDS_ISSUER_KEY, or neither"
+        ) from error
+    if not issuer.is_for_devices_alone:
+        raise ConfigurationError(
+            f"{certificate} is not a device issuer's: what it signs could pass for a service or "
+            f"an admin; `hfmds pki init` makes {_ISSUER}.crt"
+        )
+    return issuer
+
+
+def _read(certificate: Path, key: Path) -> Authority:
+    return Authority(KeyPair(key.read_bytes(), certificate.read_bytes()))
 
 
 def issue_pair(

@@ -17,6 +17,9 @@ import grpc
 
 from hfmds.errors import InvalidInput
 
+DEVICES_UNIT = "devices"
+"""The organisational unit of an authority from which only devices' certificates are taken."""
+
 _URI = re.compile(
     r"spiffe://hfmds/(device|service|admin/(?:viewer|operator|owner))/([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
 )

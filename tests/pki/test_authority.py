@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from hfmds.errors import ConfigurationError, Conflict, InvalidInput
-from hfmds.pki.authority import Authority, KeyPair, key_pem, new_key
-from hfmds.pki.folder import create_authority, issue_pair, open_authority
+from hfmds.pki.authority import CLOCKS_DIFFER, Authority, KeyPair, key_pem, new_key
+from hfmds.pki.folder import create_authority, issue_pair, open_authority, read_issuer
 from hfmds.service.identity import Identity, Kind, identity_from
 from tests.pki.reading import identity_in
 
@@ -33,8 +34,18 @@ def test_a_certificate_names_one_identity_and_ends(authority: Authority) -> None
     pair = authority.pair(CAMERA, NOW, DAY)
     assert identity_in(pair.certificate) == CAMERA
     assert parsed(pair.certificate).not_valid_after_utc == NOW + DAY
-    assert parsed(pair.certificate).not_valid_before_utc == NOW - DAY  # for slow clocks
+    assert parsed(pair.certificate).not_valid_before_utc == NOW - CLOCKS_DIFFER
     parsed(pair.certificate).verify_directly_issued_by(parsed(authority.certificate))
+
+
+def test_a_device_that_believes_in_1970_believes_services(authority: Authority) -> None:
+    service = authority.pair(Identity(Kind.SERVICE, "coordinator"), NOW, DAY)
+    for pem in (service.certificate, authority.certificate):
+        assert parsed(pem).not_valid_before_utc == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def test_a_key_is_not_shown_by_accident(authority: Authority) -> None:
+    assert "PRIVATE KEY" not in repr(authority.pair(CAMERA, NOW, DAY))
 
 
 def test_only_services_may_serve(authority: Authority) -> None:
@@ -96,3 +107,25 @@ def test_a_folder_without_an_authority_says_how_to_make_one(tmp_path: Path) -> N
 def test_a_key_that_is_not_the_authoritys_is_refused(authority: Authority) -> None:
     with pytest.raises(ConfigurationError, match="not that of its certificate"):
         Authority(KeyPair(key_pem(new_key()), authority.certificate))
+
+
+# --- the device issuer --------------------------------------------------------------------------
+
+
+def test_a_fleet_has_an_issuer_for_devices_alone(tmp_path: Path) -> None:
+    create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    issuer = read_issuer(tmp_path / "device-issuer.crt", tmp_path / "device-issuer.key")
+    assert issuer.is_for_devices_alone
+    assert not open_authority(tmp_path).is_for_devices_alone
+    believed = x509.load_pem_x509_certificates((tmp_path / "authority.crt").read_bytes())
+    assert believed == [parsed(open_authority(tmp_path).certificate), parsed(issuer.certificate)]
+    usage = believed[1].extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+
+
+def test_an_authority_that_could_make_admins_is_no_issuer(tmp_path: Path) -> None:
+    create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    with pytest.raises(ConfigurationError, match="not a device issuer's"):
+        read_issuer(tmp_path / "authority.crt", tmp_path / "authority.key")
+    with pytest.raises(ConfigurationError, match="HFMDS_ISSUER_CERTIFICATE"):
+        read_issuer(tmp_path / "nothing.crt", tmp_path / "authority.key")

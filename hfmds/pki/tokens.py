@@ -1,0 +1,65 @@
+"""Tokens: secrets that let somebody in who has no certificate.
+
+    hfmds_enrol_4f1d0c77a9e2_<64 hex digits>      a device, to get a certificate
+    hfmds_admin_90b3c5518d6f_<64 hex digits>      a person
+
+The first digits name the token and are no secret. The others are 256 random bits, so that their
+plain SHA-256 can be kept: there is nothing to guess.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
+
+_TEXT = re.compile(r"hfmds_(enrol|admin)_([0-9a-f]{12})_([0-9a-f]{64})")
+
+
+class TokenKind(enum.StrEnum):
+    """Whom a token lets in."""
+
+    ENROL = "enrol"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token with its secret; shown as text, it hides it."""
+
+    kind: TokenKind
+    token_id: str
+    secret: str = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """All of it: for the one who is to have it, and for nobody else."""
+        return f"hfmds_{self.kind.value}_{self.token_id}_{self.secret}"
+
+    @property
+    def secret_sha256(self) -> bytes:
+        """What may be kept of the secret."""
+        return hashlib.sha256(self.secret.encode()).digest()
+
+    def is_of(self, secret_sha256: bytes) -> bool:
+        """Whether its secret is the one that this was kept of, in constant time."""
+        return hmac.compare_digest(self.secret_sha256, secret_sha256)
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} token {self.token_id}"
+
+
+def new_token(kind: TokenKind) -> Token:
+    """A token that nobody else has."""
+    return Token(kind, secrets.token_hex(6), secrets.token_hex(32))
+
+
+def parse_token(text: str, kind: TokenKind) -> Token | None:
+    """The token that the text is; None if it is none of this kind."""
+    match = _TEXT.fullmatch(text)
+    if match is None or match[1] != kind.value:
+        return None
+    return Token(kind, match[2], match[3])
