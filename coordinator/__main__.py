@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
 from coordinator.content import RunContents
@@ -37,6 +37,7 @@ from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.pace import Pace
 from hfmds.service.peer import Peer
 from hfmds.service.process import published_addresses, run
+from hfmds.service.program_metrics import show_program
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
@@ -51,7 +52,7 @@ _STORAGE_THREADS = 12  # fewer than the database's connections
 async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; ready once storage is open and the runs are going on."""
     registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
+    show_program("coordinator", registry, settings.tls, settings.disk_places)
     metrics = Metrics(registry)
     server = GrpcServer(
         settings.listen,

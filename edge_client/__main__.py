@@ -9,7 +9,6 @@ import random
 import sys
 from contextlib import AsyncExitStack, closing
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry
 
@@ -31,6 +30,7 @@ from hfmds.errors import HfmdsError
 from hfmds.service.channel import Backoff, Peer
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
+from hfmds.service.program_metrics import show_program, software_version
 from hfmds.service.telemetry import log_context
 from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.store_client import StoreClient
@@ -55,6 +55,7 @@ async def _work(settings: EdgeSettings) -> None:
     """Ready (/readyz) while data and engine are loaded and the coordinator answers."""
     os.nice(settings.nice)
     registry = CollectorRegistry()
+    show_program("edge", registry, settings.tls)
     metrics = EdgeMetrics(registry)
     memory = MemoryLimit(settings.max_memory_bytes)
     async with AsyncExitStack() as stack:
@@ -109,7 +110,7 @@ async def _work(settings: EdgeSettings) -> None:
                     own.look()
             return DeviceProfile(
                 samples=len(images),
-                software_version=_software_version(),
+                software_version=software_version(),
                 engine=engine.name,
                 free_memory_bytes=memory.left_bytes(),
                 labels=settings.own_labels,
@@ -166,13 +167,6 @@ async def _say_goodbye(coordinator: CoordinatorClient) -> None:
         await coordinator.leave()
     except HfmdsError as error:  # then it will be missed, only later
         log.debug("the coordinator did not hear the goodbye: %s", error)
-
-
-def _software_version() -> str:
-    try:
-        return version("hfmds-fl")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"
 
 
 def main() -> None:

@@ -7,11 +7,12 @@ import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 
 from hfmds.service.allocator import reuse_freed_memory
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
+from hfmds.service.program_metrics import show_program
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
@@ -30,7 +31,7 @@ from synthesis_store.settings import StoreSettings
 async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; ready once the database and the content are open."""
     registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
+    show_program("store", registry, settings.tls, settings.disk_places)
     server = GrpcServer(
         settings.listen,
         RpcMetrics("store", registry),

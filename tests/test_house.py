@@ -32,6 +32,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "hfmds.service": {
         "hfmds.errors",
+        "cryptography",
         "grpc",
         "grpc_health",
         "grpc_reflection",

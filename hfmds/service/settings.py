@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -179,6 +180,15 @@ class ServerSettings(ServiceSettings):
         if self.blobs_url is not None:
             return self.blobs_url.get_secret_value()
         return (self.data_dir.absolute() / "blobs").as_uri()
+
+    @property
+    def disk_places(self) -> dict[str, Path]:
+        """The folders this process writes to; that of content, unless it is in a bucket."""
+        places = {"data": self.data_dir}
+        content = urlsplit(self.resolved_blobs_url)
+        if content.scheme == "file":
+            places["content"] = Path(unquote(content.path))
+        return places
 
 
 S = TypeVar("S", bound=ServiceSettings)
