@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sqlalchemy import Engine, bindparam, insert, select
+from sqlalchemy import Engine, bindparam, func, insert, select
 from sqlalchemy.orm import Session
 
 from coordinator.tables import EventRow, RunRow
@@ -68,3 +68,9 @@ class EventRecords:
         """At most so many events of a log after a number, in order."""
         with reading(self._engine) as session:
             return read_events(session, EventRow, run_uid, after, limit)
+
+    def last_sequence(self, run_uid: str) -> int:
+        """The number of the newest event of a log; 0: it has none."""
+        newest = select(func.max(EventRow.sequence)).where(EventRow.log_id == run_uid)
+        with reading(self._engine) as session:
+            return session.scalar(newest) or 0

@@ -25,6 +25,12 @@ class Oversight:
         run_uid = self._parts.events.log_of(run)
         return run_uid, self._parts.events.events(run_uid, after, _PAGE_EVENTS)
 
+    def last_events(self, run: str, most: int) -> Sequence[Event]:
+        """The end of the log of the run that is meant: so many events, in order."""
+        run_uid = self._parts.events.log_of(run)
+        last = self._parts.events.last_sequence(run_uid)
+        return self._parts.events.events(run_uid, last - most, most)
+
     def funnels(self, run_id: str, round_number: int) -> Sequence[Funnel]:
         """How far tasks came, up to this moment."""
         self._parts.stages.write()

@@ -119,8 +119,11 @@ ROOMS: dict[str, set[str]] = {
     },
     "coordinator": {
         "hfmds",
+        "PIL",
+        "aiohttp",
         "alembic",
         "grpc",
+        "numpy",
         "prometheus_client",
         "pydantic",
         "sqlalchemy",
