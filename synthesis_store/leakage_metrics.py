@@ -29,6 +29,19 @@ _HELP = (
 )
 
 
+def statistics_of(histogram: Histogram) -> dict[str, float]:
+    """Mean, 99th percentile and maximum, the last two rounded up to the end of their range."""
+    counts = np.asarray(histogram.counts)
+    if not counts.any():
+        return {}
+    middles = histogram.lowest + histogram.width * (np.arange(len(counts)) + 0.5)
+    return {
+        "mean": float(counts @ middles / counts.sum()),
+        "p99": histogram.beginning_of(99) + histogram.width,
+        "max": histogram.lowest + histogram.width * float(np.flatnonzero(counts)[-1] + 1),
+    }
+
+
 class LeakageMetrics(Collector):
     """Adds up since the process began, as counters do."""
 
