@@ -57,7 +57,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     server = GrpcServer(
         settings.listen,
         RpcMetrics("coordinator", registry),
-        max_concurrent_rpcs=settings.max_concurrent_rpcs,
+        limits=settings.limits,
         tls=settings.tls,
     )
     store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE", settings.tls))

@@ -35,7 +35,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
     server = GrpcServer(
         settings.listen,
         RpcMetrics("store", registry),
-        max_concurrent_rpcs=settings.max_concurrent_rpcs,
+        limits=settings.limits,
         tls=settings.tls,
     )
     with (

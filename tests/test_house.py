@@ -33,6 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "hfmds.service": {
         "hfmds.errors",
         "cryptography",
+        "google.protobuf.message",
         "grpc",
         "grpc_health",
         "grpc_reflection",

@@ -44,3 +44,9 @@ def require_own(identity: Identity, request: Any) -> None:
     is_chunk = header is not request and request.WhichOneof("part") != "header"
     if claimed != identity.name and not is_chunk:
         raise NotAllowed(f"{identity} may not speak for device {claimed[:128]}")
+
+
+def device_of(request: Any) -> str:
+    """The device that a request says it comes from; empty: it does not say."""
+    name: str = getattr(getattr(request, "header", request), "device_id", "")
+    return name

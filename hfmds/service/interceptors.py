@@ -1,5 +1,8 @@
 """What happens around every handler of a server: errors become statuses, calls are counted.
 
+Handlers are given to gRPC as if all took streams of bytes: so it is known who calls, and whether
+the call is refused, before its request is read, and reading has an end (`requests.py`).
+
 Handlers raise `hfmds.errors` and nothing more. Anything else is our own fault: the caller gets an
 error id, the log gets the traceback under that id. gRPC's own services (health, reflection) are
 left alone, so that a server at its limit still answers its supervisor.
@@ -17,25 +20,23 @@ from typing import Any
 
 import grpc
 
-from hfmds.errors import HfmdsError, Unavailable
-from hfmds.service.access import Access, require_access, require_own
-from hfmds.service.identity import Identity, identity_of
-from hfmds.service.pace import Pace
+from hfmds.errors import HfmdsError
+from hfmds.service.access import Access, device_of, require_access, require_own
+from hfmds.service.identity import Identity, Kind, identity_of
+from hfmds.service.limits import Limits
+from hfmds.service.requests import Requests
 from hfmds.service.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.status import metadata_of, status_of
+from hfmds.service.throttle import Throttle, Turn
 
 log = logging.getLogger(__name__)
 
 # A status message travels as metadata, which the other side caps at 8 KiB after escaping.
 _MAX_MESSAGE_CHARACTERS = 1000
 
-# When callers that were refused at the limit come back: to refuse one costs well below 1 ms.
-_BACK_PER_SECOND = 200.0
-_BACK_AFTER_SECONDS = 1.0
-
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Translates errors, measures calls, caps the number in flight, and keeps out who may not call.
+    """Translates errors, measures calls, keeps to the limits, and keeps out who may not call.
 
     `access` has by service who may call its methods; None: callers have no certificates.
     """
@@ -43,14 +44,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def __init__(
         self,
         metrics: RpcMetrics,
-        max_concurrent_rpcs: int,
+        limits: Limits,
         access: Mapping[str, Access] | None = None,
     ) -> None:
         self._metrics = metrics
-        self._max_concurrent_rpcs = max_concurrent_rpcs
+        self._limits = limits
         self._access = access
-        self._in_flight = 0
-        self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS)
+        self._throttle = Throttle(metrics.process, limits, metrics.refuse)
+        self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path; those that exist
 
     async def intercept_service(
         self,
@@ -62,8 +63,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         # No handler: gRPC answers UNIMPLEMENTED, and a made-up name never becomes a metric label.
         if handler is None or path.startswith("/grpc."):
             return handler
-        _, service, method = path.split("/")
-        return self._wrapped(handler, service, method)
+        wrapped = self._handlers.get(path)
+        if wrapped is None:
+            _, service, method = path.split("/")
+            wrapped = self._handlers[path] = self._wrapped(handler, service, method)
+        return wrapped
 
     def _wrapped(
         self, handler: grpc.RpcMethodHandler, service: str, method: str
@@ -75,44 +79,51 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             or handler.stream_stream
         )
 
-        async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            async with self._call(service, method, context) as identity:
-                return await inner(_of(identity, request, handler), context)
+        series = self._metrics.of(service, method)
+        decode = _deserialiser(handler, series)
 
-        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async def asked(call: _Call, context: grpc.aio.ServicerContext) -> Any:
+            requests = Requests(context, decode, self._limits, look=call.look, slow=call.slow)
+            return requests if handler.request_streaming else await requests.only()
+
+        async def unary(_: Any, context: grpc.aio.ServicerContext) -> Any:
+            async with self._call(service, method, context) as call:
+                return await inner(await asked(call, context), context)
+
+        async def stream(_: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None  # gRPC makes one for each call
             # The handler is closed at once when the caller goes away, not when it is collected.
             async with (
-                self._call(service, method, context) as identity,
-                aclosing(inner(_of(identity, request, handler), context)) as responses,
+                self._call(service, method, context) as call,
+                aclosing(inner(await asked(call, context), context)) as responses,
             ):
                 async for response in responses:
-                    yield response
+                    # A caller that does not take what it asked for is left.
+                    leaving = loop.call_later(self._limits.message_seconds, task.cancel)
+                    try:
+                        yield response
+                    finally:
+                        leaving.cancel()
 
-        rebuild = _HANDLER[bool(handler.request_streaming), bool(handler.response_streaming)]
-        series = self._metrics.of(service, method)
-        return rebuild(
-            stream if handler.response_streaming else unary,
-            request_deserializer=_deserialiser(handler, series),
-            response_serializer=_serialiser(handler, series),
-        )
+        serialise = _serialiser(handler, series)
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, response_serializer=serialise)
+        return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serialise)
 
     @asynccontextmanager
     async def _call(
         self, service: str, method: str, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[Identity | None]:
-        """One call: counted, timed, and ended with a status whatever happens inside.
-
-        Inside it is known who calls, where callers have certificates.
-        """
+    ) -> AsyncIterator[_Call]:
+        """One call: counted, timed, and ended with a status whatever happens inside."""
         started = time.monotonic()
         series = self._metrics.of(service, method)
         series.in_flight.inc()
-        self._in_flight += 1
         code, refusal = grpc.StatusCode.OK, None
         metadata: tuple[tuple[str, str], ...] = ()
         try:
-            self._refuse_when_full(context.peer(), started)
-            yield self._admit(service, method, context)
+            with self._throttle.call(context.peer(), started) as turn:
+                yield _Call(turn, self._admit(service, method, context))
         except (asyncio.CancelledError, GeneratorExit):
             # The caller hung up, its deadline passed, or we stop; GeneratorExit if it happened
             # between two responses of a stream, while gRPC was sending.
@@ -133,7 +144,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             fields = {"rpc": f"{service}/{method}", "error_id": error_id}
             log.exception("call failed", extra=fields)
         finally:
-            self._in_flight -= 1
             series.in_flight.dec()
             series.answered(code.name).inc()
             series.duration.observe(time.monotonic() - started)
@@ -148,31 +158,26 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return None
         return require_access(self._access[service], method, identity_of(context))
 
-    def _refuse_when_full(self, caller: str, now: float) -> None:
-        # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "do not try again".
-        if self._in_flight > self._max_concurrent_rpcs:
-            seconds = self._pace.retry_seconds(caller, now)
-            raise Unavailable(
-                f"{self._metrics.process} has {self._max_concurrent_rpcs} calls in flight, "
-                f"its limit; try again in {seconds:.1f} s",
-                retry_after_seconds=seconds,
-            )
 
+class _Call:
+    """Whose call it is, as far as that is known."""
 
-def _of(identity: Identity | None, request: Any, handler: grpc.RpcMethodHandler) -> Any:
-    """The request, or stream of them; refused where a device speaks for another."""
-    if identity is None:
-        return request
-    if handler.request_streaming:
-        return _each_of(identity, request)
-    require_own(identity, request)
-    return request
+    def __init__(self, turn: Turn, identity: Identity | None) -> None:
+        self._turn = turn
+        self._identity = identity
+        if identity is not None and identity.kind is Kind.DEVICE:
+            turn.of_device(identity.name, time.monotonic())
 
+    def look(self, request: Any) -> None:
+        """At each request: NotAllowed if a device speaks for another; Unavailable if too often."""
+        if self._identity is not None:
+            require_own(self._identity, request)
+        else:
+            self._turn.of_device(device_of(request), time.monotonic())
 
-async def _each_of(identity: Identity, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for request in requests:
-        require_own(identity, request)
-        yield request
+    def slow(self) -> None:
+        """The request takes too long to come."""
+        self._turn.refuse("slow_request", "waited long for the request", time.monotonic())
 
 
 def _deserialiser(handler: grpc.RpcMethodHandler, series: MethodMetrics) -> Callable[[bytes], Any]:
@@ -196,12 +201,3 @@ def _serialiser(handler: grpc.RpcMethodHandler, series: MethodMetrics) -> Callab
         return data
 
     return counting
-
-
-# By whether the request and the response are streams.
-_HANDLER: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler]] = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}

@@ -27,3 +27,12 @@ def open_files_allowed() -> int:
     """How many files this process may have open at once."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_allowed() -> int:
+    """How many of them may be connections, so that the others are always left.
+
+    A server that can open no more files loses its database and its content, too. One in four is
+    for the content that calls read and write.
+    """
+    return max(1, (open_files_allowed() - OWN_FILES) * 3 // 4)

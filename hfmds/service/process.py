@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TypeVar
 
 from hfmds.errors import ConfigurationError, HfmdsError
-from hfmds.service.open_files import OWN_FILES, raise_open_files
+from hfmds.service.open_files import connections_allowed, raise_open_files
 from hfmds.service.settings import (
     ServerSettings,
     ServiceSettings,
@@ -59,12 +59,14 @@ def run(
             f"; did you mean {nearest}?" if nearest else "",
         )
     allowed = raise_open_files()
-    if isinstance(settings, ServerSettings) and allowed < settings.max_concurrent_rpcs + OWN_FILES:
+    connections = connections_allowed()
+    if isinstance(settings, ServerSettings) and connections < settings.max_connections:
         log.warning(
-            "%s may have only %d files open, and each connection is one; let it have more "
-            "(ulimit -Hn, LimitNOFILE=), or lower HFMDS_MAX_CONCURRENT_RPCS",
+            "%s may have only %d files open, so it takes %d connections; let it have more "
+            "(ulimit -Hn, LimitNOFILE=), or lower HFMDS_MAX_CONNECTIONS",
             name,
             allowed,
+            connections,
         )
     _remove_stale(settings.address_file)
     try:

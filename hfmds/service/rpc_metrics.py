@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from hfmds.service.throttle import REASONS
+
 # Up to a minute: waiting for work is a call that the server holds open.
 _DURATION_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -51,8 +53,20 @@ class RpcMetrics:
             ("service", "method"),
             registry=registry,
         )
+        self.refused = Counter(
+            f"{prefix}_refused_total",
+            "Calls refused as too many or too slow, by what was too much.",
+            ("reason",),
+            registry=registry,
+        )
+        for reason in REASONS:
+            self.refused.labels(reason)
         # To find a series by its labels takes longer than to count in it.
         self.of = lru_cache(maxsize=None)(self._method)
+
+    def refuse(self, reason: str) -> None:
+        """Count a call that was refused for this."""
+        self.refused.labels(reason).inc()
 
     def _method(self, service: str, method: str) -> MethodMetrics:
         return MethodMetrics(self, service, method)

@@ -15,6 +15,8 @@ from hfmds.errors import ConfigurationError
 from hfmds.service.access import Access
 from hfmds.service.address import bound_socket, join_address, split_address
 from hfmds.service.interceptors import CallInterceptor
+from hfmds.service.limits import Limits
+from hfmds.service.open_files import connections_allowed
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.tls import TlsFiles
 
@@ -23,10 +25,6 @@ log = logging.getLogger(__name__)
 _OPTIONS = (
     # Two servers on one port would each get half of the calls: a taken port must fail.
     ("grpc.so_reuseport", 0),
-    # Content moves in chunks of 1 MiB, so nothing larger is ever honest.
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    ("grpc.max_metadata_size", 8 * 1024),
-    ("grpc.absolute_max_metadata_size", 16 * 1024),
     # A device that vanished behind its NAT is noticed, and its waiting call ended, in 80 s.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -36,12 +34,15 @@ _OPTIONS = (
     ("grpc.max_connection_idle_ms", 5 * 60_000),
 )
 
+_DEFAULT = Limits()
+
 
 class GrpcServer:
     """Serves the added services; "not ready" to health checks until told otherwise.
 
     With `tls`, only to callers with a certificate of its authority, and to each what it may call.
-    Make it inside the running event loop.
+    `limits` says how much of them it bears; without `supervised` it answers no health checks and
+    tells nobody what it serves. Make it inside the running event loop.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class GrpcServer:
         listen: str,
         metrics: RpcMetrics,
         *,
-        max_concurrent_rpcs: int = 10_000,
+        limits: Limits = _DEFAULT,
         tls: TlsFiles | None = None,
+        supervised: bool = True,
         setting: str = "HFMDS_LISTEN",
     ) -> None:
         self._listen = listen
@@ -61,14 +63,10 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         self._access: dict[str, Access] = {}  # by the name of a service
         self._tls = tls
-        interceptor = CallInterceptor(metrics, max_concurrent_rpcs, self._access if tls else None)
-        # Above a thousand calls that nobody has looked at yet, gRPC would cancel some without a
-        # word. They are ours to refuse, since we say when to come back.
-        unseen = (
-            ("grpc.server.max_pending_requests", max_concurrent_rpcs),
-            ("grpc.server.max_pending_requests_hard_limit", max_concurrent_rpcs),
-        )
-        self._server = grpc.aio.server(interceptors=(interceptor,), options=(*_OPTIONS, *unseen))
+        self._supervised = supervised
+        interceptor = CallInterceptor(metrics, limits, self._access if tls else None)
+        options = (*_OPTIONS, *limits.options(connections_allowed()))
+        self._server = grpc.aio.server(interceptors=(interceptor,), options=options)
 
     def add(
         self,
@@ -87,9 +85,10 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Bind and answer; a ConfigurationError says why the address cannot be had."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*self._access, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        if self._supervised:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+            names = (*self._access, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
         await self._publish_health()
         # gRPC tells only that a bind failed; a socket of our own tells why.
         bound_socket(self._listen, self._setting).close()

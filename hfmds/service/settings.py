@@ -21,9 +21,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.address import is_loopback, split_address, split_addresses
+from hfmds.service.limits import Limits
 from hfmds.service.tls import TlsFiles
 
 PREFIX = "HFMDS_"
+
+_LIMITS = Limits()
 
 # What Kubernetes injects for a Service whose name starts with "hfmds-": not ours, not a typo.
 _KUBERNETES_NAME = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)")
@@ -97,12 +100,17 @@ class ServiceSettings(BaseSettings):
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
         given = [self.tls_certificate, self.tls_key, self.tls_authority]
-        if any(given) and not all(given):
+        if any(given) and not all(given) and not self.enrols:
             raise ValueError(
                 "HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY belong together; "
                 "set all three, or none"
             )
         return self
+
+    @property
+    def enrols(self) -> bool:
+        """Whether this process asks for its certificate by itself."""
+        return False
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -146,9 +154,28 @@ class ServerSettings(ServiceSettings):
         24 * 3600.0, gt=0, description="how long the bytes of a broken upload wait to be resumed"
     )
     max_concurrent_rpcs: int = Field(
-        10_000,
+        _LIMITS.calls,
         ge=1,
         description="most calls in flight, waiting ones too; more are told to try again",
+    )
+    max_connections: int = Field(
+        _LIMITS.connections, ge=1, description="most connections at once; more are closed"
+    )
+    max_calls_per_second: float = Field(
+        _LIMITS.calls_per_second,
+        gt=0,
+        description="most calls per second of all callers; more are told to try again",
+    )
+    max_address_calls_per_second: float = Field(
+        _LIMITS.address_calls_per_second,
+        gt=0,
+        description="most calls per second from one network address, which many devices may share",
+    )
+    max_device_calls_per_second: float = Field(
+        _LIMITS.device_calls_per_second, gt=0, description="most calls per second of one device"
+    )
+    max_device_calls: int = Field(
+        _LIMITS.device_calls, ge=1, description="most calls in flight of one device"
     )
 
     insecure: bool = Field(
@@ -166,6 +193,18 @@ class ServerSettings(ServiceSettings):
                 f"makes them), or HFMDS_INSECURE=true where the network is trusted"
             )
         return self
+
+    @property
+    def limits(self) -> Limits:
+        """What the port for devices bears."""
+        return Limits(
+            connections=self.max_connections,
+            calls=self.max_concurrent_rpcs,
+            calls_per_second=self.max_calls_per_second,
+            address_calls_per_second=self.max_address_calls_per_second,
+            device_calls=self.max_device_calls,
+            device_calls_per_second=self.max_device_calls_per_second,
+        )
 
     @property
     def resolved_database_url(self) -> str:

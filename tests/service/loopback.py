@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from hfmds.service.access import Access
 from hfmds.service.channel import Peer, open_channel
+from hfmds.service.limits import Limits
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.service.tls import TlsFiles
@@ -95,7 +96,7 @@ class Running:
     def __init__(
         self,
         behave: Callable[[bytes], bytes],
-        max_concurrent_rpcs: int,
+        limits: Limits,
         tls: TlsFiles | None,
         access: Access,
     ) -> None:
@@ -104,7 +105,7 @@ class Running:
         self.server = GrpcServer(
             "127.0.0.1:0",
             RpcMetrics("tester", self.registry),
-            max_concurrent_rpcs=max_concurrent_rpcs,
+            limits=limits,
             tls=tls,
         )
         self.server.add(register, self.probe, SERVICE, access)
@@ -134,12 +135,12 @@ class Running:
 async def running(
     behave: Callable[[bytes], bytes] = lambda request: request,
     *,
-    max_concurrent_rpcs: int = 100,
+    limits: Limits = Limits(calls=100),  # noqa: B008 (frozen)
     tls: TlsFiles | None = None,
     access: Access | None = None,
 ) -> AsyncIterator[Running]:
     """A server on a free port of 127.0.0.1 for the time of the block."""
-    it = Running(behave, max_concurrent_rpcs, tls, access or {})
+    it = Running(behave, limits, tls, access or {})
     await it.start()
     try:
         yield it

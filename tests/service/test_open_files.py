@@ -21,14 +21,16 @@ sys.exit(run("coordinator", ServerSettings, serve))
 """
 
 
-@pytest.mark.parametrize(("calls", "warns"), [(1948, False), (1949, True)])
-def test_a_server_raises_its_limit_and_says_if_that_is_not_enough(calls: int, warns: bool) -> None:
+@pytest.mark.parametrize(("connections", "warns"), [(1461, False), (1462, True)])
+def test_a_server_raises_its_limit_and_says_if_that_is_not_enough(
+    connections: int, warns: bool
+) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "--insecure", f"--max-concurrent-rpcs={calls}"],
+        [sys.executable, "-c", PROGRAM, "--insecure", f"--max-connections={connections}"],
         capture_output=True,
         text=True,
         timeout=30,
     )
     assert ended.stdout == "2048\n", ended.stderr
-    warning = "coordinator may have only 2048 files open, and each connection is one"
+    warning = "coordinator may have only 2048 files open, so it takes 1461 connections"
     assert (warning in ended.stderr) == warns

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from hfmds.errors import ConfigurationError, LimitExceeded, TooLate, Unavailable
 from hfmds.service.access import ANYONE
 from hfmds.service.address import split_address
 from hfmds.service.channel import call
+from hfmds.service.limits import Limits
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from tests.service.loopback import SERVICE, Running, running
@@ -167,7 +169,7 @@ def test_a_caller_that_hangs_up_while_the_server_sends_is_counted_as_such() -> N
 
 def test_calls_beyond_the_limit_are_told_to_try_again_but_health_answers() -> None:
     async def scenario() -> None:
-        async with running(max_concurrent_rpcs=1) as it:
+        async with running(limits=Limits(calls=1)) as it:
             waiting = it.stub.wait(b"")
             await it.probe.waiting.wait()
             labels = {"service": SERVICE, "method": "Wait"}
@@ -187,7 +189,7 @@ def test_calls_beyond_the_limit_are_told_to_try_again_but_health_answers() -> No
 
 def test_a_caller_beyond_the_limit_is_told_when_to_try_again() -> None:
     async def scenario() -> None:
-        async with running(max_concurrent_rpcs=1) as it:
+        async with running(limits=Limits(calls=1)) as it:
             waiting = it.stub.wait(b"")
             await it.probe.waiting.wait()
             with pytest.raises(Unavailable) as refused:
@@ -204,14 +206,19 @@ def test_calls_that_come_all_at_once_while_the_server_is_busy_wait_for_their_tur
     sent = threading.Event()
 
     def ask(address: str) -> Counter[grpc.StatusCode]:
-        with grpc.insecure_channel(address) as channel:
-            call = channel.unary_unary(f"/{SERVICE}/Unary")
-            answers = [call.future(b"x") for _ in range(1500)]
+        own_connection = (("grpc.use_local_subchannel_pool", 1),)
+        with ExitStack() as open_channels:
+            channels = [
+                open_channels.enter_context(grpc.insecure_channel(address, own_connection))
+                for _ in range(30)
+            ]
+            calls = [channel.unary_unary(f"/{SERVICE}/Unary") for channel in channels]
+            answers = [call.future(b"x") for call in calls for _ in range(50)]
             sent.set()
             return Counter(answer.code() for answer in answers)
 
     async def scenario() -> Counter[grpc.StatusCode]:
-        async with running(max_concurrent_rpcs=5000) as it:
+        async with running(limits=Limits(calls=5000)) as it:
             with ThreadPoolExecutor(1) as asking:
                 answered = asking.submit(ask, it.peer.address)
                 sent.wait(10)  # the event loop stands still meanwhile, and for a bit longer

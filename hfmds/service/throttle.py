@@ -1,0 +1,118 @@
+"""Which calls are refused because there are too many: in all, of one address, of one device.
+
+Refused calls are told when to come back, each caller at a time of its own. That is said before a
+byte of the request is read.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+from hfmds.errors import Unavailable
+from hfmds.service.limits import BURST_SECONDS, Limits
+from hfmds.service.pace import Pace
+from hfmds.service.rate import Rate
+
+# When callers that were refused come back: to refuse one costs well below 1 ms.
+_BACK_PER_SECOND = 200.0
+_BACK_AFTER_SECONDS = 1.0
+
+REASONS = ("calls", "rate", "address_rate", "device_calls", "device_rate", "slow_request")
+"""Why calls are refused; the values of a metric's label."""
+
+
+class Throttle:
+    """Counts the calls of a server; used by its event loop only."""
+
+    def __init__(self, process: str, limits: Limits, refused: Callable[[str], None]) -> None:
+        """`process` is what refusals call the server; `refused` is told each one's reason."""
+        self._process = process
+        self._limits = limits
+        self._refused = refused
+        self._calls = 0
+        self._device_calls: Counter[str] = Counter()
+        self._rate = Rate(limits.calls_per_second, BURST_SECONDS)
+        self._address_rate = Rate(limits.address_calls_per_second, BURST_SECONDS)
+        self._device_rate = Rate(limits.device_calls_per_second, BURST_SECONDS)
+        self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS)
+
+    @contextmanager
+    def call(self, peer: str, now: float) -> Iterator[Turn]:
+        """One call by `peer`, as gRPC writes it, from its arrival to its end."""
+        limits, turn = self._limits, Turn(self, peer)
+        self._calls += 1
+        try:
+            if self._calls > limits.calls:
+                # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "never again".
+                turn.refuse("calls", f"has {limits.calls} calls in flight, its limit", now)
+            address = address_of(peer)
+            if not self._address_rate.takes(address, now):
+                most = f"{limits.address_calls_per_second:g} calls per second"
+                turn.refuse("address_rate", f"takes {most} from {address}", now)
+            if not self._rate.takes("", now):
+                turn.refuse("rate", f"takes {limits.calls_per_second:g} calls per second", now)
+            yield turn
+        finally:
+            self._calls -= 1
+            turn.end()
+
+
+class Turn:
+    """One call, which may turn out to be a device's."""
+
+    def __init__(self, throttle: Throttle, peer: str) -> None:
+        self._throttle = throttle
+        self._peer = peer
+        self._device = ""
+
+    def of_device(self, device_id: str, now: float) -> None:
+        """It is this device's; Unavailable if that has made, or has open, too many."""
+        if self._device or not device_id:
+            return
+        it, limits = self._throttle, self._throttle._limits
+        self._device = device_id
+        it._device_calls[device_id] += 1
+        if it._device_calls[device_id] > limits.device_calls:
+            most = f"{limits.device_calls} calls in flight from one device"
+            self.refuse("device_calls", f"takes {most}", now)
+        if not it._device_rate.takes(device_id, now):
+            most = f"{limits.device_calls_per_second:g} calls per second from one device"
+            self.refuse("device_rate", f"takes {most}", now)
+
+    def refuse(self, reason: str, what: str, now: float) -> None:
+        """Unavailable, with the time at which this caller should try again."""
+        it = self._throttle
+        it._refused(reason)
+        seconds = it._pace.retry_seconds(self._peer, now)
+        raise Unavailable(
+            f"{it._process} {what}; try again in {seconds:.1f} s", retry_after_seconds=seconds
+        )
+
+    def end(self) -> None:
+        """The call is over."""
+        if self._device:
+            calls = self._throttle._device_calls
+            calls[self._device] -= 1
+            if not calls[self._device]:
+                del calls[self._device]
+
+
+def address_of(peer: str) -> str:
+    """The network address in "ipv4:10.0.0.7:41234"; of IPv6 the half that names a network.
+
+    Whoever has one address of that half has them all.
+    """
+    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host or "unknown"
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
