@@ -73,7 +73,7 @@ class CheckInResponse(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., retry_later: _Optional[_Union[RetryLater, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task_id", "run_id", "round", "lease_seconds", "recipe", "seed", "weights", "train", "synthesise", "evaluate", "run_uid", "plan")
+    __slots__ = ("task_id", "run_id", "round", "lease_seconds", "recipe", "seed", "weights", "train", "synthesise", "evaluate", "run_uid", "plan", "traceparent")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class Assignment(_message.Message):
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     RUN_UID_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     run_id: str
     round: int
@@ -98,7 +99,8 @@ class Assignment(_message.Message):
     evaluate: EvaluateWork
     run_uid: str
     plan: _common_pb2.Digest
-    def __init__(self, task_id: _Optional[str] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., seed: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., train: _Optional[_Union[TrainWork, _Mapping]] = ..., synthesise: _Optional[_Union[SynthesiseWork, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateWork, _Mapping]] = ..., run_uid: _Optional[str] = ..., plan: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, task_id: _Optional[str] = ..., run_id: _Optional[str] = ..., round: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., recipe: _Optional[_Union[_common_pb2.Recipe, _Mapping]] = ..., seed: _Optional[int] = ..., weights: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., train: _Optional[_Union[TrainWork, _Mapping]] = ..., synthesise: _Optional[_Union[SynthesiseWork, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateWork, _Mapping]] = ..., run_uid: _Optional[str] = ..., plan: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class TrainWork(_message.Message):
     __slots__ = ("snapshot_id",)
@@ -206,8 +208,24 @@ class UploadUpdateResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class DeviceReport(_message.Message):
+    __slots__ = ("steps", "cpu_seconds", "peak_memory_bytes", "withheld_samples", "ssim_paired_max", "ssim_nearest_max")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SSIM_PAIRED_MAX_FIELD_NUMBER: _ClassVar[int]
+    SSIM_NEAREST_MAX_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    cpu_seconds: float
+    peak_memory_bytes: int
+    withheld_samples: int
+    ssim_paired_max: float
+    ssim_nearest_max: float
+    def __init__(self, steps: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., peak_memory_bytes: _Optional[int] = ..., withheld_samples: _Optional[int] = ..., ssim_paired_max: _Optional[float] = ..., ssim_nearest_max: _Optional[float] = ...) -> None: ...
+
 class SubmitUpdateRequest(_message.Message):
-    __slots__ = ("device_id", "task_id", "update", "samples", "loss", "traffic", "training_seconds")
+    __slots__ = ("device_id", "task_id", "update", "samples", "loss", "traffic", "training_seconds", "device")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +233,7 @@ class SubmitUpdateRequest(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     TRAINING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
     update: _common_pb2.Digest
@@ -222,7 +241,8 @@ class SubmitUpdateRequest(_message.Message):
     loss: float
     traffic: _common_pb2.Traffic
     training_seconds: float
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., training_seconds: _Optional[float] = ...) -> None: ...
+    device: DeviceReport
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., training_seconds: _Optional[float] = ..., device: _Optional[_Union[DeviceReport, _Mapping]] = ...) -> None: ...
 
 class SubmitUpdateResponse(_message.Message):
     __slots__ = ("already_accepted",)
@@ -231,7 +251,7 @@ class SubmitUpdateResponse(_message.Message):
     def __init__(self, already_accepted: _Optional[bool] = ...) -> None: ...
 
 class SubmitSynthesisRequest(_message.Message):
-    __slots__ = ("device_id", "task_id", "batch", "samples", "leakage", "synthetic_accuracy", "traffic", "synthesis_seconds", "accuracy_not_measured")
+    __slots__ = ("device_id", "task_id", "batch", "samples", "leakage", "synthetic_accuracy", "traffic", "synthesis_seconds", "accuracy_not_measured", "device")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +261,7 @@ class SubmitSynthesisRequest(_message.Message):
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SYNTHESIS_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_NOT_MEASURED_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
     batch: _common_pb2.Digest
@@ -250,7 +271,8 @@ class SubmitSynthesisRequest(_message.Message):
     traffic: _common_pb2.Traffic
     synthesis_seconds: float
     accuracy_not_measured: bool
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., batch: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ..., synthetic_accuracy: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., synthesis_seconds: _Optional[float] = ..., accuracy_not_measured: _Optional[bool] = ...) -> None: ...
+    device: DeviceReport
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., batch: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ..., synthetic_accuracy: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., synthesis_seconds: _Optional[float] = ..., accuracy_not_measured: _Optional[bool] = ..., device: _Optional[_Union[DeviceReport, _Mapping]] = ...) -> None: ...
 
 class SubmitSynthesisResponse(_message.Message):
     __slots__ = ("already_accepted",)
@@ -259,18 +281,20 @@ class SubmitSynthesisResponse(_message.Message):
     def __init__(self, already_accepted: _Optional[bool] = ...) -> None: ...
 
 class SubmitEvaluationRequest(_message.Message):
-    __slots__ = ("device_id", "task_id", "evaluation", "traffic", "evaluation_seconds")
+    __slots__ = ("device_id", "task_id", "evaluation", "traffic", "evaluation_seconds", "device")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
     evaluation: _common_pb2.Evaluation
     traffic: _common_pb2.Traffic
     evaluation_seconds: float
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., evaluation_seconds: _Optional[float] = ...) -> None: ...
+    device: DeviceReport
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., evaluation: _Optional[_Union[_common_pb2.Evaluation, _Mapping]] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., evaluation_seconds: _Optional[float] = ..., device: _Optional[_Union[DeviceReport, _Mapping]] = ...) -> None: ...
 
 class SubmitEvaluationResponse(_message.Message):
     __slots__ = ("already_accepted",)
