@@ -7,8 +7,10 @@ import logging
 import os
 import random
 import sys
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, closing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -36,6 +38,9 @@ from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.types import DeviceProfile
 
+if TYPE_CHECKING:
+    from edge_client.membership import Membership
+
 log = logging.getLogger(__name__)
 
 
@@ -59,7 +64,15 @@ async def _work(settings: EdgeSettings) -> None:
     metrics = EdgeMetrics(registry)
     memory = MemoryLimit(settings.max_memory_bytes)
     async with AsyncExitStack() as stack:
-        state = stack.enter_context(closing(DeviceState(settings.state_dir, settings.device_id)))
+        backoff = Backoff(max_seconds=settings.retry_max_seconds)
+
+        def patience_with(peer: Peer) -> Patience:
+            observe = partial(metrics.observe_peer, peer.name)
+            return Patience(peer, backoff, rng=random.Random(), on_change=observe)  # noqa: S311
+
+        membership = await _enrolled(settings, stack, patience_with)
+        device_id = membership.device_id if membership else settings.device_id
+        state = stack.enter_context(closing(DeviceState(settings.state_dir, device_id)))
         stack.enter_context(log_context(device=state.device_id))
         cache = ContentCache(settings.state_dir / "cache", settings.cache_max_bytes)
         budget = TrafficBudget(settings.state_dir / "traffic.json", settings.traffic_bytes_per_day)
@@ -76,12 +89,6 @@ async def _work(settings: EdgeSettings) -> None:
                 settings.own_class_names,
             )
         engine = await asyncio.to_thread(open_engine, settings, memory.left_bytes)
-
-        backoff = Backoff(max_seconds=settings.retry_max_seconds)
-
-        def patience_with(peer: Peer) -> Patience:
-            observe = partial(metrics.observe_peer, peer.name)
-            return Patience(peer, backoff, rng=random.Random(), on_change=observe)  # noqa: S311
 
         coordinator = CoordinatorClient(settings.coordinator_peer, state.device_id)
         stack.push_async_callback(coordinator.close)
@@ -137,7 +144,34 @@ async def _work(settings: EdgeSettings) -> None:
             MetricsServer(settings.metrics_listen, registry, patience.trouble)
         )
         stack.enter_context(published_addresses(settings.address_file, metrics=server.address))
-        await agent.run()
+        if membership is None:
+            await agent.run()
+        else:
+            await _while(membership.stay(settings.coordinator_peer, coordinator, store), agent.run)
+
+
+async def _while(side: Coroutine[None, None, None], work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work; `side` goes on meanwhile, and its failure ends both."""
+    working, beside = asyncio.ensure_future(work()), asyncio.create_task(side)
+    try:
+        done, _ = await asyncio.wait({working, beside}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (working, beside):
+            task.cancel()
+        await asyncio.gather(working, beside, return_exceptions=True)
+
+
+async def _enrolled(
+    settings: EdgeSettings, stack: AsyncExitStack, patience_with: Callable[[Peer], Patience]
+) -> Membership | None:
+    if not settings.enrols:
+        return None
+    # Here, as it loads a library that other devices do without.
+    from edge_client.membership import enrol
+
+    return await enrol(settings, stack, patience_with)
 
 
 class _Watch:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from edge_client.conditions import CONDITIONS
-from hfmds.errors import InvalidInput
+from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.peer import Peer
 from hfmds.service.settings import ListenAddress, PeerAddresses, ServiceSettings
+from hfmds.service.tls import TlsFiles, Trust
 from hfmds.wire.policies import labels_from, require_id
 
 MIB = 1024 * 1024
@@ -64,6 +65,15 @@ class EdgeSettings(ServiceSettings):
         description="host:port of the synthesis store; of several, IP addresses separated by "
         "commas",
     )
+    enrol: PeerAddresses | None = Field(
+        None,
+        description="host:port of the coordinator's token port, where this device gets its "
+        "certificate, and HFMDS_TLS_AUTHORITY says whom to believe; unset: it has one, or none",
+    )
+    enrol_token: SecretStr | None = Field(
+        None, description="token that lets this device in; needed once"
+    )
+    enrol_token_file: Path | None = Field(None, description="file that has that token")
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7421",
         description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
@@ -157,6 +167,51 @@ class EdgeSettings(ServiceSettings):
         "it gets a share, even over classes; 0: no limit",
     )
 
+    @model_validator(mode="after")
+    def _enrolment_is_whole(self) -> Self:
+        tokens = [self.enrol_token, self.enrol_token_file]
+        if self.enrol is None and any(tokens):
+            raise ValueError("a token is given, but not where to show it; set HFMDS_ENROL")
+        if self.enrol and (not self.tls_authority or self.tls_certificate or self.tls_key):
+            raise ValueError(
+                "with HFMDS_ENROL the device gets its certificate and makes its key by itself; set "
+                "HFMDS_TLS_AUTHORITY, and neither HFMDS_TLS_CERTIFICATE nor HFMDS_TLS_KEY"
+            )
+        if all(tokens):
+            raise ValueError("set HFMDS_ENROL_TOKEN or HFMDS_ENROL_TOKEN_FILE, not both")
+        return self
+
+    @property
+    def enrols(self) -> bool:
+        """Whether this device gets its certificate from the coordinator."""
+        return self.enrol is not None
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The TLS files, if there are some, or will be once the device has enrolled."""
+        return self.identity_files if self.enrols else super().tls
+
+    @property
+    def identity_files(self) -> TlsFiles:
+        """Where a device that enrols keeps what makes it itself."""
+        own = self.state_dir / "identity"
+        return TlsFiles(own / "certificate.pem", own / "key.pem", own / "authority.pem")
+
+    @property
+    def token(self) -> str:
+        """What lets this device in; empty: nothing. ConfigurationError if it cannot be read."""
+        if self.enrol_token:
+            return self.enrol_token.get_secret_value().strip()
+        if self.enrol_token_file is None:
+            return ""
+        try:
+            return self.enrol_token_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"cannot read the token in {self.enrol_token_file}: {error}; set "
+                f"HFMDS_ENROL_TOKEN_FILE"
+            ) from None
+
     @property
     def own_class_names(self) -> tuple[str, ...]:
         """`class_names`, taken apart."""
@@ -181,6 +236,21 @@ class EdgeSettings(ServiceSettings):
     def coordinator_peer(self) -> Peer:
         """The coordinator, as errors name it."""
         return Peer("coordinator", self.coordinator, "HFMDS_COORDINATOR", self.tls)
+
+    @property
+    def enrolment_trust(self) -> Trust:
+        """Whom a device that enrols believes at first."""
+        if self.tls_authority is None:
+            raise RuntimeError("this device does not enrol")
+        return Trust(self.tls_authority)
+
+    @property
+    def enrolment_peer(self) -> Peer:
+        """The coordinator, where it takes tokens."""
+        if self.enrol is None:
+            raise RuntimeError("this device does not enrol")
+        name = "coordinator's token port"
+        return Peer(name, self.enrol, "HFMDS_ENROL", self.enrolment_trust)
 
     @property
     def store_peer(self) -> Peer:

@@ -136,8 +136,8 @@ class DeviceState:
     # --- opening --------------------------------------------------------------------------------
 
     def _identify(self, wanted: str) -> str:
-        path = self._folder / "device-id"
-        kept = path.read_text().strip() if path.exists() else ""
+        path = _id_path(self._folder)
+        kept = kept_device_id(self._folder)
         if kept and wanted and kept != wanted:
             raise ConfigurationError(
                 f"the state folder {self._folder} belongs to device {kept!r}, not to "
@@ -147,6 +147,16 @@ class DeviceState:
         if not kept:
             write_whole(path, f"{device_id}\n".encode())
         return device_id
+
+
+def kept_device_id(folder: Path) -> str:
+    """The id of the device that a state folder belongs to; empty: none yet."""
+    path = _id_path(folder)
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _id_path(folder: Path) -> Path:
+    return folder / "device-id"
 
 
 def _report_from(fields: dict[str, Any]) -> Report:

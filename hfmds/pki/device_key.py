@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from hfmds.errors import ConfigurationError
 from hfmds.pki.authority import key_pem, new_key
-
-_PURPOSE = b"hfmds enrolment"
+from hfmds.pki.requests import make_request, sign_request
 
 
 class DeviceKey:
@@ -36,15 +34,9 @@ class DeviceKey:
         return key_pem(self._key)
 
     def request(self) -> bytes:
-        """A certificate request, DER; it names nobody, as the coordinator knows who asks."""
-        builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+        """A certificate request, DER; the coordinator says whom the certificate names."""
+        return make_request(self._key)
 
     def proof(self, nonce: bytes, request: bytes) -> bytes:
         """That whoever sends the request has the key now."""
-        return self._key.sign(proof_message(nonce, request), ec.ECDSA(hashes.SHA256()))
-
-
-def proof_message(nonce: bytes, request: bytes) -> bytes:
-    """What a device signs when it enrols."""
-    return _PURPOSE + nonce + request
+        return sign_request(self._key, nonce, request)

@@ -52,6 +52,12 @@ class CoordinatorClient:
     async def close(self) -> None:
         await self._channel.close()
 
+    async def reopen(self) -> None:
+        """Make further calls with the certificate that is there by now; those under way end."""
+        old, self._channel = self._channel, open_channel(self._peer)
+        self._stub = CoordinatorServiceStub(self._channel)
+        await old.close(_TRANSFER_SECONDS)
+
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
     ) -> Assignment | UnreadableTask | RetryLater | Finished:

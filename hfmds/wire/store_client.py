@@ -50,6 +50,12 @@ class StoreClient:
     async def close(self) -> None:
         await self._channel.close()
 
+    async def reopen(self) -> None:
+        """Make further calls with the certificate that is there by now; those under way end."""
+        old, self._channel = self._channel, open_channel(self._peer)
+        self._stub = SynthesisStoreServiceStub(self._channel)
+        await old.close(_TRANSFER_SECONDS)
+
     async def open_pool(
         self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
     ) -> None:

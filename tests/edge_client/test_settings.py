@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.settings import EdgeSettings
 from hfmds.errors import ConfigurationError
-from hfmds.service.settings import load_settings, settings_table
+from hfmds.service.settings import describe, load_settings, settings_table
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +91,37 @@ def test_the_owners_limits_are_taken_apart() -> None:
     assert bound.required_conditions == ("charging", "idle")
     assert bound.condition_arguments == ("/bin/ask", "a b")
     assert bound.once
+
+
+ENROLS = ["--data=x", "--enrol=hub:7404", "--tls-authority=fleet.pem"]
+
+
+def test_a_device_that_enrols_keeps_its_certificate_in_its_state_folder() -> None:
+    settings = load_settings(EdgeSettings, [*ENROLS, "--enrol-token= secret ", "--state-dir=s"])
+    assert settings.tls is not None
+    assert settings.tls.certificate == Path("s/identity/certificate.pem")
+    assert settings.token == "secret"
+    assert "secret" not in str(settings) + str(describe(settings))
+
+
+def test_a_token_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    assert load_settings(EdgeSettings, [*ENROLS, f"--enrol-token-file={file}"]).token == "secret"
+    missing = load_settings(EdgeSettings, [*ENROLS, "--enrol-token-file=nowhere"])
+    with pytest.raises(ConfigurationError, match="cannot read the token in nowhere"):
+        _ = missing.token
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--data=x", "--enrol-token=t"], "not where to show it; set HFMDS_ENROL"),
+        (["--data=x", "--enrol=hub:7404"], "set HFMDS_TLS_AUTHORITY, and neither"),
+        ([*ENROLS, "--tls-key=k"], "set HFMDS_TLS_AUTHORITY, and neither"),
+        ([*ENROLS, "--enrol-token=t", "--enrol-token-file=f"], "not both"),
+    ],
+)
+def test_half_an_enrolment_is_refused(argv: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_settings(EdgeSettings, argv)

@@ -1,0 +1,224 @@
+"""How a device comes to a certificate, and always has a good one.
+
+It makes its key by itself, once, and tells it to nobody. With an operator's token it gets its first
+certificate from the coordinator; long before that runs out it asks for the next. A device that was
+off for so long that its certificate ran out proves instead that it has the key. Times are durations
+from receipt. The wall clock only tells how long the device was off: one that is wrong makes it ask
+too early, which costs nothing, or late, and then the key helps.
+
+    identity/key.pem          the device's key; a secret
+    identity/certificate.pem  what it shows
+    identity/authority.pem    whom it believes: whom it was told to, and whom the fleet does by now
+    identity/terms.json       who it is, and when to ask for the next; written last
+    identity/lock             held while a process uses the folder
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hfmds.errors import ConfigurationError, TooLate, Unavailable
+from hfmds.pki.device_key import DeviceKey
+from hfmds.service.tls import TlsFiles
+from hfmds.storage.files import FolderLock, write_whole
+from hfmds.wire.enrolment_client import IssuedCertificate
+
+log = logging.getLogger(__name__)
+
+# While a machine sleeps, the clock that pauses are measured by may stand still.
+_LOOK_EVERY_SECONDS = 60.0
+
+
+class Registrar(Protocol):
+    """Where devices enrol."""
+
+    async def begin(self) -> bytes: ...
+
+    async def enrol(
+        self, token: str, nonce: bytes, device_id: str, csr: bytes, signature: bytes
+    ) -> tuple[str, IssuedCertificate]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    device_id: str
+    token_sha256: str  # of the one it enrolled with; not enough to know the token
+    received_at: float  # by the wall clock
+    renew_after_seconds: float
+
+
+class Enrolment:
+    """One device's standing in the fleet, kept in a folder of its own."""
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        told_authority: Path,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open or make the folder of `files`, the device's own.
+
+        `told_authority` is whom the device was told to believe.
+        """
+        folder = files.certificate.parent
+        self._files = files
+        self._terms_path = folder / "terms.json"
+        self._told_authority = told_authority
+        self._clock = clock
+        self._monotonic = monotonic
+        self._received: float | None = None  # by the monotonic clock; None: not by this process
+        self._lock = FolderLock(folder, setting="HFMDS_STATE_DIR")
+        try:
+            folder.chmod(0o700)
+            self._key = self._own_key()
+            self._terms = self._kept_terms()
+            if self._terms:
+                self._believe(self._files.authority.read_bytes())
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    async def enrol(self, registrar: Registrar, token: str, wished_id: str) -> str:
+        """Be a device of the fleet; its id.
+
+        A token is used once: the same one is not shown again, a new one is, which is how a device
+        that was revoked comes back.
+        """
+        fresh_token = bool(token) and (
+            self._terms is None or self._terms.token_sha256 != _sha256(token)
+        )
+        if self._terms and wished_id not in ("", self._terms.device_id):
+            raise ConfigurationError(
+                f"this device is enrolled as {self._terms.device_id!r}, not as HFMDS_DEVICE_ID "
+                f"{wished_id!r}; set HFMDS_STATE_DIR to a folder of that device's own"
+            )
+        if self._terms and not fresh_token:
+            return self._terms.device_id
+        if not token:
+            raise ConfigurationError(
+                "this device has no certificate yet; set HFMDS_ENROL_TOKEN or "
+                "HFMDS_ENROL_TOKEN_FILE to a token (`hfmds pki enrol-token` makes one)"
+            )
+        kept_id = self._terms.device_id if self._terms else ""
+        device_id, issued = await self._ask(registrar, token, wished_id or kept_id)
+        self._keep(issued, device_id, _sha256(token))
+        log.info("enrolled", extra={"device": device_id})
+        return device_id
+
+    async def stay(
+        self,
+        renew: Callable[[bytes], Awaitable[IssuedCertificate]],
+        registrar: Registrar,
+        patiently: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        renewed: Callable[[], Awaitable[None]],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Ask for the next certificate in time, for ever, and say `renewed` each time.
+
+        `renew` asks with the certificate that is there; `patiently` repeats what may yet succeed.
+        """
+
+        async def once() -> None:
+            await self._renew(renew, registrar)
+
+        while True:
+            left = self.renew_in_seconds()
+            if left > 0:
+                await sleep(min(left, _LOOK_EVERY_SECONDS))
+                continue
+            await patiently(once)
+            log.info("certificate renewed")
+            await renewed()
+
+    def renew_in_seconds(self) -> float:
+        """How long the certificate need not be renewed; 0 or less: now."""
+        terms = self._own_terms()
+        by_wall = self._clock() - terms.received_at
+        if not 0 <= by_wall < terms.renew_after_seconds:
+            return 0.0
+        here = 0.0 if self._received is None else self._monotonic() - self._received
+        return terms.renew_after_seconds - max(by_wall, here)
+
+    async def _renew(
+        self, renew: Callable[[bytes], Awaitable[IssuedCertificate]], registrar: Registrar
+    ) -> None:
+        terms = self._own_terms()
+        try:
+            issued = await renew(self._key.request())
+        except Unavailable as away:
+            # It is away, or does not believe a certificate that ran out: from here that is alike.
+            log.debug("not renewed by certificate, trying by key: %s", away)
+            _, issued = await self._ask(registrar, "", terms.device_id)
+        self._keep(issued, terms.device_id, terms.token_sha256)
+
+    async def _ask(
+        self, registrar: Registrar, token: str, device_id: str
+    ) -> tuple[str, IssuedCertificate]:
+        request = self._key.request()
+        nonce = await registrar.begin()
+        try:
+            return await registrar.enrol(
+                token, nonce, device_id, request, self._key.proof(nonce, request)
+            )
+        except TooLate as error:  # the line was slow: the next nonce is another try
+            raise Unavailable(f"the coordinator's nonce ran out: {error}") from error
+
+    def _keep(self, issued: IssuedCertificate, device_id: str, token_sha256: str) -> None:
+        """Durably; a device that is killed in between asks again, and nothing is lost."""
+        terms = _Terms(device_id, token_sha256, self._clock(), issued.renew_after_seconds)
+        self._believe(issued.authority)
+        write_whole(self._files.certificate, issued.chain)
+        write_whole(self._terms_path, json.dumps(asdict(terms)).encode())
+        self._terms = terms
+        self._received = self._monotonic()
+
+    def _believe(self, authority: bytes) -> None:
+        """Whom the device was told to believe, and these."""
+        try:
+            told = self._told_authority.read_bytes().strip()
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot read {self._told_authority}: {error.strerror}; set HFMDS_TLS_AUTHORITY"
+            ) from error
+        both = authority if told in authority else told + b"\n" + authority
+        write_whole(self._files.authority, both)
+
+    def _own_terms(self) -> _Terms:
+        if self._terms is None:
+            raise RuntimeError("the device has not enrolled")
+        return self._terms
+
+    def _own_key(self) -> DeviceKey:
+        path = self._files.key
+        if not path.exists():
+            write_whole(path, DeviceKey.create().pem)
+            path.chmod(0o600)
+        return DeviceKey(path.read_bytes())
+
+    def _kept_terms(self) -> _Terms | None:
+        try:
+            return _Terms(**json.loads(self._terms_path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self._terms_path} is not readable ({error}); delete it, and enrol the device "
+                f"again with a token for its id"
+            ) from error
+
+
+def _sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,307 @@
+"""A device comes to its certificate and keeps a good one, whatever its clock says."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from edge_client.enrolment import Enrolment
+from hfmds.errors import ConfigurationError, NotAllowed, TooLate, Unavailable
+from hfmds.pki.authority import Authority
+from hfmds.pki.requests import Request
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.tls import TlsFiles
+from hfmds.wire.enrolment_client import IssuedCertificate
+
+DAY = 24 * 3600.0
+TOKEN = "hfmds_enrol_1"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Coordinator:
+    """Gives certificates; `tokens` are those it takes, each for one key."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.issuer = Authority.create_issuer("tests", NOW, timedelta(days=9999))[0]
+        self.used_by: dict[str, str] = dict.fromkeys(tokens, "")
+        self.keys: dict[str, str] = {}  # by device
+        self.asked: list[str] = []  # "token", "key" or "certificate"
+        self.answers = True
+        self.takes_certificates = True
+        self.nonces: set[bytes] = set()
+
+    async def begin(self) -> bytes:
+        self._be_there()
+        nonce = f"nonce {len(self.asked)}".encode()
+        self.nonces.add(nonce)
+        return nonce
+
+    async def enrol(
+        self, token: str, nonce: bytes, device_id: str, csr: bytes, signature: bytes
+    ) -> tuple[str, IssuedCertificate]:
+        self._be_there()
+        if nonce not in self.nonces:
+            raise TooLate("the nonce is spent")
+        self.nonces.remove(nonce)
+        request = Request(csr)
+        request.require_signature(nonce, signature)
+        self.asked.append("token" if token else "key")
+        if token:
+            if self.used_by.setdefault(token, "?") not in ("", request.key_sha256):
+                raise NotAllowed("the token is spent")
+            self.used_by[token] = request.key_sha256
+            device_id = device_id or "chosen-1"
+            self.keys[device_id] = request.key_sha256
+        elif self.keys.get(device_id) != request.key_sha256:
+            raise NotAllowed("not the device's key")
+        return device_id, self._issued(request, device_id)
+
+    async def renew(self, csr: bytes) -> IssuedCertificate:
+        self._be_there()
+        if not self.takes_certificates:
+            raise Unavailable("handshake failed")
+        self.asked.append("certificate")
+        return self._issued(Request(csr), "camera")
+
+    def _issued(self, request: Request, device_id: str) -> IssuedCertificate:
+        identity = Identity(Kind.DEVICE, device_id)
+        issued = self.issuer.issue(request.key, identity, NOW, NOW + timedelta(days=1))
+        return IssuedCertificate(issued.pem, self.issuer.certificate, 0.6 * DAY, DAY)
+
+    def _be_there(self) -> None:
+        if not self.answers:
+            raise Unavailable("nobody answers")
+
+
+class Clocks:
+    """Those of a device: the wall's, and the one that never goes back."""
+
+    def __init__(self) -> None:
+        self.wall = 1e9
+        self.monotonic = 50.0
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.pass_(seconds)
+        await asyncio.sleep(0)
+
+    def pass_(self, seconds: float) -> None:
+        self.wall += seconds
+        self.monotonic += seconds
+
+
+class Device:
+    """A device's folder and clocks, opened as often as one likes."""
+
+    def __init__(self, folder: Path) -> None:
+        own = folder / "state" / "identity"
+        self.files = TlsFiles(own / "certificate.pem", own / "key.pem", own / "authority.pem")
+        self.told = folder / "told.pem"
+        self.told.write_bytes(b"-----told-----")
+        self.clocks = Clocks()
+
+    def open(self) -> Enrolment:
+        clocks = self.clocks
+        return Enrolment(self.files, self.told, lambda: clocks.wall, lambda: clocks.monotonic)
+
+    def enrol(self, coordinator: Coordinator, token: str = TOKEN, wished: str = "camera") -> str:
+        enrolment = self.open()
+        try:
+            return asyncio.run(enrolment.enrol(coordinator, token, wished))
+        finally:
+            enrolment.close()
+
+    def name_in_certificate(self) -> str:
+        certificate = x509.load_pem_x509_certificate(self.files.certificate.read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return str(names.value.get_values_for_type(x509.UniformResourceIdentifier)[0])
+
+    def stay(self, coordinator: Coordinator, renewals: int) -> None:
+        """Stay in the fleet until the certificate was renewed so often."""
+        enrolment = self.open()
+        done = asyncio.Event()
+        left = [renewals]
+
+        async def renewed() -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                done.set()
+                await asyncio.sleep(3600)
+
+        async def patiently(once: Callable[[], Awaitable[None]]) -> None:
+            await once()
+
+        async def run() -> None:
+            staying = asyncio.create_task(
+                enrolment.stay(
+                    coordinator.renew, coordinator, patiently, renewed, self.clocks.sleep
+                )
+            )
+            waiting = asyncio.create_task(done.wait())
+            await asyncio.wait({staying, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if staying.done():
+                staying.result()
+            staying.cancel()
+
+        try:
+            asyncio.run(run())
+        finally:
+            enrolment.close()
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    return Device(tmp_path)
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator(TOKEN)
+
+
+def test_a_token_gives_a_certificate_and_is_shown_once(
+    device: Device, coordinator: Coordinator
+) -> None:
+    assert device.enrol(coordinator) == "camera"
+    assert device.name_in_certificate() == "spiffe://hfmds/device/camera"
+    assert device.enrol(coordinator) == "camera"
+    assert device.enrol(coordinator, token="") == "camera"
+    assert coordinator.asked == ["token"]
+
+
+def test_the_key_is_the_owners_alone(device: Device, coordinator: Coordinator) -> None:
+    device.enrol(coordinator)
+    assert stat.S_IMODE(device.files.key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(device.files.key.parent.stat().st_mode) == 0o700
+
+
+def test_it_believes_whom_it_was_told_to_and_whom_the_fleet_does(
+    device: Device, coordinator: Coordinator
+) -> None:
+    device.enrol(coordinator)
+    believed = device.files.authority.read_bytes()
+    assert b"told" in believed
+    assert coordinator.issuer.certificate in believed
+    device.told.write_bytes(b"-----told anew-----")
+    device.open().close()
+    assert b"told anew" in device.files.authority.read_bytes()
+
+
+def test_without_a_token_it_says_what_is_missing(device: Device, coordinator: Coordinator) -> None:
+    with pytest.raises(ConfigurationError, match="HFMDS_ENROL_TOKEN"):
+        device.enrol(coordinator, token="")
+
+
+def test_the_coordinator_may_choose_the_id(device: Device, coordinator: Coordinator) -> None:
+    assert device.enrol(coordinator, wished="") == "chosen-1"
+    assert device.enrol(coordinator, wished="") == "chosen-1"
+    with pytest.raises(ConfigurationError, match=r"enrolled as 'chosen-1'.*'other'"):
+        device.enrol(coordinator, wished="other")
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(
+    device: Device, coordinator: Coordinator
+) -> None:
+    enrolment = device.open()
+    asyncio.run(enrolment.enrol(coordinator, TOKEN, "camera"))
+    enrolment.close()
+    (device.files.certificate.parent / "terms.json").unlink()  # killed before it was written
+    assert device.enrol(coordinator) == "camera"
+    assert coordinator.asked == ["token", "token"]
+
+
+def test_a_new_token_enrols_anew(device: Device, coordinator: Coordinator) -> None:
+    device.enrol(coordinator)
+    coordinator.used_by["second"] = ""
+    device.enrol(coordinator, token="second")
+    assert coordinator.asked == ["token", "token"]
+
+
+def test_it_renews_in_time_and_goes_on(device: Device, coordinator: Coordinator) -> None:
+    device.enrol(coordinator)
+    device.stay(coordinator, renewals=2)
+    assert coordinator.asked == ["token", "certificate", "certificate"]
+    assert sum(device.clocks.slept) == pytest.approx(2 * 0.6 * DAY)
+    assert max(device.clocks.slept) <= 60
+
+
+@pytest.mark.parametrize("jump", [-10 * DAY, 30 * DAY])
+def test_a_clock_that_jumped_renews_at_once(
+    device: Device, coordinator: Coordinator, jump: float
+) -> None:
+    device.enrol(coordinator)
+    device.clocks.wall += jump
+    device.stay(coordinator, renewals=1)
+    assert device.clocks.slept == []
+
+
+def test_a_wall_clock_that_stands_still_does_not_matter(
+    device: Device, coordinator: Coordinator
+) -> None:
+    enrolment = device.open()
+    asyncio.run(enrolment.enrol(coordinator, TOKEN, "camera"))
+    device.clocks.monotonic += 0.6 * DAY
+    assert enrolment.renew_in_seconds() <= 0
+    enrolment.close()
+
+
+def test_a_certificate_that_ran_out_is_renewed_by_the_key(
+    device: Device, coordinator: Coordinator
+) -> None:
+    device.enrol(coordinator)
+    device.clocks.pass_(30 * DAY)
+    coordinator.takes_certificates = False
+    device.stay(coordinator, renewals=1)
+    assert coordinator.asked == ["token", "key"]
+
+
+def test_a_coordinator_that_is_away_is_left_to_the_callers_patience(
+    device: Device, coordinator: Coordinator
+) -> None:
+    device.enrol(coordinator)
+    device.clocks.pass_(DAY)
+    coordinator.answers = False
+    with pytest.raises(Unavailable, match="nobody answers"):
+        device.stay(coordinator, renewals=1)
+
+
+def test_a_revoked_device_is_told(device: Device, coordinator: Coordinator) -> None:
+    device.enrol(coordinator)
+    device.clocks.pass_(DAY)
+    coordinator.takes_certificates = False
+    coordinator.keys.clear()
+    with pytest.raises(NotAllowed, match="not the device's key"):
+        device.stay(coordinator, renewals=1)
+
+
+def test_a_nonce_that_ran_out_is_worth_another_try(
+    device: Device, coordinator: Coordinator
+) -> None:
+    class Slow(Coordinator):
+        async def begin(self) -> bytes:
+            return b"of yesterday"
+
+    with pytest.raises(Unavailable, match="nonce ran out"):
+        device.enrol(Slow(TOKEN))
+
+
+def test_two_processes_do_not_share_an_identity(device: Device) -> None:
+    first = device.open()
+    with pytest.raises(ConfigurationError, match="in use by another process"):
+        device.open()
+    first.close()
+    device.open().close()
+
+
+def test_damaged_terms_are_told(device: Device, coordinator: Coordinator) -> None:
+    device.enrol(coordinator)
+    (device.files.certificate.parent / "terms.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"terms.json is not readable.*enrol"):
+        device.open()
