@@ -32,6 +32,10 @@ _OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
     # A device that trains holds no connection open.
     ("grpc.max_connection_idle_ms", 5 * 60_000),
+    # A certificate is looked at when a connection begins, so none outlives it by much; and what a
+    # caller does not read is not kept for ever. Calls that are open get as long as a transfer may.
+    ("grpc.max_connection_age_ms", 60 * 60_000),
+    ("grpc.max_connection_age_grace_ms", 15 * 60_000),
 )
 
 _DEFAULT = Limits()

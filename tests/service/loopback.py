@@ -23,6 +23,7 @@ class Probe:
 
     def __init__(self, behave: Callable[[bytes], bytes]) -> None:
         self._behave = behave
+        self.decode: Callable[[bytes], Any] = bytes
         self.waiting = asyncio.Event()
         self.release = asyncio.Event()
         self.stream_closed = asyncio.Event()
@@ -67,7 +68,9 @@ class Probe:
 def register(probe: Probe, server: grpc.aio.Server) -> None:
     """What a generated `add_..._to_server` does, without serialisation."""
     methods = {
-        "Unary": grpc.unary_unary_rpc_method_handler(probe.unary),
+        "Unary": grpc.unary_unary_rpc_method_handler(
+            probe.unary, request_deserializer=lambda data: probe.decode(data)
+        ),
         "Download": grpc.unary_stream_rpc_method_handler(probe.download),
         "Flood": grpc.unary_stream_rpc_method_handler(probe.flood),
         "Upload": grpc.stream_unary_rpc_method_handler(probe.upload),
@@ -99,6 +102,7 @@ class Running:
         limits: Limits,
         tls: TlsFiles | None,
         access: Access,
+        supervised: bool,
     ) -> None:
         self.registry = CollectorRegistry()
         self.probe = Probe(behave)
@@ -107,6 +111,7 @@ class Running:
             RpcMetrics("tester", self.registry),
             limits=limits,
             tls=tls,
+            supervised=supervised,
         )
         self.server.add(register, self.probe, SERVICE, access)
 
@@ -138,9 +143,10 @@ async def running(
     limits: Limits = Limits(calls=100),  # noqa: B008 (frozen)
     tls: TlsFiles | None = None,
     access: Access | None = None,
+    supervised: bool = True,
 ) -> AsyncIterator[Running]:
     """A server on a free port of 127.0.0.1 for the time of the block."""
-    it = Running(behave, limits, tls, access or {})
+    it = Running(behave, limits, tls, access or {}, supervised)
     await it.start()
     try:
         yield it

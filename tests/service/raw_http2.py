@@ -1,0 +1,68 @@
+"""HTTP/2 by hand, for callers that a library would not let be so rude."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from hfmds.service.address import split_address
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_END_HEADERS = 4
+
+
+def connected(address: str) -> socket.socket:
+    """A plain connection; reading from it fails after ten seconds."""
+    return socket.create_connection(split_address(address), timeout=10)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side closes it, whatever it says before; False: it says nothing more."""
+    try:
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def settings() -> bytes:
+    return _frame(_SETTINGS, 0, 0, b"")
+
+
+def request(path: str) -> bytes:
+    """The headers of a gRPC call as stream 1."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "tester",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    block = b"".join(
+        b"\x00" + _text(name) + _text(value)  # literal, not indexed
+        for name, value in headers.items()
+    )
+    return _frame(_HEADERS, _END_HEADERS, 1, block)
+
+
+def data(content: bytes) -> bytes:
+    return _frame(_DATA, 0, 1, content)
+
+
+def message_start(length: int) -> bytes:
+    """How gRPC announces a message of so many bytes."""
+    return struct.pack(">BI", 0, length)
+
+
+def _text(value: str) -> bytes:
+    assert len(value) < 127
+    return bytes([len(value)]) + value.encode()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
