@@ -109,6 +109,7 @@ async def _work(settings: EdgeSettings) -> None:
             budget=budget,
             watch=watch,
             pool_max_bytes=settings.pool_max_bytes,
+            tells_cost=settings.report_cost,
         )
 
         def profile() -> DeviceProfile:

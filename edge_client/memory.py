@@ -55,8 +55,13 @@ def own_memory_bytes(statm: Path = _STATM) -> int:
     try:
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):  # not Linux
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * _KIB
+        return peak_memory_bytes()
+
+
+def peak_memory_bytes() -> int:
+    """The most that this process has held in memory since it was started."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * _KIB
 
 
 class MemoryLimit:

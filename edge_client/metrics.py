@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hfmds.algorithm.types import LeakageSummary
 
 # From a second on a workstation to an hour on a small board.
 _COMPUTE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+KINDS = ("train", "synthesise", "evaluate")
 
 
 class EdgeMetrics:
@@ -28,6 +33,20 @@ class EdgeMetrics:
             buckets=_COMPUTE_BUCKETS,
             registry=registry,
         )
+        self.step = Histogram(
+            "hfmds_edge_step_seconds",
+            "Time of one step of the engine, by kind (train, synthesise, evaluate).",
+            ("kind",),
+            buckets=_STEP_BUCKETS,
+            registry=registry,
+        )
+        self.cpu = Counter(
+            "hfmds_edge_cpu_seconds_total",
+            "Processor time of computations, over all threads, by kind (train, synthesise, "
+            "evaluate): what they cost in energy, roughly.",
+            ("kind",),
+            registry=registry,
+        )
         self.received_bytes = Counter(
             "hfmds_edge_received_bytes_total",
             "Bytes of weights, plans and shards received; what was in the cache is not counted.",
@@ -38,11 +57,18 @@ class EdgeMetrics:
             "Bytes of updates and synthetic batches sent.",
             registry=registry,
         )
-        self.psnr_paired = Gauge(
-            "hfmds_edge_psnr_paired_db",
-            "PSNR of the last synthetic batch to the real images it was paired with, in dB "
-            "(mean, p99, max); higher means more leaked.",
-            ("statistic",),
+        self.batch_psnr = Gauge(
+            "hfmds_edge_batch_psnr_db",
+            "PSNR of the last synthetic batch that was sent to the paired or the nearest real "
+            "image, as mean, p99 or max; higher means more leaked.",
+            ("real", "statistic"),
+            registry=registry,
+        )
+        self.batch_ssim = Gauge(
+            "hfmds_edge_batch_ssim_ratio",
+            "SSIM of the last synthetic batch that was sent to the paired or the nearest real "
+            "image, as mean, p99 or max; higher means more leaked.",
+            ("real", "statistic"),
             registry=registry,
         )
         self.withheld_samples = Counter(
@@ -74,17 +100,29 @@ class EdgeMetrics:
             ("peer",),
             registry=registry,
         )
+        for kind in KINDS:  # shown as 0 before the first one
+            self.cpu.labels(kind)
+            for outcome in ("accepted", "late", "failed", "left"):
+                self.tasks.labels(kind, outcome)
 
     def observe_peer(self, name: str, up: bool) -> None:
         """Show whether a peer answers."""
         self.peer_up.labels(name).set(up)
 
-    def observe_batch(self, leakage: LeakageSummary, accuracy: float | None) -> None:
+    def observe_cost(self, kind: str, seconds: float, cpu_seconds: float) -> None:
+        """Count what the engine took for a task."""
+        self.compute.labels(kind).observe(seconds)
+        self.cpu.labels(kind).inc(cpu_seconds)
+
+    def observe_batch(
+        self, psnr: LeakageSummary, ssim: LeakageSummary, accuracy: float | None
+    ) -> None:
         """Show what was measured over the last batch."""
         self._show_accuracy(accuracy)
-        self.psnr_paired.labels("mean").set(leakage.paired_mean)
-        self.psnr_paired.labels("p99").set(leakage.paired_p99)
-        self.psnr_paired.labels("max").set(leakage.paired_max)
+        for gauge, measured in ((self.batch_psnr, psnr), (self.batch_ssim, ssim)):
+            for name, value in dataclasses.asdict(measured).items():
+                real, statistic = name.split("_")  # "paired_mean"
+                gauge.labels(real, statistic).set(value)
 
     def _show_accuracy(self, accuracy: float | None) -> None:
         if accuracy is not None:

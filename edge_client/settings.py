@@ -148,6 +148,11 @@ class EdgeSettings(ServiceSettings):
         description="command that tells: called with idle, charging or unmetered, it ends with 0 "
         "if the device is, else 1; empty: Linux and the settings tell",
     )
+    report_cost: bool = Field(
+        True,
+        description="tell the coordinator with each result what it cost (steps, processor time, "
+        "memory) and how alike its images are, for metrics that name no device",
+    )
     once: bool = Field(False, description="do the work there is now, then stop")
     wait_seconds: float = Field(
         30.0, ge=0, le=60, description="how long one call waits for work before it is made anew"

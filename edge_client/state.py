@@ -30,7 +30,7 @@ from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.storage.files import FolderLock, make_folder_durably, write_whole
 from hfmds.wire.tensors import StoredWeights, encode_weights
-from hfmds.wire.types import EvaluationReport, SynthesisReport, UpdateReport, require_id
+from hfmds.wire.types import DeviceReport, EvaluationReport, SynthesisReport, UpdateReport, require_id
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +161,8 @@ def _id_path(folder: Path) -> Path:
 
 def _report_from(fields: dict[str, Any]) -> Report:
     fields["traffic"] = Traffic(**fields["traffic"])
+    if fields.get("device"):
+        fields["device"] = DeviceReport(**fields["device"])
     if "update" in fields:
         return UpdateReport(**{**fields, "update": Digest(**fields["update"])})
     if "evaluation" in fields:

@@ -11,12 +11,15 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
 
 from edge_client.cache import ContentCache
 from edge_client.computation import NOBODY, Watch, compute
 from edge_client.engine import Engine
+from edge_client.memory import peak_memory_bytes
+from edge_client.meter import Meter
 from edge_client.metrics import EdgeMetrics
 from edge_client.own_images import Images
 from edge_client.peers import Peers
@@ -35,6 +38,7 @@ from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, Unavailable, 
 from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_batch
 from hfmds.wire.types import (
     Assignment,
+    DeviceReport,
     EvaluateWork,
     EvaluationReport,
     SharedShard,
@@ -72,12 +76,13 @@ class TaskRunner:
         watch: Watch = NOBODY,
         wait_for_room_seconds: float = 1.0,
         pool_max_bytes: int = 0,
+        tells_cost: bool = True,
     ) -> None:
         """Models are evaluated on `held_out`, or without on the images it trains on.
 
         `watch` looks on while something is computed. On a full disk a result waits for room, which
         is looked for every so many seconds. Of a snapshot no more than `pool_max_bytes` are used; 0
-        is no limit.
+        is no limit. With `tells_cost` the coordinator hears with each result what it cost.
         """
         self._coordinator, self._store = peers.coordinator, peers.store
         self._to_coordinator = peers.coordinator_patience.call
@@ -92,6 +97,7 @@ class TaskRunner:
         self._watch = watch
         self._wait_for_room_seconds = wait_for_room_seconds
         self._pool_max_bytes = pool_max_bytes
+        self._tells_cost = tells_cost
         self._share: tuple[str, tuple[Digest, ...]] = "", ()  # the last one; it never changes
 
     async def produce(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
@@ -168,19 +174,21 @@ class TaskRunner:
             )
             local = self._local_work(task, "train", shard, pool)
             memory, residual = split_memory(local.memory)
-            started = time.monotonic()
-            trained = self._engine.train(dataclasses.replace(local, memory=memory), progress)
-            seconds = time.monotonic() - started
+            with self._meter("train", progress) as meter:
+                trained = self._engine.train(
+                    dataclasses.replace(local, memory=memory), meter.progress
+                )
             packed, memory = pack(task.recipe, local.weights, trained, residual)
             update = self._put(encode_update(packed), progress)
             traffic = Traffic(received_bytes=received)
-            report = UpdateReport(update, trained.samples, trained.loss, traffic, seconds)
+            report = UpdateReport(
+                update, trained.samples, trained.loss, traffic, meter.seconds, self._told(meter)
+            )
             self._keep(task, "train", memory, report, progress)
             return report
 
         tell(TaskStage.DOWNLOADED)
         report = await self._compute(task, "training", work)
-        self._metrics.compute.labels("train").observe(report.training_seconds)
         self._metrics.training_loss.set(report.loss)
         return report
 
@@ -199,9 +207,8 @@ class TaskRunner:
         def work(progress: Progress) -> SynthesisReport:
             log.info("synthesising from %d own images", len(shard))
             local = self._local_work(task, "synthesise", shard)
-            started = time.monotonic()
-            made = self._engine.synthesise(local, progress)
-            seconds = time.monotonic() - started
+            with self._meter("synthesise", progress) as meter:
+                made = self._engine.synthesise(local, meter.progress)
             if made.health:
                 _require_sound(made.health)
             health = dataclasses.asdict(made.health) if made.health else {}
@@ -212,22 +219,27 @@ class TaskRunner:
                 log.info("%d synthetic images are not sent: the pool is not to have them", withheld)
                 self._metrics.withheld_samples.inc(withheld)
             batch = self._put(encode_batch(released), progress)
+            ssim = summarise_leakage(released.ssim_paired, released.ssim_nearest)
             report = SynthesisReport(
                 batch,
                 samples=len(released),
                 leakage=summarise_leakage(released.psnr_paired, released.psnr_nearest),
                 synthetic_accuracy=made.health.accuracy if made.health else None,
                 traffic=Traffic(received_bytes=received),
-                synthesis_seconds=seconds,
+                synthesis_seconds=meter.seconds,
+                device=self._told(
+                    meter,
+                    withheld_samples=withheld,
+                    ssim_paired_max=ssim.paired_max,
+                    ssim_nearest_max=ssim.nearest_max,
+                ),
             )
             self._keep(task, "synthesise", made.memory, report, progress)
+            self._metrics.observe_batch(report.leakage, ssim, report.synthetic_accuracy)
             return report
 
         tell(TaskStage.DOWNLOADED)
-        report = await self._compute(task, "synthesis", work)
-        self._metrics.compute.labels("synthesise").observe(report.synthesis_seconds)
-        self._metrics.observe_batch(report.leakage, report.synthetic_accuracy)
-        return report
+        return await self._compute(task, "synthesis", work)
 
     # --- evaluation -----------------------------------------------------------------------------
 
@@ -239,16 +251,30 @@ class TaskRunner:
 
         def work(progress: Progress) -> EvaluationReport:
             log.info("evaluating on %d own images", len(shard))
-            started = time.monotonic()
-            found = self._engine.evaluate(self._local_work(task, "evaluate", shard), progress)
-            seconds = time.monotonic() - started
-            report = EvaluationReport(found, Traffic(received_bytes=received), seconds)
+            with self._meter("evaluate", progress) as meter:
+                local = self._local_work(task, "evaluate", shard)
+                found = self._engine.evaluate(local, meter.progress)
+            traffic = Traffic(received_bytes=received)
+            report = EvaluationReport(found, traffic, meter.seconds, self._told(meter))
             self._keep(task, "evaluate", {}, report, progress)
             return report
 
-        report = await self._compute(task, "evaluation", work)
-        self._metrics.compute.labels("evaluate").observe(report.evaluation_seconds)
-        return report
+        return await self._compute(task, "evaluation", work)
+
+    # --- what it costs --------------------------------------------------------------------------
+
+    @contextmanager
+    def _meter(self, kind: Phase, progress: Progress) -> Iterator[Meter]:
+        """Measure the engine's work inside; work that is given up is not counted."""
+        with Meter(progress, self._metrics.step.labels(kind).observe) as meter:
+            yield meter
+        self._metrics.observe_cost(kind, meter.seconds, meter.cpu_seconds)
+
+    def _told(self, meter: Meter, **more: Any) -> DeviceReport | None:
+        """What the coordinator hears of a task's cost, if its owner lets it."""
+        if not self._tells_cost:
+            return None
+        return DeviceReport(meter.steps, meter.cpu_seconds, peak_memory_bytes(), **more)
 
     # --- from one task to the next --------------------------------------------------------------
 

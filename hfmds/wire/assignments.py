@@ -28,6 +28,7 @@ from hfmds.wire.policies import label_map, labels_from
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
+    DeviceReport,
     EvaluateWork,
     EvaluationReport,
     FailureCause,
@@ -45,6 +46,13 @@ from hfmds.wire.types import (
 MAX_REASON_CHARACTERS = 1000
 _MAX_NAME_CHARACTERS = 128
 _MAX_TRAFFIC_BYTES = 2**50  # so that no sum over a fleet passes 2^63
+_MAX_TRACEPARENT_CHARACTERS = 128
+_MOST = {  # that a device can say of a task; a hostile one must not spoil the sums of others
+    "steps": 10**9,
+    "cpu_seconds": 1e7,
+    "peak_memory_bytes": 2**50,
+    "withheld_samples": 10**9,
+}
 
 
 def stage_name(stage: TaskStage | None) -> str | None:
@@ -122,6 +130,7 @@ def assignment_message(assignment: Assignment) -> pb.Assignment:
         else None,
         evaluate=pb.EvaluateWork() if isinstance(work, EvaluateWork) else None,
         plan=digest_message(assignment.plan) if assignment.plan else None,
+        traceparent=assignment.traceparent,
     )
 
 
@@ -151,6 +160,7 @@ def assignment_from(message: pb.Assignment) -> Assignment:
         weights=digest_from(message.weights),
         work=work,
         plan=digest_from(message.plan) if message.HasField("plan") else None,
+        traceparent=message.traceparent[:_MAX_TRACEPARENT_CHARACTERS],
     )
 
 
@@ -198,6 +208,7 @@ def update_report_message(
         loss=report.loss,
         traffic=traffic_message(report.traffic),
         training_seconds=report.training_seconds,
+        device=_device_message(report.device),
     )
 
 
@@ -212,6 +223,7 @@ def update_report_from(message: pb.SubmitUpdateRequest) -> UpdateReport:
         loss=message.loss,
         traffic=_one_devices_traffic(message),
         training_seconds=message.training_seconds,
+        device=_device_from(message),
     )
 
 
@@ -229,6 +241,7 @@ def synthesis_report_message(
         traffic=traffic_message(report.traffic),
         synthesis_seconds=report.synthesis_seconds,
         accuracy_not_measured=report.synthetic_accuracy is None,
+        device=_device_message(report.device),
     )
 
 
@@ -244,6 +257,7 @@ def synthesis_report_from(message: pb.SubmitSynthesisRequest) -> SynthesisReport
         synthetic_accuracy=None if message.accuracy_not_measured else message.synthetic_accuracy,
         traffic=_one_devices_traffic(message),
         synthesis_seconds=message.synthesis_seconds,
+        device=_device_from(message),
     )
 
 
@@ -257,6 +271,7 @@ def evaluation_report_message(
         evaluation=evaluation_message(report.evaluation),
         traffic=traffic_message(report.traffic),
         evaluation_seconds=report.evaluation_seconds,
+        device=_device_message(report.device),
     )
 
 
@@ -273,6 +288,34 @@ def evaluation_report_from(message: pb.SubmitEvaluationRequest) -> EvaluationRep
         evaluation=evaluation_from(message.evaluation),
         traffic=_one_devices_traffic(message),
         evaluation_seconds=message.evaluation_seconds,
+        device=_device_from(message),
+    )
+
+
+def _device_message(report: DeviceReport | None) -> pb.DeviceReport | None:
+    return pb.DeviceReport(**flat_fields(report)) if report else None
+
+
+def _device_from(
+    message: pb.SubmitUpdateRequest | pb.SubmitSynthesisRequest | pb.SubmitEvaluationRequest,
+) -> DeviceReport | None:
+    """What the device says of its cost; one that cannot be true is as if it said nothing."""
+    if not message.HasField("device"):
+        return None
+    report = message.device
+    paired = report.ssim_paired_max if report.HasField("ssim_paired_max") else None
+    nearest = report.ssim_nearest_max if report.HasField("ssim_nearest_max") else None
+    # Of a NaN neither is true.
+    possible = all(0 <= getattr(report, name) <= most for name, most in _MOST.items())
+    if not (possible and all(ssim is None or -1 <= ssim <= 1 for ssim in (paired, nearest))):
+        return None
+    return DeviceReport(
+        steps=report.steps,
+        cpu_seconds=report.cpu_seconds,
+        peak_memory_bytes=report.peak_memory_bytes,
+        withheld_samples=report.withheld_samples,
+        ssim_paired_max=paired,
+        ssim_nearest_max=nearest,
     )
 
 

@@ -63,6 +63,7 @@ class Assignment:
     weights: Digest
     work: TrainWork | SynthesiseWork | EvaluateWork
     plan: Digest | None = None  # for a device that computes by one
+    traceparent: str = ""  # empty: nobody traces it
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,18 @@ class FailureCause(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """What a task cost its device, and the highest SSIM of the images it sent."""
+
+    steps: int
+    cpu_seconds: float
+    peak_memory_bytes: int
+    withheld_samples: int = 0
+    ssim_paired_max: float | None = None  # None: no images were made
+    ssim_nearest_max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateReport:
     """What a device hands in after training; the bytes were uploaded before."""
 
@@ -133,6 +146,7 @@ class UpdateReport:
     loss: float
     traffic: Traffic
     training_seconds: float
+    device: DeviceReport | None = None  # None: it does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +159,7 @@ class SynthesisReport:
     synthetic_accuracy: float | None  # None: not measured
     traffic: Traffic
     synthesis_seconds: float
+    device: DeviceReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +169,7 @@ class EvaluationReport:
     evaluation: Evaluation
     traffic: Traffic
     evaluation_seconds: float
+    device: DeviceReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,6 +342,7 @@ class Device:
     held_out: NamedImages | None = None
     cache_max_bytes: int = 10_000_000
     pool_max_bytes: int = 0
+    tells_cost: bool = True
     run_id: str = ""
     free_memory_bytes: Callable[[], int] = lambda: 0
     once: bool = False
@@ -392,6 +393,7 @@ class Device:
             watch=self.watch,
             wait_for_room_seconds=0.001,
             pool_max_bytes=self.pool_max_bytes,
+            tells_cost=self.tells_cost,
         )
         return Agent(
             self._profile,

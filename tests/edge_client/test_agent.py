@@ -99,7 +99,7 @@ def test_synthesis_puts_a_batch_and_reports_its_leakage(device: Device) -> None:
     assert report.synthetic_accuracy == 0.9
     assert report.leakage.paired_mean == pytest.approx(10)
     assert report.leakage.nearest_max == pytest.approx(13)
-    assert device.metric("psnr_paired_db", statistic="max") == pytest.approx(12)
+    assert device.metric("batch_psnr_db", real="paired", statistic="max") == pytest.approx(12)
     assert device.metric("synthetic_accuracy_ratio") == 0.9
     assert device.metric("tasks_total", kind="synthesise", outcome="accepted") == 1
 
@@ -184,7 +184,7 @@ def test_what_a_synthesis_does_not_measure_is_not_reported(
     device.work(device.synthesise_task())
     assert device.coordinator.syntheses["s1"].synthetic_accuracy is None
     assert device.metric("synthetic_accuracy_ratio") is None  # no NaN in a fleet's average
-    assert device.metric("psnr_paired_db", statistic="max") == pytest.approx(12)
+    assert device.metric("batch_psnr_db", real="paired", statistic="max") == pytest.approx(12)
     assert "3 synthetic images accepted; PSNR to the real ones 10.0 dB" in caplog.text
 
 

@@ -33,6 +33,7 @@ from hfmds.wire.types import (
     Contribution,
     Device,
     DeviceProfile,
+    DeviceReport,
     DeviceState,
     EarlyStop,
     Eligibility,
@@ -184,6 +185,7 @@ TRAIN = Assignment(
     weights=WEIGHTS,
     work=TrainWork(snapshot_id="snapshot-1"),
     plan=digest_of(b"plan"),
+    traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 )
 SYNTHESISE = Assignment(
     task_id="task-2",
@@ -196,12 +198,26 @@ SYNTHESISE = Assignment(
     weights=WEIGHTS,
     work=SynthesiseWork(pool_id="pool-1"),
     plan=digest_of(b"plan"),
+    traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 )
 EVALUATE = replace(SYNTHESISE, task_id="task-3", work=EvaluateWork())
 RETRY_LATER = RetryLater(after_seconds=2.5, reason="no round is open")
 FINISHED = Finished(reason="the run is complete")
+DEVICE_REPORT = DeviceReport(
+    steps=120,
+    cpu_seconds=6.5,
+    peak_memory_bytes=2**28,
+    withheld_samples=3,
+    ssim_paired_max=-0.25,
+    ssim_nearest_max=0.5,
+)
 UPDATE_REPORT = UpdateReport(
-    update=digest_of(b"update"), samples=60, loss=1.25, traffic=TRAFFIC, training_seconds=3.5
+    update=digest_of(b"update"),
+    samples=60,
+    loss=1.25,
+    traffic=TRAFFIC,
+    training_seconds=3.5,
+    device=DEVICE_REPORT,
 )
 SYNTHESIS_REPORT = SynthesisReport(
     batch=digest_of(b"batch"),
@@ -210,9 +226,12 @@ SYNTHESIS_REPORT = SynthesisReport(
     synthetic_accuracy=0.95,
     traffic=TRAFFIC,
     synthesis_seconds=4.5,
+    device=DEVICE_REPORT,
 )
 
-EVALUATION_REPORT = EvaluationReport(EVALUATION, traffic=TRAFFIC, evaluation_seconds=5.5)
+EVALUATION_REPORT = EvaluationReport(
+    EVALUATION, traffic=TRAFFIC, evaluation_seconds=5.5, device=DEVICE_REPORT
+)
 UNMEASURED_REPORT = replace(SYNTHESIS_REPORT, synthetic_accuracy=None)
 
 POLICY = RoundPolicy(

@@ -372,7 +372,31 @@ def test_a_devices_traffic_is_capped_but_not_the_sum_over_a_fleet() -> None:
         assignments.update_report_from(message)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("steps", -1),
+        ("steps", 10**9 + 1),
+        ("cpu_seconds", math.nan),
+        ("cpu_seconds", math.inf),
+        ("cpu_seconds", 1e30),
+        ("peak_memory_bytes", 2**62),
+        ("withheld_samples", -1),
+        ("ssim_paired_max", math.nan),
+        ("ssim_nearest_max", 1.5),
+    ],
+)
+def test_a_cost_that_cannot_be_true_does_not_spoil_the_result(field: str, value: float) -> None:
+    message = assignments.update_report_message("d", "t", examples.UPDATE_REPORT)
+    setattr(message.device, field, value)
+    expected = replace(examples.UPDATE_REPORT, device=None)
+    assert assignments.update_report_from(message) == expected
+
+
 def test_optional_parts_stay_absent() -> None:
+    silent = replace(examples.UPDATE_REPORT, device=None)
+    message = assignments.update_report_message("d", "t", silent)
+    assert assignments.update_report_from(message) == silent
     without_pool = replace(examples.TRAIN, work=TrainWork(None))
     message = assignments.assignment_message(without_pool)
     assert assignments.assignment_from(message) == without_pool

@@ -1,0 +1,89 @@
+"""What a computation costs, and that the coordinator hears it if the owner lets it."""
+
+from pathlib import Path
+
+import pytest
+
+from edge_client.meter import Meter
+from hfmds.wire.types import DeviceReport
+from tests.edge_client.fakes import Device
+from tests.edge_client.test_agent import Killed, with_policy
+
+
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_steps_time_and_processor_time_are_measured() -> None:
+    clock, processor = Clock(), Clock()
+    told: list[tuple[int, int]] = []
+    steps: list[float] = []
+    with Meter(lambda *done: told.append(done), steps.append, clock, processor) as meter:
+        for seconds, done in ((2.0, 1), (1.0, 2), (6.0, 4), (0.5, 1)):  # then a second part
+            clock.now += seconds
+            processor.now += 2 * seconds  # two threads
+            meter.progress(done, 4)
+        clock.now += 0.25  # what comes after the last step
+    assert steps == [2.0, 1.0, 3.0, 0.5]
+    assert told == [(1, 4), (2, 4), (4, 4), (1, 4)]
+    assert (meter.steps, meter.seconds, meter.cpu_seconds) == (5, 9.75, 19.0)
+
+
+def test_whatever_progress_raises_ends_the_work() -> None:
+    def abandon(done: int, steps: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError), Meter(abandon) as meter:
+        meter.progress(1, 2)
+
+
+def test_each_result_says_what_it_cost(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    device.work(
+        device.train_task(),
+        with_policy(device.synthesise_task(), psnr_paired_max_db=11, leakage_action="drop"),
+        device.evaluate_task(),
+    )
+    reports = {
+        "train": device.coordinator.updates["t1"].device,
+        "synthesise": device.coordinator.syntheses["s1"].device,
+        "evaluate": device.coordinator.evaluations["e1"].device,
+    }
+    for kind, report in reports.items():
+        assert report is not None, kind
+        assert report.peak_memory_bytes > 1e6
+        assert device.metric("cpu_seconds_total", kind=kind) == report.cpu_seconds >= 0
+        assert device.metric("step_seconds_count", kind=kind) == report.steps
+        assert device.metric("compute_seconds_count", kind=kind) == 1
+    made = reports["synthesise"]
+    assert made is not None
+    assert made.withheld_samples == 1
+    for real in ("paired", "nearest"):
+        highest = device.metric("batch_ssim_ratio", real=real, statistic="max")
+        assert highest == getattr(made, f"ssim_{real}_max")
+        assert highest is not None
+
+
+def test_an_owner_can_forbid_it(tmp_path: Path) -> None:
+    device = Device(tmp_path, tells_cost=False)
+    device.work(device.train_task(), device.synthesise_task())
+    assert device.coordinator.updates["t1"].device is None
+    assert device.coordinator.syntheses["s1"].device is None
+
+
+def test_a_result_from_before_a_crash_still_says_it(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    device.coordinator.errors["submit_update"] = [Killed()]  # type: ignore[list-item]
+    with pytest.raises(Killed):
+        device.work(device.train_task())
+    again = Device(tmp_path, device.coordinator, device.store)
+    again.work(device.train_task())
+    report = again.coordinator.updates["t1"].device
+    assert isinstance(report, DeviceReport)
+    assert report.steps == device.metric("step_seconds_count", kind="train")
