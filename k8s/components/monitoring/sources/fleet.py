@@ -1,0 +1,287 @@
+"""Fleet funnel: how many devices are here, and where are they lost?"""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+
+from k8s.components.monitoring.sources.panels import (
+    BAD,
+    FAIR,
+    bars,
+    board,
+    from_label,
+    lines,
+    now,
+    number,
+    quantile,
+    query,
+    row,
+    window,
+)
+
+_STAGES = ("assigned", "taken", "downloaded", "computed", "uploaded", "accepted")
+_FUNNEL = "hfmds_coordinator_funnel_tasks_total"
+_FAULTS = 'reason=~"deadline|gone|too-slow|stale"'
+_KIND = 'kind=~"$kind"'
+
+
+def fleet() -> Dashboard:
+    """Devices as the coordinator sees them, and what they tell of themselves."""
+    made = board(
+        "hfmds-fleet",
+        "Fleet funnel",
+        "Who is here, how far tasks come, why devices are lost, and what the work costs them.",
+        [from_label("kind", "kind", _FUNNEL), window()],
+    )
+    _at_a_glance(made)
+    _funnel(made)
+    _cost(made)
+    _scraped(made)
+    return made
+
+
+def _at_a_glance(made: Dashboard) -> None:
+    made.with_row(row("At a glance"))
+    for state, meaning in (
+        (
+            "available",
+            "Devices that wait for work. None: is the coordinator's name right, and their time?",
+        ),
+        ("working", "Devices that have a task."),
+        ("away", "Devices that were here once. They are not asked, and cost nothing."),
+    ):
+        made.with_panel(
+            number(
+                state.capitalize(),
+                meaning,
+                query(f'max(hfmds_coordinator_devices{{state="{state}"}})'),
+            )
+        )
+    made.with_panel(
+        number(
+            "Lost",
+            "Of the tasks of the window, those that failed or were dropped by a fault of the "
+            "device. Above 23 % over-selection by 1.3 "
+            "does not make up for it; `hfmds run funnel RUN` has each run's reasons.",
+            query(_lost(f"{_KIND}")),
+            unit="percentunit",
+            limits={0.15: FAIR, 0.3: BAD},
+            decimals=1,
+        )
+    )
+    made.with_panel(
+        number(
+            "Accepted per hour",
+            "Results that count.",
+            query(f'3600 * sum(rate({_FUNNEL}{{stage="accepted", {_KIND}}}[$window]))'),
+            decimals=0,
+        )
+    )
+    made.with_panel(
+        number(
+            "Told: too late, per hour",
+            "Answers to devices that their task is over. Their work was for nothing: a longer "
+            "deadline, or fewer spare devices.",
+            query("3600 * sum(rate(hfmds_coordinator_late_total[$window]))"),
+            decimals=0,
+        )
+    )
+
+
+def _funnel(made: Dashboard) -> None:
+    made.with_row(row("The funnel"))
+    made.with_panel(
+        bars(
+            "How far tasks come, over the time shown",
+            "A task counts in every stage it reached. A step down at *taken*: devices do not come "
+            "back; at *downloaded*: network or traffic limits; "
+            "at *computed*: too slow, or failing; at *uploaded* and *accepted*: late or refused.",
+            *(
+                now(f'sum(increase({_FUNNEL}{{stage="{stage}", {_KIND}}}[$__range]))', stage)
+                for stage in _STAGES
+            ),
+        )
+    )
+    made.with_panel(
+        lines(
+            "Share of tasks that are accepted",
+            "Of those assigned in the window. Spare devices make it less than all: 77 % with "
+            "over-selection by 1.3.",
+            query(
+                f'sum by (kind) (rate({_FUNNEL}{{stage="accepted", {_KIND}}}[$window])) '
+                f'/ (sum by (kind) (rate({_FUNNEL}{{stage="assigned", {_KIND}}}[$window])) > 0)',
+                "{{kind}}",
+            ),
+            unit="percentunit",
+            limits={0.1: BAD},
+        )
+    )
+    made.with_panel(
+        lines(
+            "Devices",
+            "By what they are doing. A sudden fall mostly is a network, a name or a certificate.",
+            query("max by (state) (hfmds_coordinator_devices)", "{{state}}"),
+            stacked=True,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Tasks under way",
+            "Whose results are wanted, by how far their devices are.",
+            query("max by (stage) (hfmds_coordinator_tasks_pending)", "{{stage}}"),
+            stacked=True,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Failed, by cause",
+            "`unsuitable`: the run does not suit its devices; `diverged`: lower the learning "
+            "rate; `transfer`: look for a broken proxy. "
+            "docs/operations.md explains each.",
+            query(
+                "sum by (cause) "
+                f"(increase(hfmds_coordinator_tasks_failed_total{{{_KIND}}}[$window]))",
+                "{{cause}}",
+            ),
+            stacked=True,
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Dropped, by reason",
+            "`goal-reached` are spare devices, which is no fault. `gone`: they vanished; "
+            "`deadline`, `too-slow`: the time does not suffice them.",
+            query(
+                "sum by (reason) "
+                f"(increase(hfmds_coordinator_tasks_dropped_total{{{_KIND}}}[$window]))",
+                "{{reason}}",
+            ),
+            stacked=True,
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Late and refused",
+            "Answers that a task is over, and updates that could not be used. Refused ones: "
+            "`hfmds audit show RUN --kind task` names the devices.",
+            query(
+                "sum by (reason) (increase(hfmds_coordinator_late_total[$window]))",
+                "late: {{reason}}",
+            ),
+            query(
+                "sum by (reason) (increase(hfmds_coordinator_updates_refused_total[$window]))",
+                "refused: {{reason}}",
+            ),
+            stacked=True,
+            span=8,
+        )
+    )
+
+
+def _cost(made: Dashboard) -> None:
+    made.with_row(row("What it costs devices, as they report it"))
+    for metric, title, meaning in (
+        (
+            "compute_seconds",
+            "Time to compute a task",
+            "Of half of the tasks, and of nine in ten. A round waits for the second.",
+        ),
+        (
+            "step_seconds",
+            "Time of a step",
+            "One batch of training, or one step of synthesis: how fast devices are.",
+        ),
+    ):
+        buckets = f"hfmds_coordinator_fleet_{metric}_bucket{{{_KIND}}}"
+        made.with_panel(
+            lines(
+                title,
+                meaning,
+                quantile(0.5, buckets, "{{kind}} p50", "kind, le"),
+                quantile(0.9, buckets, "{{kind}} p90", "kind, le"),
+                unit="s",
+                span=8,
+            )
+        )
+    made.with_panel(
+        lines(
+            "Processor time of a task",
+            "Seconds of a processor for each report: what the work takes from a battery.",
+            query(
+                "sum by (kind) "
+                f"(rate(hfmds_coordinator_fleet_cpu_seconds_total{{{_KIND}}}[$window])) "
+                "/ (sum by (kind) "
+                f"(rate(hfmds_coordinator_fleet_reports_total{{{_KIND}}}[$window])) > 0)",
+                "{{kind}}",
+            ),
+            unit="s",
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Bytes of accepted tasks",
+            "What devices received and sent. Much received: give their caches more room; much "
+            "sent: `--compression`.",
+            query("sum(rate(hfmds_coordinator_device_received_bytes_total[$window]))", "received"),
+            query("sum(rate(hfmds_coordinator_device_sent_bytes_total[$window]))", "sent"),
+            unit="Bps",
+        )
+    )
+    made.with_panel(
+        lines(
+            "Peak memory",
+            "Of half of the devices, and of 99 in 100. Above what a device has, it gives the task "
+            "up as unsuitable.",
+            quantile(0.5, "hfmds_coordinator_fleet_peak_memory_bytes_bucket", "p50"),
+            quantile(0.99, "hfmds_coordinator_fleet_peak_memory_bytes_bucket", "p99"),
+            unit="bytes",
+        )
+    )
+
+
+def _scraped(made: Dashboard) -> None:
+    made.with_row(row("Devices that can be scraped, as simulated ones"))
+    made.with_panel(
+        lines(
+            "Tasks, by how they ended",
+            "By the devices' own count.",
+            query(
+                f"sum by (kind, outcome) (increase(hfmds_edge_tasks_total{{{_KIND}}}[$window]))",
+                "{{kind}} {{outcome}}",
+            ),
+            stacked=True,
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Devices that reach their peers",
+            "Share of devices whose last call was answered.",
+            query("avg by (peer) (hfmds_edge_peer_up)", "{{peer}}"),
+            unit="percentunit",
+            maximum=1,
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Processors in use",
+            "By all of them together, for tasks.",
+            query(
+                f"sum by (kind) (rate(hfmds_edge_cpu_seconds_total{{{_KIND}}}[$window]))",
+                "{{kind}}",
+            ),
+            stacked=True,
+            span=8,
+        )
+    )
+
+
+def _lost(matchers: str) -> str:
+    failed = f"sum(rate(hfmds_coordinator_tasks_failed_total{{{matchers}}}[$window]))"
+    dropped = f"sum(rate(hfmds_coordinator_tasks_dropped_total{{{matchers}, {_FAULTS}}}[$window]))"
+    assigned = f'sum(rate({_FUNNEL}{{stage="assigned", {matchers}}}[$window]))'
+    return f"({failed} + {dropped}) / ({assigned} > 0)"

@@ -1,0 +1,267 @@
+"""What our dashboards are made of: panels that look alike, each with a sentence on what to do.
+
+A thin layer over Grafana's own library, which writes the JSON and knows every key of it.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    dashboard,
+    heatmap,
+    prometheus,
+    stat,
+    table,
+    timeseries,
+)
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models import heatmap as heatmap_model
+from grafana_foundation_sdk.models import prometheus as prometheus_model
+
+DOCS = "https://hfmds.example/docs"
+"""Where docs/ can be read by those who get alerts; k8s/README.md says how to change it."""
+
+SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
+TAG = "hfmds"
+
+GOOD, FAIR, BAD = "green", "orange", "red"
+
+_LETTERS = string.ascii_uppercase
+
+Panel = TypeVar("Panel", timeseries.Panel, stat.Panel, bargauge.Panel, heatmap.Panel, table.Panel)
+
+
+def led(metric: str, labels: str = "run", matchers: str = 'run=~"$run"') -> str:
+    """What the leading coordinator says of runs; others may show what they knew when they led."""
+    selector = f"{metric}{{{matchers}}}"
+    return f"max by ({labels}) ({selector} and on (instance) hfmds_coordinator_leader == 1)"
+
+
+def query(expression: str, legend: str = "") -> prometheus.Dataquery:
+    """A query over the time shown; the legend may name labels as {{run}}."""
+    made = prometheus.Dataquery().expr(expression).range().datasource(SOURCE)
+    return made.editor_mode(prometheus_model.QueryEditorMode.CODE).legend_format(legend or "__auto")
+
+
+def now(expression: str, legend: str = "") -> prometheus.Dataquery:
+    """A query for what is true at the end of the time shown."""
+    return query(expression, legend).instant()
+
+
+def quantile(
+    share: float, buckets: str, legend: str, by: str = "le", over: str = "$window"
+) -> prometheus.Dataquery:
+    """What this share of a histogram's values is below; `buckets` selects its series."""
+    rates = f"sum by ({by}) (rate({buckets}[{over}]))"
+    return query(f"histogram_quantile({share}, {rates})", legend)
+
+
+def lines(
+    title: str,
+    meaning: str,
+    *queries: prometheus.Dataquery,
+    unit: str = "short",
+    steps: bool = False,
+    stacked: bool = False,
+    limits: Mapping[float, str] | None = None,
+    maximum: float | None = None,
+    span: int = 12,
+) -> timeseries.Panel:
+    """Values over time; `steps` for what changes with each round, `limits` as dashed lines."""
+    panel = _panel(timeseries.Panel(), title, meaning, queries, unit, span, height=8)
+    shape = looks.LineInterpolation.STEP_AFTER if steps else looks.LineInterpolation.LINEAR
+    panel.line_interpolation(shape).line_width(2).fill_opacity(35 if stacked else 8)
+    panel.gradient_mode(looks.GraphGradientMode.OPACITY).show_points(looks.VisibilityMode.NEVER)
+    panel.span_nulls(600_000).min(0)  # a scrape that failed makes no gap, ten minutes do
+    panel.legend(
+        common.VizLegendOptions()
+        .display_mode(looks.LegendDisplayMode.TABLE)
+        .placement(looks.LegendPlacement.BOTTOM)
+        .calcs(["lastNotNull", "max"])
+        .show_legend(True)
+    )
+    panel.tooltip(
+        common.VizTooltipOptions()
+        .mode(looks.TooltipDisplayMode.MULTI)
+        .sort(looks.SortOrder.DESCENDING)
+    )
+    if stacked:
+        panel.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A"))
+    if maximum is not None:
+        panel.max(maximum)
+    if limits:
+        panel.thresholds(thresholds(limits))
+        style = common.GraphThresholdsStyleConfig().mode(looks.GraphThresholdsStyleMode.DASHED)
+        panel.thresholds_style(style)
+    return panel
+
+
+def number(
+    title: str,
+    meaning: str,
+    *queries: prometheus.Dataquery,
+    unit: str = "short",
+    limits: Mapping[float, str] | None = None,
+    below: str = GOOD,
+    words: Mapping[str, str] | None = None,
+    decimals: int | None = None,
+    span: int = 4,
+) -> stat.Panel:
+    """What one looks at first; coloured by the limits, `below` the first of them otherwise."""
+    panel = _panel(stat.Panel(), title, meaning, queries, unit, span, height=4)
+    panel.color_mode(looks.BigValueColorMode.BACKGROUND if limits else looks.BigValueColorMode.NONE)
+    panel.graph_mode(looks.BigValueGraphMode.AREA).thresholds(thresholds(limits or {}, below))
+    panel.reduce_options(_last()).no_value("none")
+    if decimals is not None:
+        panel.decimals(decimals)
+    if words:
+        panel.mappings([_words(words)])
+    return panel
+
+
+def overview(
+    title: str,
+    meaning: str,
+    label: str,
+    columns: Mapping[str, tuple[str, str]],
+    span: int = 24,
+) -> table.Panel:
+    """A row for each value of the label, a column with its unit for each expression."""
+    queries = [
+        now(expression).format(prometheus_model.PromQueryFormat.TABLE)
+        for expression, _ in columns.values()
+    ]
+    panel = _panel(table.Panel(), title, meaning, queries, "short", span, height=7)
+    # Each query gives its value under a name of its own; they are merged by time and labels.
+    names = {f"Value #{letter}": name for letter, name in zip(_LETTERS, columns, strict=False)}
+    order = {name: position for position, name in enumerate(("Time", label, *names))}
+    panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
+    organised = {"excludeByName": {"Time": True}, "indexByName": order, "renameByName": names}
+    panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=organised))
+    for name, (_, unit) in columns.items():
+        panel.override_by_name(name, [model.DynamicConfigValue(id_val="unit", value=unit)])
+    return panel
+
+
+def bars(
+    title: str,
+    meaning: str,
+    *queries: prometheus.Dataquery,
+    unit: str = "short",
+    limits: Mapping[float, str] | None = None,
+    below: str = "blue",
+    span: int = 12,
+    height: int = 8,
+) -> bargauge.Panel:
+    """A bar for each series, as it is now."""
+    panel = _panel(bargauge.Panel(), title, meaning, queries, unit, span, height)
+    panel.orientation(looks.VizOrientation.HORIZONTAL).reduce_options(_last()).min(0)
+    panel.display_mode(looks.BarGaugeDisplayMode.BASIC).show_unfilled(True)
+    panel.name_placement(looks.BarGaugeNamePlacement.LEFT).no_value("none")
+    return panel.thresholds(thresholds(limits or {}, below))
+
+
+def heat(
+    title: str, meaning: str, buckets: str, *, unit: str = "s", span: int = 12
+) -> heatmap.Panel:
+    """A histogram over time; `buckets` selects its series."""
+    increase = f"sum by (le) (increase({buckets}[$__rate_interval]))"
+    ranges = query(increase, "{{le}}").format(prometheus_model.PromQueryFormat.HEATMAP)
+    panel = _panel(heatmap.Panel(), title, meaning, (ranges,), "short", span, height=8)
+    panel.calculate(False).y_axis(heatmap.YAxisConfig().unit(unit))
+    colours = heatmap.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME)
+    panel.color(colours.scheme("Turbo").steps(64).exponent(0.5).fill("dark-orange"))
+    return panel.show_legend().mode(looks.TooltipDisplayMode.SINGLE)
+
+
+def board(
+    uid: str,
+    title: str,
+    meaning: str,
+    variables: Sequence[dashboard.QueryVariable | dashboard.CustomVariable] = (),
+) -> dashboard.Dashboard:
+    """An empty dashboard, with the links and variables that all have."""
+    made = dashboard.Dashboard(f"HFMDS-FL / {title}").uid(uid).description(meaning)
+    made.tags([TAG]).timezone("browser").refresh("30s").time("now-6h", "now").editable()
+    made.tooltip(model.DashboardCursorSync.CROSSHAIR)
+    made.with_variable(
+        dashboard.DatasourceVariable("datasource").label("source").type("prometheus")
+    )
+    for variable in variables:
+        made.with_variable(variable)
+    others = dashboard.DashboardLink("Dashboards").type(model.DashboardLinkType.DASHBOARDS)
+    made.link(others.tags([TAG]).as_dropdown(True).include_vars(True).keep_time(True))
+    made.link(_page("Runbooks", "runbooks.md", "What to do when an alert fires"))
+    made.link(_page("Operations", "operations.md", "The commands of an operator"))
+    alerts = dashboard.AnnotationQuery().name("alerts").datasource(SOURCE).enable(True)
+    firing = 'ALERTS{alertname=~"Hfmds.+", alertstate="firing"}'
+    return made.annotation(alerts.icon_color("red").expr(firing))
+
+
+def row(title: str) -> dashboard.Row:
+    """A heading."""
+    return dashboard.Row(title)
+
+
+def from_label(name: str, label: str, metric: str) -> dashboard.QueryVariable:
+    """A variable that offers the values of a label, several at a time."""
+    variable = dashboard.QueryVariable(name).label(name).datasource(SOURCE)
+    variable.query(f"label_values({metric}, {label})").multi(True).include_all(True)
+    variable.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    everything = model.VariableOption(selected=True, text=["All"], value=["$__all"])
+    return variable.sort(model.VariableSort.ALPHABETICAL_ASC).current(everything)
+
+
+def window() -> dashboard.CustomVariable:
+    """Over how long means are taken: rounds last for seconds here, and for hours there."""
+    chosen = model.VariableOption(selected=True, text="15m", value="15m")
+    variable = dashboard.CustomVariable("window").values("5m,15m,1h,6h,1d").current(chosen)
+    return variable.description("Longer than a round of yours, so that each window has some.")
+
+
+def thresholds(
+    limits: Mapping[float, str], below: str = "transparent"
+) -> dashboard.ThresholdsConfig:
+    """The colour from each value on."""
+    steps = [model.Threshold(value=None, color=below)]
+    steps += [model.Threshold(value=value, color=color) for value, color in limits.items()]
+    return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def _panel(
+    panel: Panel,
+    title: str,
+    meaning: str,
+    queries: Sequence[prometheus.Dataquery],
+    unit: str,
+    span: int,
+    height: int,
+) -> Panel:
+    panel.title(title).description(meaning).datasource(SOURCE).unit(unit)
+    for letter, one in zip(_LETTERS, queries, strict=False):
+        panel.with_target(one.ref_id(letter))
+    panel.span(span).height(height)
+    return panel
+
+
+def _last() -> common.ReduceDataOptions:
+    return common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
+
+
+def _words(words: Mapping[str, str]) -> model.ValueMap:
+    options = {
+        value: model.ValueMappingResult(text=text, index=position)
+        for position, (value, text) in enumerate(words.items())
+    }
+    return model.ValueMap(options=options)
+
+
+def _page(title: str, page: str, tooltip: str) -> dashboard.DashboardLink:
+    link = dashboard.DashboardLink(title).type(model.DashboardLinkType.LINK).icon("doc")
+    return link.url(f"{DOCS}/{page}").tooltip(tooltip).target_blank(True)

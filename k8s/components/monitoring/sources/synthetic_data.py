@@ -1,0 +1,260 @@
+"""Synthetic data & privacy: what is in the pools, and how much do they give away?"""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+
+from k8s.components.monitoring.sources.panels import (
+    BAD,
+    FAIR,
+    bars,
+    board,
+    from_label,
+    heat,
+    led,
+    lines,
+    now,
+    number,
+    query,
+    row,
+    window,
+)
+
+_NEWEST = "hfmds_store_newest_snapshot"
+_MEASURED = "Measured by the devices, before anything is sent; higher is more alike."
+
+
+def synthetic_data() -> Dashboard:
+    """What devices share with each other."""
+    made = board(
+        "hfmds-synthetic-data",
+        "Synthetic data & privacy",
+        "What is in the pools, how alike their images are to real ones as devices measured it, "
+        "and what was refused. A low PSNR is evidence, not proof, that nothing private is left.",
+        [from_label("run", "run", "hfmds_coordinator_pool_samples"), window()],
+    )
+    _at_a_glance(made)
+    _leakage(made)
+    _pools(made)
+    return made
+
+
+def _at_a_glance(made: Dashboard) -> None:
+    made.with_row(row("At a glance"))
+    made.with_panel(
+        number(
+            "Room below the limit",
+            "The least distance of the newest pool's PSNR to a limit of its run. Red: "
+            "docs/runbooks.md#privacy-limit-near. None: the run has no limit.",
+            query(
+                f"min(({_NEWEST}_psnr_limit_db < 100) - {_NEWEST}_psnr_db)",
+            ),
+            unit="dB",
+            limits={1: FAIR, 3: "green"},
+            below=BAD,
+            decimals=1,
+        )
+    )
+    made.with_panel(
+        number(
+            "Halted pools",
+            "They gave too much away, and were erased; their runs are paused. `hfmds snapshots "
+            "pool POOL` has why.",
+            query('max(hfmds_store_pools{state="halted"})'),
+            limits={1: BAD},
+        )
+    )
+    made.with_panel(
+        number(
+            "Leaking samples",
+            "Of the samples taken in the window, those over a limit of their run. Only runs whose "
+            "`leakage_action` is `report` have any.",
+            query(
+                "sum(rate(hfmds_store_leaking_samples_total[$window])) "
+                "/ (sum(rate(hfmds_store_accepted_samples_total[$window])) > 0)"
+            ),
+            unit="percentunit",
+            limits={0.001: FAIR, 0.05: BAD},
+            decimals=1,
+        )
+    )
+    made.with_panel(
+        number(
+            "Withheld on devices",
+            "Images that devices kept back over the time shown, as they were over a limit. Many: "
+            "`hfmds.mu` pushes away from real features.",
+            query("sum(increase(hfmds_coordinator_fleet_withheld_samples_total[$__range]))"),
+            decimals=0,
+        )
+    )
+    made.with_panel(
+        number(
+            "Images in the newest pool",
+            "What devices train on next.",
+            query(f"max({_NEWEST}_samples)"),
+        )
+    )
+    made.with_panel(
+        number(
+            "Duplicates",
+            "Of the samples taken in the window, those that were left out as an equal one was "
+            "there. Many: devices have the same data, or send again.",
+            query(
+                "sum(rate(hfmds_store_duplicate_samples_total[$window])) "
+                "/ (sum(rate(hfmds_store_accepted_samples_total[$window])) > 0)"
+            ),
+            unit="percentunit",
+            limits={0.2: FAIR},
+            decimals=1,
+        )
+    )
+
+
+def _leakage(made: Dashboard) -> None:
+    made.with_row(row("Measured leakage"))
+    for name, title, unit, none in (
+        ("psnr", "PSNR of the newest pool, and its limits", "dB", 100),
+        ("ssim", "SSIM of the newest pool, and its limits", "none", 1),
+    ):
+        suffix = "db" if name == "psnr" else "ratio"
+        made.with_panel(
+            lines(
+                title,
+                f"{_MEASURED} To the image a synthetic one was made from (paired), and to the "
+                "nearest of the device. "
+                "Near its limit: docs/runbooks.md#privacy-limit-near.",
+                query(
+                    f"max by (real, statistic) ({_NEWEST}_{name}_{suffix})",
+                    "{{real}} {{statistic}}",
+                ),
+                query(
+                    f"min by (real, statistic) ({_NEWEST}_{name}_limit_{suffix} < {none})",
+                    "limit: {{real}} {{statistic}}",
+                ),
+                unit=unit,
+                steps=True,
+            )
+        )
+    made.with_panel(
+        lines(
+            "PSNR of the pools in use, by run",
+            f"{_MEASURED} The highest of a hundred (p99), to the nearest real image. It rises "
+            "when synthesis runs for more steps.",
+            query(
+                led(
+                    "hfmds_coordinator_pool_psnr_db",
+                    "run",
+                    'run=~"$run", real="nearest", statistic="p99"',
+                ),
+                "{{run}}",
+            ),
+            unit="dB",
+            steps=True,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Highest PSNR and SSIM of a batch",
+            "As devices report them with their results, also of batches that never were sent. p99 "
+            "over batches, to the nearest real image; SSIM in hundredths.",
+            query(
+                "histogram_quantile(0.99, sum by (le) "
+                '(rate(hfmds_coordinator_fleet_batch_psnr_db_bucket{real="nearest"}[$window])))',
+                "PSNR in dB",
+            ),
+            query(
+                "100 * histogram_quantile(0.99, sum by (le) "
+                '(rate(hfmds_coordinator_fleet_batch_ssim_ratio_bucket{real="nearest"}[$window])))',
+                "SSIM in hundredths",
+            ),
+        )
+    )
+    made.with_panel(
+        heat(
+            "Samples by PSNR to the nearest real image",
+            f"{_MEASURED} All samples that were taken. What matters is the upper end.",
+            'hfmds_store_sample_psnr_db_bucket{real="nearest"}',
+            unit="dB",
+        )
+    )
+    made.with_panel(
+        heat(
+            "Samples by SSIM to the nearest real image",
+            f"{_MEASURED} All samples that were taken; 1 is the same image.",
+            'hfmds_store_sample_ssim_ratio_bucket{real="nearest"}',
+            unit="none",
+        )
+    )
+
+
+def _pools(made: Dashboard) -> None:
+    made.with_row(row("Pools"))
+    made.with_panel(
+        bars(
+            "The newest pool by class",
+            "Classes that are missing are on no device that answered; devices forget them. The "
+            "first hundred classes, then all others.",
+            now(f"max by (class) ({_NEWEST}_class_samples)", "{{class}}"),
+            height=12,
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Images in the pools in use, by run",
+            "A step for each refresh. A fall: fewer devices synthesised, or more was refused.",
+            query(led("hfmds_coordinator_pool_samples"), "{{run}}"),
+            steps=True,
+            span=8,
+        ).height(12)
+    )
+    made.with_panel(
+        lines(
+            "Pools by state",
+            "Halted ones are explained by `hfmds snapshots pool POOL`. Abandoned: nobody sealed "
+            "them in time.",
+            query("max by (state) (hfmds_store_pools)", "{{state}}"),
+            steps=True,
+            span=8,
+        ).height(12)
+    )
+    made.with_panel(
+        lines(
+            "Samples",
+            "Taken, and of these: equal to another one and left out, nearly equal, over a limit "
+            "of leakage.",
+            query("sum(increase(hfmds_store_accepted_samples_total[$window]))", "taken"),
+            query("sum(increase(hfmds_store_duplicate_samples_total[$window]))", "duplicates"),
+            query(
+                "sum by (fate) (increase(hfmds_store_near_duplicate_samples_total[$window]))",
+                "nearly equal, {{fate}}",
+            ),
+            query("sum(increase(hfmds_store_leaking_samples_total[$window]))", "leaking"),
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Refused batches, by reason",
+            "`leakage`: devices of an older version do not withhold, or lie. `sealed`: too late, "
+            "which is no fault. `limit`: the pool is full. "
+            "The store's log names what was wrong.",
+            query(
+                "sum by (reason) (increase(hfmds_store_refused_batches_total[$window]))",
+                "{{reason}}",
+            ),
+            stacked=True,
+            span=8,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Content kept",
+            "All batches and shards. To free some: `hfmds snapshots collect`, `hfmds run delete "
+            "RUN`.",
+            query("max(hfmds_store_content_bytes)", "content"),
+            unit="bytes",
+            steps=True,
+            span=8,
+        )
+    )
