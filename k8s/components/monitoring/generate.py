@@ -8,9 +8,9 @@ Run it after a change of `sources/` or `rules/`; a test compares.
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
-import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
@@ -21,7 +21,14 @@ from k8s.components.monitoring.sources.synthetic_data import synthetic_data
 
 FOLDER = Path(__file__).parent
 RULES = FOLDER / "rules" / "hfmds.yaml"
-_NOTE = "# Written by generate.py from rules/hfmds.yaml.\n"
+_RESOURCE = """\
+# Written by generate.py from rules/hfmds.yaml.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: hfmds
+spec:
+"""
 
 
 def written() -> dict[Path, str]:
@@ -44,13 +51,8 @@ def _as_json(dashboard: Dashboard) -> str:
 
 
 def _wrapped(rules: str) -> str:
-    resource = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": "hfmds"},
-        "spec": yaml.safe_load(rules),
-    }
-    return _NOTE + yaml.safe_dump(resource, sort_keys=False, width=150)
+    _, groups = rules.split("\ngroups:\n")
+    return f"{_RESOURCE}  groups:\n" + textwrap.indent(groups, "  ")
 
 
 if __name__ == "__main__":
