@@ -31,6 +31,7 @@ from coordinator.servicer import AdminServicer, CoordinatorServicer
 from coordinator.settings import CoordinatorSettings
 from coordinator.switchboard import Switchboard
 from coordinator.task_records import TaskRecords
+from coordinator.web.server import serving_page
 from hfmds.plans.library import PlanLibrary
 from hfmds.service.allocator import reuse_freed_memory
 from hfmds.service.metrics_http import MetricsServer
@@ -79,7 +80,8 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         metrics.count(devices=parts.registry.list, runs=runs.list)
         metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
         CoordinatorServicer(parts.dispatch).add_to(server)
-        AdminServicer(runs, Oversight(parts)).add_to(server)
+        oversight = Oversight(parts)
+        AdminServicer(runs, oversight).add_to(server)
         await asyncio.to_thread(runs.open)
         if replica:
             lease_seconds = settings.leader_lease_seconds
@@ -87,10 +89,13 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         else:
             await asyncio.to_thread(runs.lead)  # before anyone can create another
             metrics.leads(True)
-        async with server.serving(settings.shutdown_grace_seconds):
+        async with (
+            server.serving(settings.shutdown_grace_seconds),
+            serving_page(settings.web_listen, runs, oversight, store, tls=settings.tls) as page,
+        ):
             await server.set_ready(True)
             with published_addresses(
-                settings.address_file, grpc=server.address, metrics=metrics_http.address
+                settings.address_file, grpc=server.address, metrics=metrics_http.address, **page
             ):
                 await stop.wait()
             parts.dispatch.close()  # who waits for work or watches a run goes at once

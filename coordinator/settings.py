@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from hfmds.service.address import is_loopback, split_address
 from hfmds.service.settings import ListenAddress, PeerAddresses, ServerSettings
 
 
@@ -18,6 +20,11 @@ class CoordinatorSettings(ServerSettings):
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7402",
         description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
+    )
+    web_listen: ListenAddress | None = Field(
+        None,
+        description="host:port to serve the web page on; with TLS it is HTTPS, for admins; "
+        "unset: there is no page",
     )
     data_dir: Path = Field(
         Path("hfmds-data/coordinator"),
@@ -66,3 +73,14 @@ class CoordinatorSettings(ServerSettings):
         ge=1,
         description="processor threads for evaluating models, and for what the server learns",
     )
+
+    @model_validator(mode="after")
+    def _others_see_the_page_by_tls(self) -> Self:
+        host = split_address(self.web_listen)[0] if self.web_listen else "localhost"
+        if not (self.tls or self.insecure or is_loopback(host)):
+            raise ValueError(
+                f"HFMDS_WEB_LISTEN is {self.web_listen}, which other machines can reach, and there "
+                f"is no TLS: set HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY, or "
+                f"HFMDS_INSECURE=true where the network is trusted"
+            )
+        return self

@@ -1,0 +1,145 @@
+"""Who may see the web page: the same admins as at AdminService, by the same table.
+
+With TLS somebody is known by one of
+
+    a client certificate of the fleet
+    `Authorization: Bearer TOKEN`, for scripts
+    a session, which a token has opened at /login
+
+Without TLS, on one machine or where the operator trusts the network, everybody may see everything,
+as at the gRPC port. But a page of some other site, in a browser of this machine, must not: it could
+have its own name point here, so a page on loopback answers only to names of loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from coordinator.servicer import ADMIN_ACCESS
+from coordinator.web.refusals import NotKnown
+from coordinator.web.sessions import Sessions, Tries
+from hfmds.errors import InvalidInput, NotAllowed
+from hfmds.service.access import require_access
+from hfmds.service.address import is_loopback, split_address
+from hfmds.service.identity import Identity, identity_from
+
+COOKIE = "__Host-hfmds"  # so named, a browser takes it only with Secure, and for this host alone
+MOST_TOKEN_CHARACTERS = 512
+
+Holder = Callable[[str], Identity | None]
+"""Whose token this is; None: nobody's. May block."""
+
+
+class Admission:
+    """Lets in who may see something."""
+
+    def __init__(
+        self,
+        *,
+        tls: bool,
+        only_loopback: bool,
+        holder: Holder | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._tls = tls
+        self._only_loopback = only_loopback
+        self._holder = holder
+        self._sessions = Sessions(clock)
+        self._tries = Tries(clock)
+
+    @property
+    def life_seconds(self) -> float:
+        """How long a session lasts, at most."""
+        return self._sessions.life_seconds
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether one can log in."""
+        return self._tls and self._holder is not None
+
+    async def require(self, request: web.Request, method: str) -> Identity | None:
+        """Who asks, if it may call this method of AdminService; None where nobody is known."""
+        self.require_host(request)
+        if not self._tls:
+            return None
+        identity = await self._identity(request)
+        if identity is None:
+            raise NotKnown("log in with an admin's token, or come with an admin's certificate")
+        return require_access(ADMIN_ACCESS, method, identity)
+
+    def require_host(self, request: web.Request) -> None:
+        """Refuse a browser that was led here by another name than this machine's."""
+        if self._only_loopback and not is_loopback(_host(request)):
+            raise NotAllowed(
+                f"this page is for its own machine, and {request.host[:100]!r} is not a name of it;"
+                f" use 127.0.0.1 or localhost"
+            )
+
+    async def log_in(self, request: web.Request, token: str) -> str:
+        """Open a session for who holds the token; its name."""
+        if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            raise NotAllowed("another site has sent this form")
+        identity = await self._held(request, token)
+        if identity is None:
+            raise NotKnown("this is not the token of an admin, or not any more")
+        require_access(ADMIN_ACCESS, "ListRuns", identity)
+        return self._sessions.open(token)
+
+    def log_out(self, request: web.Request) -> None:
+        """End the session of this browser."""
+        self._sessions.end(request.cookies.get(COOKIE, ""))
+
+    async def _identity(self, request: web.Request) -> Identity | None:
+        by_certificate = _certified(request)
+        if by_certificate:
+            return by_certificate
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return await self._held(request, token.strip())
+        name = request.cookies.get(COOKIE, "")
+        token_of_session = self._sessions.token(name)
+        if token_of_session is None or self._holder is None:
+            return None
+        identity = await asyncio.to_thread(self._holder, token_of_session)
+        if identity is None:
+            self._sessions.end(name)
+        return identity
+
+    async def _held(self, request: web.Request, token: str) -> Identity | None:
+        """Whose token this is, unless too many from the same place were nobody's."""
+        address = request.remote or "unknown"
+        self._tries.require(address)
+        identity = None
+        if self._holder and 0 < len(token) <= MOST_TOKEN_CHARACTERS and token.isascii():
+            identity = await asyncio.to_thread(self._holder, token)
+        if identity is None:
+            self._tries.failed(address)
+        return identity
+
+
+def _certified(request: web.Request) -> Identity | None:
+    """Who the caller is by its certificate, which TLS has checked against the authority."""
+    connection = request.get_extra_info("ssl_object")
+    if not isinstance(connection, ssl.SSLObject):
+        return None
+    certificate: Mapping[str, Any] = connection.getpeercert() or {}
+    uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+    if len(uris) != 1:
+        return None
+    try:
+        return identity_from(uris[0])
+    except InvalidInput:
+        return None
+
+
+def _host(request: web.Request) -> str:
+    """The host that the request is for, without its port."""
+    try:
+        return split_address(request.host)[0]
+    except InvalidInput:  # without a port
+        return request.host.removeprefix("[").removesuffix("]")

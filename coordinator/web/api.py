@@ -1,0 +1,241 @@
+"""The JSON that the web page lives on, for scripts, too. All of it only looks: GET and HEAD.
+
+    /api/status                         the coordinator: drain, and counts of runs, devices, tasks
+    /api/runs                           the newest 200 runs
+    /api/runs/RUN                       a run: state, progress, recipe, limits of leakage
+    /api/runs/RUN/rounds?after=N        its completed rounds after N, at most 400, evenly chosen
+    /api/runs/RUN/privacy               what was measured of its pools, at most 200, evenly chosen
+    /api/runs/RUN/funnel?round=N        how far its tasks came, in one round or in all
+    /api/runs/RUN/events                the newest 100 events of its log
+    /api/runs/RUN/gallery               its newest pool: which images of which class a picture has
+    /api/runs/RUN/gallery/SNAPSHOT.png  that picture: tiles without gaps, a class in each row
+    /api/devices?state=S                the fleet by state; at most 200 devices, those at work first
+
+What is asked for by many is made once in a second. Errors are `{"error": "what, where, remedy"}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from coordinator.oversight import Oversight
+from coordinator.runs import Runs
+from coordinator.web.admission import Admission
+from coordinator.web.gallery import Gallery, SnapshotStore
+from coordinator.web.shapes import (
+    Shape,
+    devices_shape,
+    events_shape,
+    funnels_shape,
+    privacy_shape,
+    rounds_shape,
+    run_shape,
+    runs_shape,
+    status_shape,
+)
+from hfmds.errors import InvalidInput, NotFound, Unavailable
+from hfmds.wire.types import DeviceState, Run, Snapshot, require_id
+
+T = TypeVar("T")
+
+_MOST_EVENTS = 100
+_SHARED_SECONDS = 1.0
+_STORE_SECONDS = 20.0
+_THREADS = 2  # of those that devices' calls need, too
+
+
+class Api:
+    """Answers for the runs, the fleet and the pools, to who may see them."""
+
+    def __init__(
+        self, runs: Runs, oversight: Oversight, store: SnapshotStore, admission: Admission
+    ) -> None:
+        self._runs = runs
+        self._oversight = oversight
+        self._store = store
+        self._admission = admission
+        self._gallery = Gallery(store, time.monotonic)
+        self._threads = asyncio.Semaphore(_THREADS)
+        self._shared: dict[str, tuple[float, asyncio.Task[bytes]]] = {}
+
+    def add_to(self, application: web.Application) -> None:
+        """Answer there. By the path: the method of AdminService that the same look needs."""
+        routes: Mapping[str, tuple[str, Callable[[web.Request], Awaitable[Shape]]]] = {
+            "/api/runs": ("ListRuns", self._list),
+            "/api/runs/{run}": ("GetRun", self._get),
+            "/api/runs/{run}/rounds": ("ListRounds", self._rounds),
+            "/api/runs/{run}/privacy": ("ListRounds", self._privacy),
+            "/api/runs/{run}/funnel": ("GetFunnel", self._funnel),
+            "/api/runs/{run}/events": ("ListEvents", self._events),
+            "/api/runs/{run}/gallery": ("GetRun", self._pictured),
+            "/api/devices": ("ListDevices", self._devices),
+        }
+        for path, (method, shape) in routes.items():
+            application.router.add_get(path, self._answer(method, shape))
+        application.router.add_get("/api/status", self._status)
+        application.router.add_get("/api/runs/{run}/gallery/{snapshot}.png", self._png)
+
+    def _answer(
+        self, method: str, shape: Callable[[web.Request], Awaitable[Shape]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handler(request: web.Request) -> web.Response:
+            await self._admission.require(request, method)
+            body = await self._made_once(request.path_qs, lambda: _body(shape(request)))
+            return _response(request, body)
+
+        return handler
+
+    async def _made_once(self, what: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The answer; one that was made a moment ago, or is being made, will do."""
+        now = time.monotonic()
+        self._shared = {
+            name: (at, task)
+            for name, (at, task) in self._shared.items()
+            if at > now - _SHARED_SECONDS or not task.done()
+        }
+        if what not in self._shared:
+            self._shared[what] = now, asyncio.ensure_future(make())
+        # Shielded: who hangs up does not take it from the others.
+        return await asyncio.shield(self._shared[what][1])
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        async with self._threads:
+            return await asyncio.to_thread(function, *args)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        identity = await self._admission.require(request, "GetStatus")
+        status = await self._in_thread(self._oversight.status)
+        return _response(request, _encoded(status_shape(status, str(identity or ""))))
+
+    async def _list(self, request: web.Request) -> Shape:
+        return runs_shape(await self._in_thread(self._runs.list))
+
+    async def _get(self, request: web.Request) -> Shape:
+        return run_shape(await self._run(request))
+
+    async def _rounds(self, request: web.Request) -> Shape:
+        after = _number(request, "after")
+        return rounds_shape(await self._in_thread(self._runs.rounds, _run_id(request), after))
+
+    async def _privacy(self, request: web.Request) -> Shape:
+        run = await self._run(request)
+        rounds = await self._in_thread(self._runs.rounds, run.run_id)
+        snapshots: dict[str, Snapshot] = {}
+        told = ""
+        if any(one.refreshed for one in rounds):
+            try:
+                async with _patience():
+                    found = await self._store.list_snapshots(run.run_id)
+                snapshots = {snapshot.snapshot_id: snapshot for snapshot in found}
+            except Unavailable as error:  # PSNR is known here
+                told = str(error)
+        return privacy_shape(rounds, snapshots, run.spec.recipe.pool) | {"store_away": told}
+
+    async def _funnel(self, request: web.Request) -> Shape:
+        number = _number(request, "round")
+        return funnels_shape(
+            await self._in_thread(self._oversight.funnels, _run_id(request), number)
+        )
+
+    async def _events(self, request: web.Request) -> Shape:
+        events = await self._in_thread(self._oversight.last_events, _run_id(request), _MOST_EVENTS)
+        return events_shape(events)
+
+    async def _devices(self, request: web.Request) -> Shape:
+        state = request.query.get("state", "")
+        known = [one.value for one in DeviceState]
+        if state not in ("", *known):
+            raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
+        return devices_shape(await self._in_thread(self._runs.devices), state)
+
+    async def _pictured(self, request: web.Request) -> Shape:
+        run = await self._run(request)
+        last = run.last_round
+        if last is None or last.pool is None:
+            return {"snapshot_id": None, "rows": []}
+        async with _patience():
+            picture = await self._gallery.picture(run.run_id, last.pool.snapshot_id)
+        snapshot, names = picture.snapshot, run.spec.recipe.class_names
+        return {
+            "snapshot_id": snapshot.snapshot_id,
+            "round": snapshot.spec.round_number,
+            "samples": snapshot.samples,
+            "sealed_at": snapshot.sealed_at.isoformat(),
+            "mixtures": snapshot.spec.with_shares,
+            "tile_width": picture.tile_width,
+            "tile_height": picture.tile_height,
+            "classes": sum(count > 0 for count in snapshot.class_histogram),
+            "rows": [
+                {
+                    "class": row.number,
+                    "name": names[row.number] if names else str(row.number),
+                    "samples": row.samples,
+                    "shown": row.shown,
+                }
+                for row in picture.rows
+            ],
+        }
+
+    async def _png(self, request: web.Request) -> web.Response:
+        await self._admission.require(request, "GetRun")
+        snapshot_id = require_id(request.match_info["snapshot"], "snapshot")
+        run = await self._run(request)  # it must exist
+        async with _patience():
+            picture = await self._gallery.picture(run.run_id, snapshot_id)
+        return _response(request, picture.png, "image/png")
+
+    async def _run(self, request: web.Request) -> Run:
+        return await self._in_thread(self._runs.get, _run_id(request))
+
+
+def _run_id(request: web.Request) -> str:
+    try:
+        return require_id(request.match_info["run"], "run")
+    except InvalidInput as error:
+        raise NotFound(str(error)) from None
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidInput(f"{name} is {text[:50]!r}; it must be a whole number from 0 on")
+    return int(text)
+
+
+@asynccontextmanager
+async def _patience() -> AsyncIterator[None]:
+    """Nobody looks at a page for longer than this."""
+    try:
+        async with asyncio.timeout(_STORE_SECONDS):
+            yield
+    except TimeoutError:
+        raise Unavailable(
+            f"the synthesis store has not answered for {_STORE_SECONDS:.0f} s; it is tried again"
+        ) from None
+
+
+async def _body(shape: Awaitable[Shape]) -> bytes:
+    return _encoded(await shape)
+
+
+def _encoded(shape: Shape) -> bytes:
+    return json.dumps(shape, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _response(
+    request: web.Request, body: bytes, content_type: str = "application/json"
+) -> web.Response:
+    """The answer, or that it is the one that the caller has."""
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, content_type=content_type, headers=headers)

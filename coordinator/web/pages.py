@@ -1,0 +1,126 @@
+"""The page itself: files beside this module, and logging in.
+
+The files are few and small and are read once. They name nothing outside of this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import logging
+from importlib import resources
+
+from aiohttp import web
+
+from coordinator.web.admission import COOKIE, MOST_TOKEN_CHARACTERS, Admission
+from coordinator.web.refusals import NotKnown, status_of
+from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
+
+log = logging.getLogger(__name__)
+
+_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_PLACE_OF_NOTE = "<!-- note -->"
+_LOGIN_SECONDS = 5.0  # for the form to arrive
+
+
+class Pages:
+    """Serves the page to who may see it, and the form to log in to anyone."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._files = {
+            file.name: file.read_bytes()
+            for file in resources.files("coordinator.web").joinpath("static").iterdir()
+            if file.name.endswith(tuple(_TYPES))
+        }
+
+    def add_to(self, application: web.Application) -> None:
+        """Answer there."""
+        router = application.router
+        router.add_get("/", self._index)
+        router.add_get("/static/{name}", self._static)
+        router.add_get("/favicon.ico", self._icon)
+        if self._admission.takes_tokens:
+            router.add_get("/login", self._login_form)
+            router.add_post("/login", self._log_in)
+            router.add_post("/logout", self._log_out)
+
+    async def _index(self, request: web.Request) -> web.Response:
+        try:
+            await self._admission.require(request, "ListRuns")
+        except NotKnown:
+            if not self._admission.takes_tokens:
+                raise
+            raise web.HTTPSeeOther("/login") from None
+        return self._file("index.html")
+
+    async def _static(self, request: web.Request) -> web.Response:
+        self._admission.require_host(request)
+        name = request.match_info["name"]
+        if name not in self._files or name.endswith(".html"):
+            raise web.HTTPNotFound
+        return self._file(name)
+
+    async def _icon(self, request: web.Request) -> web.Response:
+        return self._file("icon.svg")
+
+    async def _login_form(self, request: web.Request) -> web.Response:
+        return self._form("")
+
+    async def _log_in(self, request: web.Request) -> web.Response:
+        try:
+            name = await self._admission.log_in(request, await _token_in(request))
+        except (InvalidInput, LimitExceeded, NotAllowed, NotKnown) as error:
+            log.info("login refused", extra={"address": request.remote, "reason": str(error)})
+            return self._form(str(error), status=status_of(error))
+        response = web.HTTPSeeOther("/")
+        response.set_cookie(
+            COOKIE,
+            name,
+            max_age=int(self._admission.life_seconds),
+            path="/",
+            secure=True,
+            httponly=True,
+            samesite="Strict",
+        )
+        raise response
+
+    async def _log_out(self, request: web.Request) -> web.Response:
+        self._admission.log_out(request)
+        response = web.HTTPSeeOther("/login")
+        response.del_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="Strict")
+        raise response
+
+    def _form(self, note: str, status: int = 200) -> web.Response:
+        text = self._files["login.html"].decode()
+        body = text.replace(_PLACE_OF_NOTE, html.escape(note)).encode()
+        return _page(body, "text/html", status)
+
+    def _file(self, name: str) -> web.Response:
+        kind = next(kind for ending, kind in _TYPES.items() if name.endswith(ending))
+        return _page(self._files[name], kind)
+
+
+def _page(body: bytes, content_type: str, status: int = 200) -> web.Response:
+    headers = {"Cache-Control": "no-cache"}
+    charset = None if content_type == "image/svg+xml" else "utf-8"
+    return web.Response(
+        body=body, content_type=content_type, charset=charset, headers=headers, status=status
+    )
+
+
+async def _token_in(request: web.Request) -> str:
+    try:
+        async with asyncio.timeout(_LOGIN_SECONDS):
+            form = await request.post()
+    except (TimeoutError, ValueError, web.HTTPRequestEntityTooLarge):
+        raise InvalidInput("the form did not arrive as it should; send it again") from None
+    token = form.get("token", "")
+    if not isinstance(token, str) or len(token) > MOST_TOKEN_CHARACTERS:
+        raise InvalidInput("this is no token")
+    return token.strip()

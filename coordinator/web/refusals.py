@@ -1,0 +1,33 @@
+"""The errors of the domain as HTTP has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hfmds.errors import (
+    HfmdsError,
+    InvalidInput,
+    LimitExceeded,
+    NotAllowed,
+    NotFound,
+    Unavailable,
+)
+
+
+class NotKnown(HfmdsError):
+    """Nobody knows who asks; it should log in."""
+
+
+_STATUS_OF: Mapping[type[HfmdsError], int] = {
+    NotKnown: 401,
+    NotAllowed: 403,
+    NotFound: 404,
+    InvalidInput: 400,
+    LimitExceeded: 429,
+    Unavailable: 503,
+}
+
+
+def status_of(error: HfmdsError) -> int:
+    """The HTTP status of an error; 500: our own fault."""
+    return next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)

@@ -1,0 +1,256 @@
+"""What the web page is told, made of the domain's values: plain dictionaries for JSON, all bounded.
+
+Names are those of the values; times are ISO 8601 in UTC, numbers that are not finite are null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from hfmds.algorithm.histograms import Histogram
+from hfmds.algorithm.pool_policy import NO_LIMIT, PoolPolicy
+from hfmds.algorithm.types import LeakageSummary
+from hfmds.event_chain import Event
+from hfmds.wire.oversight import STEPS, Funnel, Status
+from hfmds.wire.types import Device, DeviceState, Round, Run, Snapshot
+
+Shape = dict[str, Any]
+T = TypeVar("T")
+
+MOST_RUNS = 200
+MOST_ROUNDS = 400  # points that a curve on a screen can show
+MOST_POOLS = 200
+MOST_DEVICES = 200
+MOST_COHORT = 100  # of whom are named
+
+_BY_STATE = (DeviceState.WORKING, DeviceState.AVAILABLE, DeviceState.AWAY)
+
+
+def status_shape(status: Status, identity: str) -> Shape:
+    """The coordinator as a whole, and who looks at it."""
+    drain = status.drain
+    return {
+        "drain": {"on": drain.on, "by": drain.by, "since": drain.since and drain.since.isoformat()},
+        "runs": dict(status.runs),
+        "devices": dict(status.devices),
+        "tasks": dict(status.tasks),
+        "identity": identity,
+    }
+
+
+def runs_shape(runs: Sequence[Run]) -> Shape:
+    """The newest runs."""
+    return {"total": len(runs), "runs": [summary_shape(run) for run in runs[:MOST_RUNS]]}
+
+
+def summary_shape(run: Run) -> Shape:
+    """One run in a line."""
+    recipe, progress, last = run.spec.recipe, run.progress, run.last_round
+    return {
+        "run_id": run.run_id,
+        "state": run.state.value,
+        "state_reason": run.state_reason,
+        "ended": run.state.ended,
+        "created_at": run.created_at.isoformat(),
+        "method": recipe.method.name,
+        "rounds": recipe.rounds,
+        "completed_rounds": run.completed_rounds,
+        "best_round": run.best_round,
+        "accuracy": _finite(last.accuracy) if last else None,
+        "progress": progress
+        and {
+            "round": progress.round_number,
+            "phase": progress.phase.value,
+            "done": progress.done,
+            "expected": progress.expected,
+        },
+    }
+
+
+def run_shape(run: Run) -> Shape:
+    """One run, with its recipe and its last round."""
+    recipe = run.spec.recipe
+    return {
+        **summary_shape(run),
+        "last_round": run.last_round and round_shape(run.last_round),
+        "recipe": _plain(asdict(recipe)),
+        "policy": _plain(asdict(run.spec.policy)),
+        "start_from": str(run.spec.start_from) if run.spec.start_from else None,
+        "limits": limits_shape(recipe.pool),
+    }
+
+
+def limits_shape(policy: PoolPolicy) -> Shape:
+    """The limits of leakage that a run's pools have; those it has not are left out."""
+    return {
+        name: limit for name, none in NO_LIMIT.items() if (limit := getattr(policy, name)) < none
+    } | {"action": policy.leakage_action}
+
+
+def rounds_shape(rounds: Sequence[Round]) -> Shape:
+    """Completed rounds, thinned evenly if there are more than a curve can show."""
+    shown = thinned(rounds, MOST_ROUNDS)
+    last = rounds[-1] if rounds else None
+    return {
+        "total": len(rounds),
+        "rounds": [round_shape(one) for one in shown],
+        "cohort": list(last.device_ids[:MOST_COHORT]) if last else [],
+    }
+
+
+def round_shape(completed: Round) -> Shape:
+    """One completed round."""
+    held_out, by_devices = completed.evaluation, completed.device_evaluation
+    staleness, pool = completed.staleness, completed.pool
+    return {
+        "number": completed.number,
+        "devices": len(completed.device_ids),
+        "training_loss": _finite(completed.training_loss),
+        "accuracy": _finite(held_out.accuracy) if held_out else None,
+        "loss": _finite(held_out.loss) if held_out else None,
+        "device_accuracy": _finite(by_devices.accuracy) if by_devices else None,
+        "device_loss": _finite(by_devices.loss) if by_devices else None,
+        "refreshed": completed.refreshed,
+        "snapshot_id": pool.snapshot_id if pool else None,
+        "pool_samples": pool.samples if pool else 0,
+        "leakage": leakage_shape(pool.leakage) if pool else None,
+        "received_bytes": completed.traffic.received_bytes,
+        "sent_bytes": completed.traffic.sent_bytes,
+        "duration_seconds": _finite(completed.duration_seconds),
+        "staleness": _finite(staleness.mean) if staleness else None,
+    }
+
+
+def leakage_shape(leakage: LeakageSummary) -> Shape:
+    """PSNR of a pool in dB, by what it is to."""
+    return {
+        "psnr_paired": _spread(leakage.paired_mean, leakage.paired_p99, leakage.paired_max),
+        "psnr_nearest": _spread(leakage.nearest_mean, leakage.nearest_p99, leakage.nearest_max),
+    }
+
+
+def privacy_shape(
+    rounds: Sequence[Round], snapshots: Mapping[str, Snapshot], policy: PoolPolicy
+) -> Shape:
+    """What was measured of each pool, against the limits.
+
+    PSNR is in the rounds; SSIM is only in the snapshots that the store still has, to 0.01.
+    """
+    made = [one for one in rounds if one.refreshed and one.pool]
+    pools = []
+    for one in thinned(made, MOST_POOLS):
+        assert one.pool is not None
+        shape = {
+            "round": one.number,
+            "snapshot_id": one.pool.snapshot_id,
+            "samples": one.pool.samples,
+            **leakage_shape(one.pool.leakage),
+        }
+        snapshot = snapshots.get(one.pool.snapshot_id)
+        if snapshot and snapshot.histograms.samples:
+            shape["ssim_paired"] = _spread_of(snapshot.histograms.ssim_paired)
+            shape["ssim_nearest"] = _spread_of(snapshot.histograms.ssim_nearest)
+        pools.append(shape)
+    return {"total": len(made), "pools": pools, "limits": limits_shape(policy)}
+
+
+def funnels_shape(funnels: Sequence[Funnel]) -> Shape:
+    """How far tasks came, of each kind from the wide to the narrow end."""
+    return {
+        "funnels": [
+            {
+                "kind": funnel.kind,
+                "steps": [[step, getattr(funnel, step)] for step in STEPS],
+                "pending": funnel.pending,
+                "unneeded": funnel.unneeded,
+                "late": dict(funnel.late),
+                "failed": dict(funnel.failed),
+                "refused": dict(funnel.refused),
+            }
+            for funnel in funnels
+        ]
+    }
+
+
+def devices_shape(devices: Sequence[Device], state: str) -> Shape:
+    """The fleet in numbers, and devices of one state or of any: those at work first."""
+    counts = Counter(device.state for device in devices)
+    wanted = [device for device in devices if state in ("", device.state.value)]
+    wanted.sort(key=lambda device: (_BY_STATE.index(device.state), device.device_id))
+    return {
+        "counts": {one.value: counts[one] for one in _BY_STATE},
+        "total": len(wanted),
+        "devices": [
+            {
+                "device_id": device.device_id,
+                "state": device.state.value,
+                "stage": device.stage.name.lower() if device.stage is not None else None,
+                "task_id": device.task_id,
+                "last_seen_at": device.last_seen_at.isoformat(),
+                "accepted_tasks": device.accepted_tasks,
+                "failed_tasks": device.failed_tasks,
+                "last_failure": device.last_failure,
+                "samples": device.profile.samples,
+                "software_version": device.profile.software_version,
+                "engine": device.profile.engine,
+                "labels": list(device.profile.labels),
+            }
+            for device in wanted[:MOST_DEVICES]
+        ],
+    }
+
+
+def events_shape(events: Sequence[Event]) -> Shape:
+    """The end of a log, the newest first."""
+    return {
+        "events": [
+            {
+                "sequence": event.sequence,
+                "at": event.at.isoformat(),
+                "kind": event.kind,
+                "details": json.loads(event.details),
+            }
+            for event in reversed(events)
+        ]
+    }
+
+
+def thinned(items: Sequence[T], most: int) -> Sequence[T]:
+    """Evenly chosen ones, the first and the last among them, if there are more than so many."""
+    if len(items) <= most:
+        return items
+    return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _spread(mean: float, p99: float, maximum: float) -> Shape:
+    return {"mean": _finite(mean), "p99": _finite(p99), "max": _finite(maximum)}
+
+
+def _spread_of(histogram: Histogram) -> Shape:
+    """By the middles of ranges for the mean, and by their ends for the others: none is too low."""
+    ends = [histogram.lowest + histogram.width * (i + 1) for i in range(len(histogram.counts))]
+    total = sum(count * end for count, end in zip(histogram.counts, ends, strict=True))
+    mean = total / histogram.samples - histogram.width / 2
+    p99 = histogram.beginning_of(99) + histogram.width
+    largest = max(end for end, count in zip(ends, histogram.counts, strict=True) if count)
+    return {name: round(v, 4) for name, v in _spread(mean, p99, largest).items()}
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return _finite(value)
+    return value if isinstance(value, bool | int | str | None) else str(value)
