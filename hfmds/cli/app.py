@@ -6,6 +6,7 @@ import typer
 
 from hfmds.cli import (
     audit_commands,
+    backup_commands,
     database_commands,
     demo_command,
     experiment_commands,
@@ -34,5 +35,7 @@ snapshot_commands.app.command()(retention_commands.collect)
 snapshot_commands.app.command()(retention_commands.withdraw)
 app.add_typer(snapshot_commands.app, name="snapshots")
 app.add_typer(database_commands.app, name="database")
+app.command()(backup_commands.backup)
+app.command()(backup_commands.restore)
 app.add_typer(pki_commands.app, name="pki")
 app.add_typer(experiment_commands.app, name="experiment")

@@ -178,7 +178,7 @@ class FolderBlobs:
 
     def digests(self) -> Iterator[Digest]:
         for path in self._folder.iterdir():
-            if _NAME.fullmatch(path.name):  # else `incoming`, or another place below this one
+            if is_blob_name(path.name):  # else `incoming`, or another place below this one
                 yield Digest(path.name, _size_bytes(path))
 
     def new_file(self) -> Path:
@@ -214,6 +214,11 @@ class FolderBlobs:
         for path in self._incoming.iterdir():
             if now - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
                 path.unlink(missing_ok=True)
+
+
+def is_blob_name(name: str) -> bool:
+    """Whether a file of this name is a blob of a folder, whole and in place."""
+    return _NAME.fullmatch(name) is not None
 
 
 def missing_blob(digest: Digest) -> NotFound:

@@ -1,0 +1,42 @@
+"""`hfmds backup` and `hfmds restore` on a data folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.settings import CoordinatorSettings
+from hfmds.cli.backup_commands import DATA_DIRS
+from hfmds.cli.database_commands import Program
+from hfmds.cli.main import main
+from hfmds.storage.database import opened_database
+from hfmds.storage.migrations import Schema, SchemaState
+from synthesis_store.settings import StoreSettings
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_the_folders_are_those_the_programs_use() -> None:
+    assert {
+        Program.COORDINATOR: CoordinatorSettings.model_fields["data_dir"].default,
+        Program.SYNTHESIS_STORE: StoreSettings.model_fields["data_dir"].default,
+    } == DATA_DIRS
+
+
+def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.chdir(tmp_path)
+    schema = Schema("coordinator")
+    with opened_database("sqlite:///hfmds-data/coordinator/state.sqlite3") as engine:
+        schema.upgrade(engine)
+    assert main(["backup", "coordinator", "b"]) == 0
+    assert "b: the database and 0 blobs of the coordinator, " in capsys.readouterr().out
+    assert main(["restore", "coordinator", "b", "--check"]) == 0
+    assert "b is sound: the database and 0 blobs of the coord" in capsys.readouterr().out
+    assert main(["restore", "coordinator", "b"]) != 0
+    assert "hfmds-data/coordinator is not empty" in capsys.readouterr().err
+    monkeypatch.setenv("HFMDS_DATA_DIR", "elsewhere")
+    assert main(["restore", "coordinator", "b"]) == 0
+    assert capsys.readouterr().out.startswith("elsewhere: the database and 0 blobs")
+    with opened_database("sqlite:///elsewhere/state.sqlite3") as engine:
+        assert schema.state(engine) is SchemaState.CURRENT

@@ -1,0 +1,117 @@
+"""A backup of both servers at work, and a run that goes on from it on other disks."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmds.cli.main import main
+from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.files import remove_folder
+from hfmds.storage.staging import Staging
+from hfmds.wire.chunks import Content
+from hfmds.wire.store_client import StoreClient
+from tests.integration.operator_at_work import Operator, Outcome
+from tests.integration.scripted_devices import Call, ScriptedDevice, peer
+from tests.integration.stage import SECONDS, run_on, stage
+from tests.integration.supervision import Launcher, servers
+
+pytestmark = pytest.mark.integration
+
+PROGRAMS = ("coordinator", "synthesis_store")  # in this order: the store knows what that one names
+
+
+class Held:
+    """Lets no update of the second round through, so that the run stays in it."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self._updates = 0
+
+    async def __call__(self, call: Call) -> Any:
+        if call.method == "submit_update":
+            self._updates += 1
+            if self._updates == 2:
+                self.reached.set()
+                await asyncio.Event().wait()
+        return await call()
+
+
+async def undisturbed(launcher: Launcher, folder: Path) -> Outcome:
+    async with stage(launcher, folder) as on:
+        return await on.outcome(on.device("a"), on.device("b"))
+
+
+async def interrupted(launcher: Launcher, folder: Path, backup: Path) -> None:
+    """A run of which a backup is made in its second round, and nothing more comes."""
+    held = Held()
+    async with stage(launcher, folder) as on, AsyncExitStack() as stack:
+        for device in (on.device("a"), on.device("b", held)):
+            await stack.enter_async_context(device.working())
+        await held.reached.wait()
+        await back_up(folder, backup)
+
+
+async def back_up(folder: Path, to: Path) -> None:
+    for program in PROGRAMS:
+        data = str(folder / f"{program}-data")
+        arguments = ["backup", program, str(to / program), "--data-dir", data]
+        assert await asyncio.to_thread(main, arguments) == 0
+
+
+def restore(backup: Path, folder: Path) -> None:
+    for program in PROGRAMS:
+        data = str(folder / f"{program}-data")
+        assert main(["restore", program, str(backup / program), "--data-dir", data]) == 0
+
+
+async def go_on(launcher: Launcher, restored: Path, devices: Path) -> tuple[Outcome, list[str]]:
+    """What the run comes to on restored servers; every snapshot of it must be whole."""
+    async with (
+        asyncio.timeout(SECONDS),
+        servers(launcher, restored) as (coordinator, store),
+        Operator.of(coordinator.address) as operator,
+        AsyncExitStack() as stack,
+    ):
+        for name in ("a", "b"):
+            device = ScriptedDevice(name, devices, coordinator.address, store.address)
+            await stack.enter_async_context(device.working())
+        outcome = await operator.outcome()
+        await require_whole_snapshots(store.address, restored)
+        return outcome, await operator.told("run")
+
+
+async def require_whole_snapshots(address: str, folder: Path) -> None:
+    content = Content(FolderBlobs(folder / "shards"), Staging(folder / "partial", 2**30))
+    client = StoreClient(peer("store", address))
+    try:
+        snapshots = await client.list_snapshots("run")
+        assert len(snapshots) == run_on().recipe.rounds
+        for listed in snapshots:
+            snapshot = await client.get_snapshot(listed.snapshot_id)
+            shards = [shard.digest for shard in snapshot.shards]
+            await client.download_shards(snapshot.snapshot_id, shards, content)
+            for digest in shards:
+                content.blobs.verify(digest)
+    finally:
+        await client.close()
+
+
+def test_a_run_goes_on_from_a_backup_as_if_nothing_had_been(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    undisturbed_folder, old, new = (tmp_path / name for name in ("undisturbed", "old", "new"))
+    for folder in (undisturbed_folder, old, new):
+        folder.mkdir()
+    expected = asyncio.run(undisturbed(launcher, undisturbed_folder))
+    asyncio.run(interrupted(launcher, old, tmp_path / "backup"))
+    for program in PROGRAMS:
+        remove_folder(old / f"{program}-data")
+    restore(tmp_path / "backup", new)
+    outcome, told = asyncio.run(go_on(launcher, new, devices=old))
+    assert outcome == expected
+    assert told == ["run-created", "run-completed"]
