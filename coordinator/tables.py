@@ -190,3 +190,88 @@ class LeadershipRow(Base):
     holder: Mapped[str] = mapped_column(_ID)  # a replica
     epoch: Mapped[int] = mapped_column(BigInteger)  # grows whenever the leader changes
     expires_at: Mapped[float]  # by the database's clock
+
+
+class FleetRow(Base):
+    """What makes a fleet this fleet; there is one row."""
+
+    __tablename__ = "fleet"
+
+    fleet_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    log_id: Mapped[str] = mapped_column(_ID)  # of its event log
+    nonce_key: Mapped[bytes] = mapped_column(LargeBinary)  # a secret: it makes nonces ours
+    changes: Mapped[int] = mapped_column(BigInteger, default=0)  # of who is shut out, so far
+
+
+class TokenRow(Base):
+    """A token that lets devices or a person in; of its secret, only a hash."""
+
+    __tablename__ = "tokens"
+
+    token_id: Mapped[str] = mapped_column(String(12), primary_key=True)
+    secret_sha256: Mapped[bytes] = mapped_column(LargeBinary)
+    kind: Mapped[str] = mapped_column(String(16))  # TokenKind by value
+    name: Mapped[str] = mapped_column(_ID)
+    role: Mapped[str] = mapped_column(String(16), default="")  # of an admin
+    uses: Mapped[int] = mapped_column(default=0)  # how many devices may use it
+    device_id: Mapped[str] = mapped_column(_ID, default="")  # the only one; empty: see prefix
+    prefix: Mapped[str] = mapped_column(_ID, default="")  # of device ids
+    created_at: Mapped[float]
+    created_by: Mapped[str]
+    expires_at: Mapped[float]
+    revoked: Mapped[bool] = mapped_column(default=False)
+
+
+class TokenUseRow(Base):
+    """A device that was let in by a token, so that it is let in again and counted once."""
+
+    __tablename__ = "token_uses"
+
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.token_id"), primary_key=True)
+    key_sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
+    device_id: Mapped[str] = mapped_column(_ID)
+
+
+class SpentNonceRow(Base):
+    """A nonce that must not be used again, as long as it would be good."""
+
+    __tablename__ = "spent_nonces"
+
+    nonce: Mapped[str] = mapped_column(String(32), primary_key=True)  # its random part, in hex
+    expires_at: Mapped[float] = mapped_column(index=True)
+
+
+class MemberRow(Base):
+    """A device that has enrolled, was revoked, or is or was in quarantine."""
+
+    __tablename__ = "members"
+
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    token_id: Mapped[str] = mapped_column(String(12), default="")  # it enrolled with last
+    enrolled_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
+    revoked: Mapped[bool] = mapped_column(default=False)  # and not enrolled since
+    # Certificates are dead that begin at or before; whole seconds, as certificates have them.
+    dead_until: Mapped[int] = mapped_column(BigInteger, default=0)  # 0: it was never revoked
+    quarantined: Mapped[bool] = mapped_column(default=False)
+    reason: Mapped[str] = mapped_column(default="")  # of either
+
+
+class CertificateRow(Base):
+    """A certificate of the device issuer; of each device the last two."""
+
+    __tablename__ = "certificates"
+
+    serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
+    device_id: Mapped[str] = mapped_column(_ID, index=True)
+    key_sha256: Mapped[str] = mapped_column(_SHA256)
+    issued_at: Mapped[float]
+    until: Mapped[float]
+
+
+class RevokedCertificateRow(Base):
+    """A certificate, of anybody, that is dead though it has not run out."""
+
+    __tablename__ = "revoked_certificates"
+
+    serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
+    revoked_at: Mapped[float]

@@ -9,7 +9,7 @@ no gRPC.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +26,12 @@ from hfmds.service.identity import DEVICES_UNIT, Identity, Kind
 _ANY_CLOCK = datetime(1970, 1, 1, tzinfo=UTC)
 CLOCKS_DIFFER = timedelta(minutes=5)
 _COMMON_NAME_CHARACTERS = 64  # more is not a valid certificate
+_ALL_HOSTS = [
+    x509.DNSName(""),
+    x509.IPAddress(ipaddress.ip_network("0.0.0.0/0")),
+    x509.IPAddress(ipaddress.ip_network("::/0")),
+]
+_NONE: Mapping[x509.ExtensionType, bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,10 @@ class Authority:
     ) -> tuple[Authority, KeyPair]:
         """A new authority for devices alone, and what to keep of it."""
         name = _name(f"HFMDS-FL device issuer of {fleet}", DEVICES_UNIT)
-        return cls._create(name, now, lifetime, [ExtendedKeyUsageOID.CLIENT_AUTH])
+        # Some look at the usage, others at the names: what it signs can be no host's.
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+        no_host = x509.NameConstraints(permitted_subtrees=None, excluded_subtrees=_ALL_HOSTS)
+        return cls._create(name, now, lifetime, {usage: False, no_host: True})
 
     @classmethod
     def _create(
@@ -81,7 +90,7 @@ class Authority:
         name: x509.Name,
         now: datetime,
         lifetime: timedelta,
-        only_for: Sequence[x509.ObjectIdentifier] = (),
+        further: Mapping[x509.ExtensionType, bool] = _NONE,  # whether each is critical
     ) -> tuple[Authority, KeyPair]:
         key = new_key()
         builder = (
@@ -92,8 +101,8 @@ class Authority:
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
             )
         )
-        if only_for:
-            builder = builder.add_extension(x509.ExtendedKeyUsage(only_for), critical=False)
+        for extension, critical in further.items():
+            builder = builder.add_extension(extension, critical=critical)
         certificate = builder.sign(key, hashes.SHA256())
         pair = KeyPair(key_pem(key), certificate.public_bytes(serialization.Encoding.PEM))
         return cls(pair), pair

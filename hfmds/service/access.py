@@ -20,16 +20,26 @@ OPERATOR = OWNER | {Kind.OPERATOR}
 VIEWER = OPERATOR | {Kind.VIEWER}
 ANYONE = frozenset(Kind)
 
-Access = Mapping[str, frozenset[Kind]]
+WHOEVER = None
+"""Also strangers: who they are is the method's own question."""
+
+Access = Mapping[str, frozenset[Kind] | None]
 """By the name of a method: which kinds of callers it is for."""
+
+IN_QUARANTINE = frozenset({"CheckIn", "Leave", "RenewCertificate", "BeginEnrolment", "Enrol"})
+"""What a device may call while it is in quarantine: it stays a device, and waits."""
 
 
 def require_access(access: Access, method: str, identity: Identity | None) -> Identity:
     """Who calls; NotAllowed if the method is not for it."""
     if identity is None:
-        raise NotAllowed("the certificate names no device, service or admin of this fleet")
-    if identity.kind not in access[method]:
-        kinds = ", ".join(sorted(kind.value for kind in access[method]))
+        raise NotAllowed(
+            "nothing that the caller showed names a device, service or admin of this fleet; is its "
+            "certificate, or its token, one of this fleet, and not over?"
+        )
+    admitted = access[method] or ()
+    if identity.kind not in admitted:
+        kinds = ", ".join(sorted(kind.value for kind in admitted))
         raise NotAllowed(f"{identity} may not call {method}; it is for {kinds}")
     return identity
 

@@ -1,4 +1,4 @@
-"""Who a caller is, by the certificate it came with.
+"""Who a party of the fleet is.
 
 A certificate names one identity, as a SPIFFE URI in its subject alternative names:
 
@@ -12,8 +12,6 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-
-import grpc
 
 from hfmds.errors import InvalidInput
 
@@ -57,14 +55,3 @@ def identity_from(uri: str) -> Identity:
     if match is None:
         raise InvalidInput(f"{uri[:200]!r} names no device, service or admin of a fleet")
     return Identity(Kind(match[1]), match[2])
-
-
-def identity_of(context: grpc.aio.ServicerContext) -> Identity | None:
-    """The caller's; None if it came without a certificate, or with one that names none of ours."""
-    names = context.auth_context().get("peer_spiffe_id", ())
-    if len(names) != 1:
-        return None
-    try:
-        return identity_from(bytes(names[0]).decode(errors="replace"))
-    except InvalidInput:
-        return None

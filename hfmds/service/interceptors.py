@@ -21,8 +21,17 @@ from typing import Any
 import grpc
 
 from hfmds.errors import HfmdsError
-from hfmds.service.access import Access, device_of, require_access, require_own
-from hfmds.service.identity import Identity, Kind, identity_of
+from hfmds.service.access import (
+    IN_QUARANTINE,
+    WHOEVER,
+    Access,
+    device_of,
+    require_access,
+    require_own,
+)
+from hfmds.service.caller import Caller, Recognise, remember
+from hfmds.service.gate import Gate, GatedCall
+from hfmds.service.identity import Identity, Kind
 from hfmds.service.limits import Limits
 from hfmds.service.requests import Requests
 from hfmds.service.rpc_metrics import MethodMetrics, RpcMetrics
@@ -38,18 +47,23 @@ _MAX_MESSAGE_CHARACTERS = 1000
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Translates errors, measures calls, keeps to the limits, and keeps out who may not call.
 
-    `access` has by service who may call its methods; None: callers have no certificates.
+    `access` has by service who may call its methods. `recognise` says who calls; None: nobody can
+    be known, and everybody may call everything. `gate` has who is shut out.
     """
 
     def __init__(
         self,
         metrics: RpcMetrics,
         limits: Limits,
-        access: Mapping[str, Access] | None = None,
+        access: Mapping[str, Access],
+        recognise: Recognise | None,
+        gate: Gate,
     ) -> None:
         self._metrics = metrics
         self._limits = limits
         self._access = access
+        self._recognise = recognise
+        self._gate = gate
         self._throttle = Throttle(metrics.process, limits, metrics.refuse)
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path; those that exist
 
@@ -102,9 +116,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     # A caller that does not take what it asked for is left.
                     leaving = loop.call_later(self._limits.message_seconds, task.cancel)
                     try:
-                        yield response
+                        with call.gated.sending():
+                            yield response
                     finally:
                         leaving.cancel()
+                    call.gated.look()
 
         serialise = _serialiser(handler, series)
         if handler.response_streaming:
@@ -121,14 +137,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         series.in_flight.inc()
         code, refusal = grpc.StatusCode.OK, None
         metadata: tuple[tuple[str, str], ...] = ()
+        gated: GatedCall | None = None
         try:
             with self._throttle.call(context.peer(), started) as turn:
-                yield _Call(turn, self._admit(service, method, context))
-        except (asyncio.CancelledError, GeneratorExit):
+                caller = await self._admit(service, method, context)
+                in_quarantine = method in IN_QUARANTINE
+                with self._gate.call(caller.certificate, in_quarantine=in_quarantine) as gated:
+                    yield _Call(turn, caller.identity, gated, self._claims(service, method))
+        except (asyncio.CancelledError, GeneratorExit) as stop:
             # The caller hung up, its deadline passed, or we stop; GeneratorExit if it happened
             # between two responses of a stream, while gRPC was sending.
-            code = grpc.StatusCode.CANCELLED
-            raise
+            cut = gated.reason_of_cut(stop) if gated else None
+            if cut is None:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            code, refusal, metadata = status_of(cut), str(cut), metadata_of(cut)
+            fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": refusal}
+            log.info("call cut", extra=fields)
         except grpc.aio.AbortError:  # the handler has answered by itself
             code = context.code()
             raise
@@ -151,20 +176,31 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             # Last: a caller that hears "no" finds its place free and the call counted.
             await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
 
-    def _admit(
-        self, service: str, method: str, context: grpc.aio.ServicerContext
-    ) -> Identity | None:
-        if self._access is None:
-            return None
-        return require_access(self._access[service], method, identity_of(context))
+    async def _admit(self, service: str, method: str, context: grpc.aio.ServicerContext) -> Caller:
+        if self._recognise is None:
+            return Caller()
+        caller = await self._recognise(context)
+        if self._access[service][method] is not WHOEVER:
+            require_access(self._access[service], method, caller.identity)
+        remember(caller.identity)
+        return caller
+
+    def _claims(self, service: str, method: str) -> Gate | None:
+        """What to hold devices against that only say who they are, if this is for devices."""
+        admitted = self._access.get(service, {}).get(method) or ()
+        return self._gate if self._recognise is None and Kind.DEVICE in admitted else None
 
 
 class _Call:
     """Whose call it is, as far as that is known."""
 
-    def __init__(self, turn: Turn, identity: Identity | None) -> None:
+    def __init__(
+        self, turn: Turn, identity: Identity | None, gated: GatedCall, claims: Gate | None
+    ) -> None:
+        self.gated = gated
         self._turn = turn
         self._identity = identity
+        self._claims = claims
         if identity is not None and identity.kind is Kind.DEVICE:
             turn.of_device(identity.name, time.monotonic())
 
@@ -172,8 +208,11 @@ class _Call:
         """At each request: NotAllowed if a device speaks for another; Unavailable if too often."""
         if self._identity is not None:
             require_own(self._identity, request)
-        else:
-            self._turn.of_device(device_of(request), time.monotonic())
+            return
+        device_id = device_of(request)
+        self._turn.of_device(device_id, time.monotonic())
+        if self._claims:
+            self.gated.of_device(device_id, self._claims.exclusions)
 
     def slow(self) -> None:
         """The request takes too long to come."""

@@ -14,6 +14,9 @@ from grpc_reflection.v1alpha import reflection
 from hfmds.errors import ConfigurationError
 from hfmds.service.access import Access
 from hfmds.service.address import bound_socket, join_address, split_address
+from hfmds.service.caller import by_certificate, by_token
+from hfmds.service.gate import Gate
+from hfmds.service.identity import Identity
 from hfmds.service.interceptors import CallInterceptor
 from hfmds.service.limits import Limits
 from hfmds.service.open_files import connections_allowed
@@ -45,6 +48,7 @@ class GrpcServer:
     """Serves the added services; "not ready" to health checks until told otherwise.
 
     With `tls`, only to callers with a certificate of its authority, and to each what it may call.
+    With `holder`, they need none: it says whose token they have. `gate` keeps out who is shut out.
     `limits` says how much of them it bears; without `supervised` it answers no health checks and
     tells nobody what it serves. Make it inside the running event loop.
     """
@@ -56,6 +60,8 @@ class GrpcServer:
         *,
         limits: Limits = _DEFAULT,
         tls: TlsFiles | None = None,
+        holder: Callable[[str], Identity | None] | None = None,
+        gate: Gate | None = None,
         supervised: bool = True,
         setting: str = "HFMDS_LISTEN",
     ) -> None:
@@ -68,7 +74,11 @@ class GrpcServer:
         self._access: dict[str, Access] = {}  # by the name of a service
         self._tls = tls
         self._supervised = supervised
-        interceptor = CallInterceptor(metrics, limits, self._access if tls else None)
+        self._with_certificates = holder is None
+        recognise = by_token(holder) if holder else by_certificate
+        interceptor = CallInterceptor(
+            metrics, limits, self._access, recognise if tls else None, gate or Gate()
+        )
         options = (*_OPTIONS, *limits.options(connections_allowed()))
         self._server = grpc.aio.server(interceptors=(interceptor,), options=options)
 
@@ -109,7 +119,8 @@ class GrpcServer:
         if self._tls is None:
             port = self._server.add_insecure_port(self._listen)
         else:
-            port = self._server.add_secure_port(self._listen, self._tls.server_credentials())
+            credentials = self._tls.server_credentials(of_callers_too=self._with_certificates)
+            port = self._server.add_secure_port(self._listen, credentials)
         return int(port)
 
     @property

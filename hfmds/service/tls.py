@@ -26,10 +26,13 @@ class TlsFiles:
     key: Path
     authority: Path
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server that takes calls only from who has a certificate of the authority."""
+    def server_credentials(self, *, of_callers_too: bool = True) -> grpc.ServerCredentials:
+        """For a server that takes calls only from who has a certificate of the authority.
+
+        Without `of_callers_too`, from anybody: the server alone shows one.
+        """
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), _Rotation(self), require_client_authentication=True
+            self._configuration(), _Rotation(self), require_client_authentication=of_callers_too
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:

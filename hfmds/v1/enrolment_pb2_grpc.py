@@ -70,7 +70,7 @@ class EnrolmentServiceServicer:
         """Makes the caller a device of the fleet, and gives it a certificate.
 
         Idempotency key: (token, key of the csr): who has not heard the answer asks again, with a new nonce and the same key, and gets
-        another certificate for the same device id; a token's use is counted once for each key. The nonce is spent by any answer but UNAVAILABLE.
+        another certificate for the same device id; a token's use is counted once for each key. OK spends the nonce.
         Status: INVALID_ARGUMENT the csr is not one of a P-256 key, names another identity, or is not signed by its key, or the signature does not fit;
         PERMISSION_DENIED the token is unknown, spent, revoked, over or not for this device id, or there is no token and the key is not the
         device's, or the device was revoked; ABORTED the nonce is unknown, spent or older than its lifetime: begin again; ALREADY_EXISTS the device

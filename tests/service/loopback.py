@@ -102,7 +102,7 @@ class Running:
         limits: Limits,
         tls: TlsFiles | None,
         access: Access,
-        supervised: bool,
+        given: dict[str, Any],
     ) -> None:
         self.registry = CollectorRegistry()
         self.probe = Probe(behave)
@@ -111,7 +111,7 @@ class Running:
             RpcMetrics("tester", self.registry),
             limits=limits,
             tls=tls,
-            supervised=supervised,
+            **given,
         )
         self.server.add(register, self.probe, SERVICE, access)
 
@@ -143,10 +143,10 @@ async def running(
     limits: Limits = Limits(calls=100),  # noqa: B008 (frozen)
     tls: TlsFiles | None = None,
     access: Access | None = None,
-    supervised: bool = True,
+    **given: Any,
 ) -> AsyncIterator[Running]:
-    """A server on a free port of 127.0.0.1 for the time of the block."""
-    it = Running(behave, limits, tls, access or {}, supervised)
+    """A server on a free port of 127.0.0.1 for the time of the block; `given` as it takes them."""
+    it = Running(behave, limits, tls, access or {}, given)
     await it.start()
     try:
         yield it

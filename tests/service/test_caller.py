@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from contextvars import copy_context
+from typing import cast
 
 import grpc
 import pytest
 
-from hfmds.service.caller import caller
+from hfmds.service.caller import caller, remember
+from hfmds.service.identity import Identity, Kind
 
 
 class Context:
     """As much of a call as is looked at."""
 
-    def __init__(self, peer: str, identity: Mapping[str, list[bytes]] | None = None) -> None:
+    def __init__(self, peer: str) -> None:
         self._peer = peer
-        self._identity = identity or {}
 
     def peer(self) -> str:
         return self._peer
 
-    def auth_context(self) -> Mapping[str, Any]:
-        return self._identity
-
 
 @pytest.mark.parametrize(
-    ("context", "expected"),
+    ("peer", "identity", "expected"),
     [
-        (Context("ipv4:10.0.0.7:41234"), "ipv4:10.0.0.7"),
-        (Context("ipv6:%5B::1%5D:41234"), "ipv6:[::1]"),
-        (Context("nobody"), "unknown"),
-        (
-            Context(
-                "ipv4:10.0.0.7:41234", {"peer_spiffe_id": [b"spiffe://hfmds/admin/owner/olga"]}
-            ),
-            "admin/owner olga",
-        ),
-        (Context("ipv4:10.0.0.7:41234", {"peer_spiffe_id": [b"spiffe://else/x"]}), "ipv4:10.0.0.7"),
+        ("ipv4:10.0.0.7:41234", None, "ipv4:10.0.0.7"),
+        ("ipv6:%5B::1%5D:41234", None, "ipv6:[::1]"),
+        ("nobody", None, "unknown"),
+        ("ipv4:10.0.0.7:41234", Identity(Kind.OWNER, "olga"), "admin/owner olga"),
     ],
 )
 def test_a_name_if_there_is_one_else_the_address_without_the_port(
-    context: Context, expected: str
+    peer: str, identity: Identity | None, expected: str
 ) -> None:
-    assert caller(cast(grpc.aio.ServicerContext, context)) == expected
+    def of_the_call() -> str:
+        remember(identity)
+        return caller(cast(grpc.aio.ServicerContext, Context(peer)))
+
+    assert copy_context().run(of_the_call) == expected

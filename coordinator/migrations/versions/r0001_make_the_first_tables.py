@@ -169,3 +169,79 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("sightings", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_sightings_batch"), ["batch"], unique=False)
+
+    op.create_table(
+        "fleet",
+        sa.Column("fleet_id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("log_id", sa.String(length=128), nullable=False),
+        sa.Column("nonce_key", sa.LargeBinary(), nullable=False),
+        sa.Column("changes", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("fleet_id"),
+    )
+    op.create_table(
+        "tokens",
+        sa.Column("token_id", sa.String(length=12), nullable=False),
+        sa.Column("secret_sha256", sa.LargeBinary(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("role", sa.String(length=16), nullable=False),
+        sa.Column("uses", sa.Integer(), nullable=False),
+        sa.Column("device_id", sa.String(length=128), nullable=False),
+        sa.Column("prefix", sa.String(length=128), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("created_by", sa.String(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.Column("revoked", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("token_id"),
+    )
+    op.create_table(
+        "token_uses",
+        sa.Column("token_id", sa.String(length=12), nullable=False),
+        sa.Column("key_sha256", sa.String(length=64), nullable=False),
+        sa.Column("device_id", sa.String(length=128), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["token_id"],
+            ["tokens.token_id"],
+        ),
+        sa.PrimaryKeyConstraint("token_id", "key_sha256"),
+    )
+    op.create_table(
+        "spent_nonces",
+        sa.Column("nonce", sa.String(length=32), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("nonce"),
+    )
+    with op.batch_alter_table("spent_nonces", schema=None) as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_spent_nonces_expires_at"), ["expires_at"], unique=False
+        )
+
+    op.create_table(
+        "members",
+        sa.Column("device_id", sa.String(length=128), nullable=False),
+        sa.Column("token_id", sa.String(length=12), nullable=False),
+        sa.Column("enrolled_at", sa.Double(), nullable=False),
+        sa.Column("revoked", sa.Boolean(), nullable=False),
+        sa.Column("dead_until", sa.BigInteger(), nullable=False),
+        sa.Column("quarantined", sa.Boolean(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("device_id"),
+    )
+    op.create_table(
+        "certificates",
+        sa.Column("serial", sa.String(length=40), nullable=False),
+        sa.Column("device_id", sa.String(length=128), nullable=False),
+        sa.Column("key_sha256", sa.String(length=64), nullable=False),
+        sa.Column("issued_at", sa.Double(), nullable=False),
+        sa.Column("until", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("serial"),
+    )
+    with op.batch_alter_table("certificates", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_certificates_device_id"), ["device_id"], unique=False)
+
+    op.create_table(
+        "revoked_certificates",
+        sa.Column("serial", sa.String(length=40), nullable=False),
+        sa.Column("revoked_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("serial"),
+    )

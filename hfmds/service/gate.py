@@ -1,0 +1,136 @@
+"""Keeps out who is shut out, at once: calls that are under way are cut.
+
+The list is replaced from any thread; calls live on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hfmds.errors import HfmdsError, NotAllowed, Unavailable
+from hfmds.service.certificates import Certificate
+from hfmds.service.exclusions import Exclusions, quarantine_notice
+from hfmds.service.identity import Kind
+
+_ASK_AGAIN_SECONDS = 1.0
+
+
+class GatedCall:
+    """A call under way, by whom it is, and why it was cut."""
+
+    def __init__(self, certificate: Certificate | None, in_quarantine: bool) -> None:
+        self.certificate = certificate
+        self.refusal: HfmdsError | None = None
+        self.device_id = ""  # known from the certificate, or from the first request
+        self._in_quarantine = in_quarantine
+        self._task = asyncio.current_task()
+        self._waits_for_us = True
+        identity = certificate.identity if certificate else None
+        if identity is not None and identity.kind is Kind.DEVICE:
+            self.device_id = identity.name
+
+    def require(self, exclusions: Exclusions) -> None:
+        """Refuse whoever is shut out."""
+        if self.certificate is not None:
+            exclusions.require_alive(self.certificate)
+        if not self._in_quarantine:
+            exclusions.require_trusted(self.device_id)
+
+    def require_still(self, exclusions: Exclusions) -> None:
+        """The same in mid-call; who waits for what there is in quarantine must ask again."""
+        self.require(exclusions)
+        if self.device_id in exclusions.quarantined:
+            reason = exclusions.quarantined[self.device_id]
+            raise Unavailable(quarantine_notice(self.device_id, reason), _ASK_AGAIN_SECONDS)
+
+    def of_device(self, device_id: str, exclusions: Exclusions) -> None:
+        """Where callers have no certificates: it is this device's, as the request says."""
+        if not self.device_id:
+            self.device_id = device_id
+            self.require(exclusions)
+
+    def look(self) -> None:
+        """Between two responses: refuse to go on if the call was cut meanwhile."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Around the sending of a response, in which gRPC must not be disturbed."""
+        self._waits_for_us = False
+        try:
+            yield
+        finally:
+            self._waits_for_us = True
+
+    def cut(self, refusal: HfmdsError) -> None:
+        """End the call as soon as may be."""
+        self.refusal = refusal
+        if self._waits_for_us and self._task is not None:
+            self._task.cancel()
+
+    def reason_of_cut(self, stop: BaseException) -> HfmdsError | None:
+        """When a call was cancelled: why, if that was our doing and nobody else's."""
+        if self.refusal is None or not isinstance(stop, asyncio.CancelledError):
+            return None
+        # Somebody else's request to cancel would still stand.
+        alone = self._task is not None and self._task.uncancel() == 0
+        return self.refusal if alone else None
+
+
+class Gate:
+    """The list, and the calls that it is held against."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._exclusions = Exclusions()
+        self._calls: set[GatedCall] = set()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def exclusions(self) -> Exclusions:
+        """The list as it is now."""
+        return self._exclusions
+
+    def replace(self, exclusions: Exclusions) -> None:
+        """Hold calls against another list from now on. May be called anywhere."""
+        with self._lock:
+            if exclusions == self._exclusions:
+                return
+            self._exclusions = exclusions
+            loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._cut)
+
+    @contextmanager
+    def call(
+        self, certificate: Certificate | None, *, in_quarantine: bool = False
+    ) -> Iterator[GatedCall]:
+        """Around a call; NotAllowed or TooLate at once if its caller is shut out.
+
+        `in_quarantine`: the call is also for devices in quarantine.
+        """
+        with self._lock:
+            self._loop = self._loop or asyncio.get_running_loop()
+        if certificate is not None and certificate.ends <= self._clock():
+            # TLS looks at it only when a connection begins.
+            raise NotAllowed(f"certificate {certificate.serial} has run out; come with a newer one")
+        call = GatedCall(certificate, in_quarantine)
+        call.require(self._exclusions)
+        self._calls.add(call)
+        try:
+            yield call
+        finally:
+            self._calls.discard(call)
+
+    def _cut(self) -> None:
+        for call in tuple(self._calls):
+            try:
+                call.require_still(self._exclusions)
+            except HfmdsError as refusal:
+                call.cut(refusal)

@@ -1,0 +1,325 @@
+"""Who is shut out is kept out: at the next call, and in the middle of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hfmds.errors import NotAllowed, TooLate, Unavailable
+from hfmds.pki.authority import Authority, KeyPair
+from hfmds.service.access import DEVICE, IN_QUARANTINE, VIEWER, WHOEVER
+from hfmds.service.certificates import read_certificate
+from hfmds.service.channel import Peer, call, open_channel, translating
+from hfmds.service.exclusions import Exclusions
+from hfmds.service.gate import Gate
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.tls import TlsFiles, Trust
+from tests.service.loopback import Running, Stub, running
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+CAMERA = Identity(Kind.DEVICE, "camera")
+PROBE = {"Unary": DEVICE, "Download": DEVICE, "Upload": DEVICE, "Wait": DEVICE, "Abort": VIEWER}
+FOR_EVER = 2**40
+
+
+class Fleet:
+    """Both authorities, and files of whom they make."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.authority, _ = Authority.create("tests", NOW, 10 * DAY)
+        self.issuer, _ = Authority.create_issuer("tests", NOW, 10 * DAY)
+
+    def files(self, name: str, pair: KeyPair) -> TlsFiles:
+        files = TlsFiles(*(self._folder / f"{name}.{kind}" for kind in ("crt", "key", "ca")))
+        files.certificate.write_bytes(pair.certificate)
+        files.key.write_bytes(pair.key)
+        files.authority.write_bytes(self.authority.certificate + self.issuer.certificate)
+        return files
+
+    def of(self, identity: Identity, signed_by: Authority | None = None) -> TlsFiles:
+        hosts = ["127.0.0.1"] if identity.name == "tester" else []
+        pair = (signed_by or self.authority).pair(identity, NOW, DAY, hosts)
+        return self.files(f"{identity.kind.name}-{identity.name}", pair)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+def serial(files: TlsFiles) -> str:
+    return read_certificate(files.certificate.read_bytes()).serial
+
+
+def talk(
+    fleet: Fleet,
+    caller: TlsFiles | Trust | None,
+    conversation: Callable[[Peer, Stub, Running], Awaitable[Any]],
+    **given: Any,
+) -> Any:
+    """What comes of a conversation of a caller with a server of the fleet."""
+
+    async def main() -> Any:
+        server = fleet.of(Identity(Kind.SERVICE, "tester")) if caller else None
+        async with running(tls=server, **{"access": PROBE, **given}) as it:
+            peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
+            channel = open_channel(peer)
+            try:
+                return await conversation(peer, Stub(channel), it)
+            finally:
+                await channel.close()
+
+    return asyncio.run(main())
+
+
+async def unary(peer: Peer, stub: Stub, _: Running) -> Any:
+    return await call(peer, stub.unary, b"hello", timeout_seconds=20)
+
+
+# --- certificates -------------------------------------------------------------------------------
+
+
+def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(fleet: Fleet) -> None:
+    first, gate = fleet.of(CAMERA), Gate()
+    gate.replace(Exclusions(serials=frozenset({serial(first)})))
+    with pytest.raises(NotAllowed, match=f"certificate {serial(first)} was revoked"):
+        talk(fleet, first, unary, gate=gate)
+    assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
+
+
+def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(fleet: Fleet) -> None:
+    begins = read_certificate(fleet.of(CAMERA).certificate.read_bytes()).begins
+    gate = Gate()
+    gate.replace(Exclusions(dead_until={"camera": begins}))
+    with pytest.raises(NotAllowed, match="device camera was revoked"):
+        talk(fleet, fleet.of(CAMERA), unary, gate=gate)
+    gate.replace(Exclusions(dead_until={"camera": begins - 1, "phone": FOR_EVER}))
+    assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
+
+
+def test_a_certificate_that_runs_out_during_a_connection_is_refused(fleet: Fleet) -> None:
+    later = (NOW + 2 * DAY).timestamp()
+    with pytest.raises(NotAllowed, match="has run out"):
+        talk(fleet, fleet.of(CAMERA), unary, gate=Gate(lambda: later))
+
+
+@pytest.mark.parametrize("kind", [Kind.OWNER, Kind.SERVICE])
+def test_the_device_issuer_makes_devices_and_nobody_else(fleet: Fleet, kind: Kind) -> None:
+    assert talk(fleet, fleet.of(CAMERA, fleet.issuer), unary) == b"hello"
+    with pytest.raises(NotAllowed, match="names a device, service or admin"):
+        talk(
+            fleet,
+            fleet.of(Identity(kind, "mallory"), fleet.issuer),
+            unary,
+            access={"Unary": frozenset({kind})},
+        )
+
+
+@pytest.mark.parametrize("hosts", [["127.0.0.1"], ["localhost"], []])
+def test_nobody_believes_a_server_of_the_device_issuer(fleet: Fleet, hosts: list[str]) -> None:
+    async def main() -> None:
+        service = Identity(Kind.SERVICE, "localhost")
+        pretender = fleet.files("pretender", fleet.issuer.pair(service, NOW, DAY, hosts))
+        async with running(tls=pretender, access=PROBE) as it:
+            address = it.server.address
+            if hosts != ["127.0.0.1"]:
+                address = address.replace("127.0.0.1", "localhost")
+            peer = Peer("tester", address, "HFMDS_TESTER", fleet.of(CAMERA))
+            channel = open_channel(peer)
+            try:
+                await unary(peer, Stub(channel), it)
+            finally:
+                await channel.close()
+
+    with pytest.raises(Unavailable):
+        asyncio.run(main())
+
+
+# --- calls under way ----------------------------------------------------------------------------
+
+
+def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
+    gate, camera = Gate(), fleet.of(CAMERA)
+
+    async def wait(peer: Peer, stub: Stub, it: Running) -> None:
+        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=20))
+        await it.probe.waiting.wait()
+        gate.replace(Exclusions(dead_until={"phone": FOR_EVER}))  # somebody else's affair
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await asyncio.to_thread(gate.replace, Exclusions(dead_until={"camera": FOR_EVER}))
+        with pytest.raises(NotAllowed, match="device camera was revoked"):
+            await waiting
+        assert it.count("Wait", "PERMISSION_DENIED") == 1
+
+    talk(fleet, camera, wait, gate=gate)
+
+
+def test_a_download_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
+    gate = Gate()
+
+    async def download(peer: Peer, stub: Stub, it: Running) -> None:
+        async def take_all() -> None:
+            with translating(peer):
+                async for part in stub.download(b"second", timeout=20):
+                    if part == b"second":  # the server has no more, and waits
+                        gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
+
+        with pytest.raises(NotAllowed, match="was revoked"):
+            await take_all()
+        await it.probe.stream_closed.wait()
+
+    talk(fleet, fleet.of(CAMERA), download, gate=gate)
+
+
+def test_a_stream_that_is_being_sent_goes_no_further(fleet: Fleet) -> None:
+    gate = Gate()
+
+    async def flood(peer: Peer, stub: Stub, it: Running) -> None:
+        received = []
+
+        async def take_all() -> None:
+            with translating(peer):
+                async for part in stub.flood(b"", timeout=20):
+                    received.append(len(part))
+                    gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
+
+        with pytest.raises(NotAllowed):
+            await take_all()
+        assert len(received) < 20  # what was on its way
+
+    talk(fleet, fleet.of(CAMERA), flood, gate=gate, access={"Flood": DEVICE})
+
+
+def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
+    gate = Gate()
+
+    async def upload(peer: Peer, stub: Stub, it: Running) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"first"
+            gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
+            await asyncio.sleep(20)
+
+        with pytest.raises(NotAllowed, match="was revoked"):
+            await call(peer, stub.upload, chunks(), timeout_seconds=10)
+
+    talk(fleet, fleet.of(CAMERA), upload, gate=gate)
+
+
+def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: Fleet) -> None:
+    async def hang_up(peer: Peer, stub: Stub, it: Running) -> None:
+        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=20))
+        await it.probe.waiting.wait()
+        waiting.cancel()
+        await it.counted("Wait", "CANCELLED")
+
+    talk(fleet, fleet.of(CAMERA), hang_up, gate=Gate())
+
+
+# --- quarantine ---------------------------------------------------------------------------------
+
+SICK = Exclusions(quarantined={"camera": "sends noise"})
+
+
+def test_a_device_in_quarantine_is_told_that_its_task_is_over(fleet: Fleet) -> None:
+    gate = Gate()
+    gate.replace(SICK)
+    with pytest.raises(TooLate, match="camera is in quarantine: sends noise") as refusal:
+        talk(fleet, fleet.of(CAMERA), unary, gate=gate)
+    assert refusal.value.reason == "quarantined"
+
+
+def test_where_nobody_has_a_certificate_a_device_is_who_it_says(fleet: Fleet) -> None:
+    gate = Gate()
+    gate.replace(SICK)
+
+    async def main(device_id: str, admitted: Any) -> Any:
+        async with running(access={"Unary": admitted}, gate=gate) as it:
+            it.probe.decode = lambda data: SimpleNamespace(device_id=device_id, text=data)
+            it.probe._behave = lambda request: request.text  # type: ignore[attr-defined]
+            return await unary(it.peer, it.stub, it)
+
+    assert asyncio.run(main("phone", DEVICE)) == b"hello"
+    assert asyncio.run(main("camera", VIEWER)) == b"hello"  # an operator who speaks of it
+    with pytest.raises(TooLate, match="in quarantine"):
+        asyncio.run(main("camera", DEVICE))
+
+
+def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_again() -> None:
+    assert {"CheckIn", "RenewCertificate"} <= IN_QUARANTINE
+
+    async def main() -> None:
+        gate = Gate()
+        certificate = SimpleNamespace(identity=CAMERA, serial="1", begins=0, ends=2**40)
+        gate.replace(SICK)
+        with gate.call(certificate, in_quarantine=True):  # type: ignore[arg-type]
+            pass
+        gate.replace(Exclusions())
+
+        async def check_in() -> Unavailable:
+            with gate.call(certificate, in_quarantine=True) as gated:  # type: ignore[arg-type]
+                try:
+                    await asyncio.sleep(20)
+                except asyncio.CancelledError as stop:
+                    reason = gated.reason_of_cut(stop)
+                    assert isinstance(reason, Unavailable)
+                    return reason
+            raise AssertionError
+
+        waiting = asyncio.create_task(check_in())
+        await asyncio.sleep(0)
+        gate.replace(SICK)
+        refusal = await waiting
+        assert refusal.retry_after_seconds == 1.0
+        assert "sends noise" in str(refusal)
+
+    asyncio.run(main())
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+def holder(token: str) -> Identity | None:
+    return Identity(Kind.VIEWER, "olga") if token == "good" else None
+
+
+def test_a_token_takes_the_place_of_a_certificate(fleet: Fleet) -> None:
+    trust = Trust(fleet.of(CAMERA).authority)
+    access = {"Unary": VIEWER, "Wait": DEVICE, "Upload": WHOEVER}
+
+    async def ask(peer: Peer, stub: Stub, it: Running) -> list[Any]:
+        def shown(text: str) -> tuple[tuple[str, str], ...]:
+            return (("authorization", text),)
+
+        answers: list[Any] = [
+            await stub.unary(b"hello", metadata=shown("Bearer good")),
+            await stub.upload(iter([b"whoever"])),
+        ]
+        for text in ("Bearer bad", "good", "Basic good", f"Bearer good{' ' * 300}"):
+            with pytest.raises(NotAllowed, match="names a device, service"), translating(peer):
+                await stub.unary(b"hello", metadata=shown(text))
+        with pytest.raises(NotAllowed, match="olga may not call Wait"), translating(peer):
+            await stub.wait(b"", metadata=shown("Bearer good"))
+        return answers
+
+    answers = talk(fleet, trust, ask, access=access, holder=holder, supervised=False)
+    assert answers == [b"hello", b"whoever"]
+
+
+# --- lists --------------------------------------------------------------------------------------
+
+
+def test_a_list_is_named_by_what_is_in_it() -> None:
+    one = Exclusions({"a": 1, "b": 2}, frozenset({"1", "2"}), {"c": "x"})
+    same = Exclusions({"b": 2, "a": 1}, frozenset({"2", "1"}), {"c": "x"})
+    others = (Exclusions(), Exclusions({"a": 1}), Exclusions(serials=frozenset({"1"})))
+    assert one.version == same.version
+    assert len({it.version for it in (one, *others)}) == 4
