@@ -26,10 +26,11 @@ PROGRAMS = ("coordinator", "synthesis_store")  # in this order: the store knows 
 
 
 class Held:
-    """Lets no update of the second round through, so that the run stays in it."""
+    """Keeps a device's update of the second round, so that the run stays in it, until released."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
+        self.released = asyncio.Event()
         self._updates = 0
 
     async def __call__(self, call: Call) -> Any:
@@ -37,7 +38,7 @@ class Held:
             self._updates += 1
             if self._updates == 2:
                 self.reached.set()
-                await asyncio.Event().wait()
+                await self.released.wait()
         return await call()
 
 
@@ -46,14 +47,17 @@ async def undisturbed(launcher: Launcher, folder: Path) -> Outcome:
         return await on.outcome(on.device("a"), on.device("b"))
 
 
-async def interrupted(launcher: Launcher, folder: Path, backup: Path) -> None:
-    """A run of which a backup is made in its second round, and nothing more comes."""
+async def interrupted(launcher: Launcher, folder: Path, backup: Path, *, to_the_end: bool) -> None:
+    """A run of which a backup is made in its second round; there it stops, or goes on."""
     held = Held()
     async with stage(launcher, folder) as on, AsyncExitStack() as stack:
         for device in (on.device("a"), on.device("b", held)):
             await stack.enter_async_context(device.working())
         await held.reached.wait()
         await back_up(folder, backup)
+        if to_the_end:
+            held.released.set()
+            await on.operator.outcome()
 
 
 async def back_up(folder: Path, to: Path) -> None:
@@ -101,17 +105,30 @@ async def require_whole_snapshots(address: str, folder: Path) -> None:
         await client.close()
 
 
+def restored_outcome(
+    launcher: Launcher, folder: Path, *, to_the_end: bool
+) -> tuple[Outcome, list[str]]:
+    """What a run comes to whose servers lost all they had after a backup."""
+    old, new = folder / "old", folder / "new"
+    for one in (old, new):
+        one.mkdir()
+    asyncio.run(interrupted(launcher, old, folder / "backup", to_the_end=to_the_end))
+    for program in PROGRAMS:
+        remove_folder(old / f"{program}-data")
+    restore(folder / "backup", new)
+    return asyncio.run(go_on(launcher, new, devices=old))
+
+
 def test_a_run_goes_on_from_a_backup_as_if_nothing_had_been(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    undisturbed_folder, old, new = (tmp_path / name for name in ("undisturbed", "old", "new"))
-    for folder in (undisturbed_folder, old, new):
-        folder.mkdir()
-    expected = asyncio.run(undisturbed(launcher, undisturbed_folder))
-    asyncio.run(interrupted(launcher, old, tmp_path / "backup"))
-    for program in PROGRAMS:
-        remove_folder(old / f"{program}-data")
-    restore(tmp_path / "backup", new)
-    outcome, told = asyncio.run(go_on(launcher, new, devices=old))
+    expected = asyncio.run(undisturbed(launcher, tmp_path))
+    outcome, told = restored_outcome(launcher, tmp_path, to_the_end=False)
     assert outcome == expected
+    assert told == ["run-created", "run-completed"]
+
+
+def test_what_came_after_a_backup_is_done_again(launcher: Launcher, tmp_path: Path) -> None:
+    outcome, told = restored_outcome(launcher, tmp_path, to_the_end=True)
+    assert outcome.cohorts == (("a", "b"),) * 3  # its devices remember what the servers do not
     assert told == ["run-created", "run-completed"]
