@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast lint format edge-binary proto render packages clean
+.PHONY: help demo test test-fast test-images lint format edge-binary proto render packages clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,12 @@ test: lint packages  ## everything that must pass: style, types, contracts, all 
 
 test-fast: lint  ## the same without the tests that start programs or servers
 	$(PYTEST) -m "not integration"
+
+# Needs root, some minutes and 20 GB. PYTHON_IMAGE=... is the base; without it, one is made of Debian's packages.
+test-images: PROGRAMS := podman=podman runc=runc mmdebstrap=mmdebstrap catatonit=catatonit iptables=iptables \
+	/usr/lib/podman/netavark=netavark /usr/lib/podman/aardvark-dns=aardvark-dns
+test-images: $(READY) packages  ## build the images and run the dev overlay's pods, by podman
+	$(BIN)/python -m pytest tests/images
 
 # Programs that tests run and no wheel has, each with its Debian package.
 PROGRAMS := promtool=prometheus chromium=chromium

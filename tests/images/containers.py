@@ -1,0 +1,102 @@
+"""Images of k8s/Dockerfile and containers of them, by podman.
+
+Where there is no registry the Dockerfile's PYTHON_IMAGE is made of Debian's packages; images stay
+for the next time, since they are mostly layers that have not changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = "0.1.0"
+TARGETS = ("synthesis-store", "edge-client", "edge-simulator", "coordinator")
+
+_BASE = "localhost/hfmds-test/python:3.11"
+_PACKAGES = "python3,python3-venv,python-is-python3,ca-certificates"
+
+# runc and cgroupfs work without systemd; netavark gives every pod an address and a name.
+_SETTINGS = """
+[containers]
+default_ulimits = ["nofile=16384:16384", "nproc=4096:4096"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[network]
+network_backend = "netavark"
+"""
+
+
+class Podman:
+    """Podman with settings of our own."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = folder / "containers.conf"
+        settings.write_text(_SETTINGS)
+        self._environment = {**os.environ, "CONTAINERS_CONF": str(settings)}
+
+    def __call__(self, *arguments: str | Path, check: bool = True) -> str:
+        """What a command prints; if it fails, so does the test, with what it said."""
+        done = subprocess.run(
+            ["podman", *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if check and done.returncode:
+            words = " ".join(str(one) for one in arguments)
+            pytest.fail(f"podman {words}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}", False)
+        return done.stdout
+
+    def inspect(self, kind: str, name: str) -> dict[str, Any]:
+        """What podman knows of a pod, a container or an image."""
+        found = json.loads(self(kind, "inspect", name))
+        first: dict[str, Any] = found[0] if isinstance(found, list) else found
+        return first
+
+    def build(self, target: str) -> str:
+        """Build a target of the Dockerfile from the sources as they are; the image's name."""
+        image = f"hfmds/{target}:{VERSION}"
+        self(
+            *("build", "--layers", "--network", "host", "--quiet", "--tag", image),
+            *("--build-arg", f"PYTHON_IMAGE={self._python_image()}", "--target", target),
+            *("--file", ROOT / "k8s" / "Dockerfile", ROOT),
+        )
+        return image
+
+    def _python_image(self) -> str:
+        """What PYTHON_IMAGE says, or an image that does the same: Debian with Python 3.11."""
+        if given := os.environ.get("PYTHON_IMAGE"):
+            return given
+        if not self("images", "--quiet", _BASE):
+            self._make_base(Path(self._environment["CONTAINERS_CONF"]).with_name("base.tar"))
+        return _BASE
+
+    def _make_base(self, archive: Path) -> None:
+        # It must trust and find what this machine does, for pip.
+        hooks = [
+            f"--customize-hook=upload {file} {file}"
+            for file in ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
+            if Path(file).exists()
+        ]
+        leave_out = [
+            f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "locale", "man")
+        ]
+        subprocess.run(
+            [
+                *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={_PACKAGES}"),
+                *(*hooks, *leave_out, "bookworm", archive),
+            ],
+            check=True,
+        )
+        self("import", archive, _BASE)
+        archive.unlink()

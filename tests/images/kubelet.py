@@ -1,0 +1,177 @@
+"""What a cluster does with manifests, as far as podman does not: pods of them, and their probes.
+
+Podman's `kube play` takes pods and claims. From the rendered overlay it gets
+
+- for a Deployment its one pod, and for a StatefulSet so many as the test has room for, with the
+  label of their number and claims of their own;
+- the name of the pod where the manifests have a Service of that name (podman has names, but no
+  Services), and the Service's ports as ports of this machine, any free ones;
+- variables with their references filled in;
+- no probes: podman 4 would run them inside the container, with curl, and not gRPC's at all. They
+  are done here, from outside, as Kubernetes does them.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+Resource = dict[str, Any]
+
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+@dataclass
+class Pod:
+    """A pod to play: its manifest and claims, and what was taken out of it."""
+
+    manifest: Resource
+    claims: list[Resource]
+    probes: dict[str, Resource]
+    container_ports: dict[str, int]
+    grace_seconds: float
+    host_ports: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        name: str = self.manifest["metadata"]["name"]
+        return name
+
+    @property
+    def container(self) -> str:
+        """Podman's name of its one container."""
+        return f"{self.name}-{self.manifest['spec']['containers'][0]['name']}"
+
+
+def pods_of(resources: tuple[Resource, ...], devices: int) -> list[Pod]:
+    """The pods of an overlay, with so many simulated devices."""
+    claims = {one["metadata"]["name"]: one for one in resources if one["kind"] == _CLAIM}
+    services = {one["metadata"]["name"]: one for one in resources if one["kind"] == "Service"}
+    pods = []
+    for workload in resources:
+        name = workload["metadata"]["name"]
+        if workload["kind"] == "Deployment":
+            pods.append(_pod(workload, name, {}, claims, services.get(name)))
+        elif workload["kind"] == "StatefulSet":
+            for index in range(devices):
+                label = {"apps.kubernetes.io/pod-index": str(index)}
+                pods.append(_pod(workload, f"{name}-{index}", label, claims, None))
+    return pods
+
+
+def probe(pod: Pod, kind: str, address: str) -> str:
+    """Do a probe once; why it failed, or nothing."""
+    what = pod.probes[kind]
+    if "grpc" in what:
+        return _grpc_probe(f"{address}:{what['grpc']['port']}")
+    port = what["httpGet"]["port"]
+    url = f"http://{address}:{pod.container_ports.get(port, port)}{what['httpGet']['path']}"
+    try:
+        with urllib.request.urlopen(url, timeout=what.get("timeoutSeconds", 1)):
+            return ""
+    except (urllib.error.URLError, OSError) as error:
+        return f"{url}: {error}"
+
+
+def pass_probe(pod: Pod, kind: str, address: str) -> None:
+    """Do a probe until it succeeds, as often as Kubernetes would."""
+    what = pod.probes[kind]
+    time.sleep(what.get("initialDelaySeconds", 0))
+    for _ in range(what.get("failureThreshold", 3)):
+        if not (problem := probe(pod, kind, address)):
+            return
+        time.sleep(what.get("periodSeconds", 10))
+    raise AssertionError(f"{pod.name}: {kind} failed: {problem}")
+
+
+_CLAIM = "PersistentVolumeClaim"
+
+
+def _pod(
+    workload: Resource,
+    name: str,
+    labels: dict[str, str],
+    claims: dict[str, Resource],
+    service: Resource | None,
+) -> Pod:
+    template = copy.deepcopy(workload["spec"]["template"])
+    spec = template["spec"]
+    metadata = {"name": name, "labels": template["metadata"]["labels"] | labels}
+    own = list(_own_claims(workload, name))
+    for claim in own:
+        volume = claim["metadata"]["name"]
+        template_name = volume.removesuffix(f"-{name}")
+        source = {"persistentVolumeClaim": {"claimName": volume}}
+        spec["volumes"].append({"name": template_name, **source})
+    used = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in spec["volumes"]]
+    own += [claims[shared] for shared in used if shared in claims]
+    (container,) = spec["containers"]
+    container["env"] = list(_filled_in(container["env"], metadata))
+    ports = {one["name"]: one["containerPort"] for one in container.pop("ports")}
+    host_ports = {}
+    if service is not None:
+        host_ports = {one["targetPort"]: _free_port() for one in service["spec"]["ports"]}
+        container["ports"] = [
+            {"containerPort": ports[of], "hostPort": port, "hostIP": "127.0.0.1"}
+            for of, port in host_ports.items()
+        ]
+    return Pod(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
+        own,
+        {kind: container.pop(kind) for kind in PROBES if kind in container},
+        ports,
+        spec["terminationGracePeriodSeconds"],
+        host_ports,
+    )
+
+
+def _own_claims(workload: Resource, name: str) -> Iterator[Resource]:
+    for template in workload["spec"].get("volumeClaimTemplates", ()):
+        yield {
+            "apiVersion": "v1",
+            "kind": _CLAIM,
+            "metadata": {"name": f"{template['metadata']['name']}-{name}"},
+            "spec": template["spec"],
+        }
+
+
+def _filled_in(variables: list[Resource], metadata: Resource) -> Iterator[Resource]:
+    known: dict[str, str] = {}
+    for one in variables:
+        if "valueFrom" in one:
+            path = one["valueFrom"]["fieldRef"]["fieldPath"]
+            label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
+            value = metadata["labels"][label[1]] if label else metadata[path.split(".")[1]]
+        else:
+            value = re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], one["value"])
+        known[one["name"]] = value
+        yield {"name": one["name"], "value": value}
+
+
+def _grpc_probe(address: str) -> str:
+    with grpc.insecure_channel(address) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=1
+            )
+        except grpc.RpcError as error:
+            return f"{address}: {error.code()}"
+    serving = health_pb2.HealthCheckResponse.SERVING
+    return "" if answer.status == serving else f"{address}: {answer.status}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
