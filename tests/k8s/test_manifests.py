@@ -97,6 +97,9 @@ def test_ports_are_those_the_programs_listen_on(overlay: tuple[Resource, ...]) -
         if program(container):
             variables = environment(container)
             listening = {"metrics": variables["HFMDS_METRICS_LISTEN"]}
+            for name in ("web", "token"):
+                if address := variables.get(f"HFMDS_{name.upper()}_LISTEN"):
+                    listening[name] = address
             if "HFMDS_LISTEN" in variables:
                 listening["grpc"] = variables["HFMDS_LISTEN"]
                 port = split_address(listening["grpc"])[1]
