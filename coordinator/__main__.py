@@ -129,7 +129,7 @@ def open_parts(
     contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
     contents.purge(settings.upload_ttl_seconds, time.time())
     runs, tasks = RunRecords(engine), TaskRecords(engine)
-    drain, stages = DrainRecords(engine, time.time), StageNotes(engine)
+    drain, stages = DrainRecords(engine, time.time), StageNotes(engine, metrics.funnel.reached)
     registry = Registry(engine, tasks, time.time, settings.device_away_seconds)
     plans = Plans(engine, blobs, PlanLibrary(settings.plans_dir))
     return Parts(

@@ -203,6 +203,7 @@ class Dispatch:
         state = self._runs.state(run_id) if run_id and task is None else None  # it must exist
         self._registry.remember(device_id, profile)
         if task is not None:
+            self._metrics.funnel.taken(task.key.kind, task.task_id)
             return self._assignment(task, profile)
         if state is not None and state.ended:
             return Finished(f"run {run_id!r} is {state.value}")
@@ -387,12 +388,12 @@ class Dispatch:
         """Let a device give its task up."""
         task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
         now = self._clock()
-        already = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason, cause, now)
+        failed = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason, cause, now)
         self._registry.heard(device_id)
-        if not already:
+        if failed is not None:
             with _task_context(task):
                 log.warning("device gave its task up: %s", reason)
-            self._metrics.task_ended(task.key.kind, "failed")
+            self._metrics.funnel.failed(task.key.kind, task_id, failed)
             self._on_result(task.key.run_id)
 
     async def leave(self, device_id: str) -> None:
@@ -461,7 +462,8 @@ class Dispatch:
         if not already:
             with _task_context(task):
                 log.info("result accepted", extra={"result": str(result)})
-            self._metrics.task_ended(task.key.kind, "accepted")
+            self._metrics.funnel.accepted(task.key.kind, task.task_id)
+            self._metrics.fleet.count(report)
             self._metrics.moved(report.traffic)
             self._on_result(task.key.run_id)
         return already

@@ -19,6 +19,7 @@ from coordinator.models import Models
 from coordinator.news import news_of
 from coordinator.parts import Parts
 from coordinator.remote_fleet import RemoteFleet
+from coordinator.round_watch import RoundWatch
 from coordinator.run_records import RunRecord
 from coordinator.switchboard import Topic
 from coordinator.task_rows import PhaseKey
@@ -58,6 +59,7 @@ class RunDriver:
         self._blobs = parts.contents.of(record.run_id).blobs
         self._models = Models(self._blobs)
         self._on_end = on_end
+        self._watch = RoundWatch(parts.metrics)
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name=f"run-{record.run_id}", daemon=True)
 
@@ -103,6 +105,8 @@ class RunDriver:
     def show(self, progress: Progress) -> None:
         if progress != self.progress:
             self.progress = progress
+            self._watch.enter(progress.phase)
+            self._parts.metrics.run_progressed(self.run_id)
             self._tell()
 
     def on_loop(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
@@ -126,6 +130,7 @@ class RunDriver:
                 log.warning("the run is another coordinator's to drive: %s", error)
             finally:
                 self.progress = None
+                self._parts.metrics.run_left(self.run_id)
                 self._on_end(self)
                 self._tell()
 
@@ -179,6 +184,7 @@ class RunDriver:
                 raise _Stop  # it was cancelled meanwhile
             state = record.state
             self._drop_updates(completed, state.ended)
+            self._watch.leave()
             self._parts.metrics.round_completed(self.run_id, completed)
             with log_context(round=completed.number):
                 log.info(

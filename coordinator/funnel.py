@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import Engine, func, select, update
 
@@ -28,14 +28,19 @@ _WRITE_AFTER_SECONDS = 1.0
 class StageNotes:
     """Notes the stages of tasks and writes them now and then. Thread-safe."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self, engine: Engine, heard: Callable[[str, TaskStage], None] = lambda task_id, stage: None
+    ) -> None:
+        """`heard` is told at once of every stage, of a task that may have been there before."""
         self._engine = engine
+        self._heard = heard
         self._lock = threading.Lock()
         self._noted: dict[str, TaskStage] = {}
         self._timer: threading.Timer | None = None
 
     def note(self, task_id: str, stage: TaskStage) -> None:
         """A device is as far as this with its task, or farther."""
+        self._heard(task_id, stage)
         with self._lock:
             self._noted[task_id] = max(stage, self._noted.get(task_id, stage))
             if self._timer is None:

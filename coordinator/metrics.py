@@ -1,39 +1,57 @@
 """What the coordinator exports to Prometheus.
 
 Series labelled by run exist for the runs that are active and for the last few that ended, so their
-number stays bounded however long the process lives.
+number stays bounded however long the process lives. docs/metrics.md lists them all.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from coordinator.census import Census, UnderWay
+from coordinator.fleet_metrics import FleetMetrics
+from coordinator.funnel_metrics import FunnelMetrics
 from hfmds.algorithm.types import LeakageSummary, Traffic
-from hfmds.wire.types import Device, DeviceState, Round, Run, RunState, TaskStage
+from hfmds.wire.types import Device, LateReason, Phase, Round, Run, TaskStage
 
 _ENDED_RUNS_KEPT = 20
 _ROUND_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_PHASE_SECONDS = (0.01, 0.05, *_ROUND_SECONDS)
+_STALENESS_ROUNDS = (0, 1, 2, 3, 5, 8, 13, 20, 50)
+_CLOSED_BY = (LateReason.GOAL_REACHED, LateReason.DEADLINE, LateReason.GONE)
+_REFUSALS = ("too large", "malformed", "not finite", "unusable")
 
 
 class Metrics:
     """The coordinator's metrics on one registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.time) -> None:
         self._ended_runs: deque[str] = deque()
+        self._clock = clock
+        self._best: dict[str, float] = {}  # accuracy by run
+        self.funnel = FunnelMetrics(registry)
+        self.fleet = FleetMetrics(registry)
 
         def by_run(name: str, meaning: str, *labels: str) -> Gauge:
             return Gauge(f"hfmds_coordinator_{name}", meaning, ("run", *labels), registry=registry)
 
         self._round = by_run("round_number", "The last completed round of the run.")
         self._accuracy = by_run("accuracy_ratio", "Fraction of the held-out set classified right.")
+        self._best_accuracy = by_run(
+            "best_accuracy_ratio",
+            "The best accuracy of the rounds that this process has seen, on the held-out set, or "
+            "without one on devices' own data.",
+        )
         self._loss = by_run("held_out_loss", "Mean cross-entropy on the held-out set, in nats.")
         self._device_accuracy = by_run(
             "device_accuracy_ratio", "Fraction of devices' own data classified right, when asked."
+        )
+        self._device_loss = by_run(
+            "device_loss", "Mean cross-entropy on devices' own data, in nats, when asked."
         )
         self._training_loss = by_run(
             "training_loss", "Mean over devices of the last local epoch's loss, in nats."
@@ -49,8 +67,10 @@ class Metrics:
         self._by_run = (
             self._round,
             self._accuracy,
+            self._best_accuracy,
             self._loss,
             self._device_accuracy,
+            self._device_loss,
             self._training_loss,
             self._cohort,
             self._pool_samples,
@@ -61,10 +81,28 @@ class Metrics:
             buckets=_ROUND_SECONDS,
             registry=registry,
         )
-        self._tasks = Counter(
-            "hfmds_coordinator_tasks_total",
-            "Tasks that came to an end, by what was asked and how it ended.",
-            ("kind", "outcome"),
+        self._progressed_at = by_run(
+            "run_progress_timestamp_seconds",
+            "Unix time at which the run last made progress; of runs that this coordinator drives.",
+        )
+        self._phase_seconds = Histogram(
+            "hfmds_coordinator_phase_duration_seconds",
+            "Time a round spent in a phase; pauses count. Aggregating is the time of the mean.",
+            ("phase",),
+            buckets=_PHASE_SECONDS,
+            registry=registry,
+        )
+        self._phases_closed = Counter(
+            "hfmds_coordinator_phases_closed_total",
+            "Phases by kind and why they were closed: all results were in, their time was up, or "
+            "nobody was left to wait for.",
+            ("kind", "reason"),
+            registry=registry,
+        )
+        self._staleness = Histogram(
+            "hfmds_coordinator_update_staleness_rounds",
+            "How many rounds old the model was that an update began at, in asynchronous rounds.",
+            buckets=_STALENESS_ROUNDS,
             registry=registry,
         )
         self._refused = Counter(
@@ -100,6 +138,19 @@ class Metrics:
             registry=registry,
         )
         self._registry = registry
+        self._show_zeros()
+
+    def _show_zeros(self) -> None:
+        """Show what has not happened yet: a rate over what is not there says nothing."""
+        for phase in Phase:
+            self._phase_seconds.labels(phase.name.lower())
+        for kind in ("train", "synthesise", "evaluate"):
+            for reason in _CLOSED_BY:
+                self._phases_closed.labels(kind, reason.value)
+        for late in LateReason:
+            self._late.labels(late.value)
+        for refusal in _REFUSALS:
+            self._refused.labels(refusal)
 
     def leads(self, leads: bool) -> None:
         """Show whether this coordinator drives the runs."""
@@ -110,13 +161,13 @@ class Metrics:
         self, devices: Callable[[], Sequence[Device]], runs: Callable[[], Sequence[Run]]
     ) -> None:
         """Count devices and runs anew at every scrape."""
-        self._registry.register(_Census(devices, runs))
+        self._registry.register(Census(devices, runs))
 
     def watch(
         self, drained: Callable[[], bool], stages: Callable[[], Mapping[TaskStage, int]]
     ) -> None:
         """Look at these anew at every scrape."""
-        self._registry.register(_Oversight(drained, stages))
+        self._registry.register(UnderWay(drained, stages))
 
     def round_completed(self, run_id: str, completed: Round) -> None:
         """Show a run's newest round."""
@@ -133,6 +184,10 @@ class Metrics:
             self._loss.labels(run_id).set(completed.evaluation.loss)
         if completed.device_evaluation:
             self._device_accuracy.labels(run_id).set(completed.device_evaluation.accuracy)
+            self._device_loss.labels(run_id).set(completed.device_evaluation.loss)
+        if completed.accuracy is not None:
+            self._best[run_id] = max(completed.accuracy, self._best.get(run_id, 0.0))
+            self._best_accuracy.labels(run_id).set(self._best[run_id])
         if completed.pool:
             self._pool_samples.labels(run_id).set(completed.pool.samples)
             self._show_leakage(run_id, completed.pool.leakage)
@@ -142,12 +197,30 @@ class Metrics:
         self._ended_runs.append(run_id)
         while len(self._ended_runs) > _ENDED_RUNS_KEPT:
             forgotten = self._ended_runs.popleft()
+            self._best.pop(forgotten, None)
             for gauge in (*self._by_run, self._leakage):
                 gauge.remove_by_labels({"run": forgotten})
 
-    def task_ended(self, kind: str, outcome: str) -> None:
-        """Count a task."""
-        self._tasks.labels(kind, outcome).inc()
+    def run_progressed(self, run_id: str) -> None:
+        """Something happened in a run: a result came, or a phase began."""
+        self._progressed_at.labels(run_id).set(self._clock())
+
+    def run_left(self, run_id: str) -> None:
+        """Nobody here drives the run any more, so its standing still is no news."""
+        self._progressed_at.remove_by_labels({"run": run_id})
+
+    def phase_ended(self, phase: Phase, seconds: float) -> None:
+        """A round was in a phase for so long."""
+        self._phase_seconds.labels(phase.name.lower()).observe(seconds)
+
+    def phase_closed(self, kind: str, reason: LateReason) -> None:
+        """A phase takes no more results."""
+        self._phases_closed.labels(kind, reason.value).inc()
+
+    def updates_counted(self, staleness: Iterable[int]) -> None:
+        """Updates count in an asynchronous round; by how many rounds each is late."""
+        for rounds in staleness:
+            self._staleness.observe(rounds)
 
     def late(self, reason: str) -> None:
         """Count a device that was told that its task is over."""
@@ -167,67 +240,3 @@ class Metrics:
             for statistic in ("mean", "p99", "max"):
                 value = getattr(leakage, f"{real}_{statistic}")
                 self._leakage.labels(run_id, real, statistic).set(value)
-
-
-class _Census(Collector):
-    """Devices and runs by state, as they are at the time of the scrape."""
-
-    def __init__(
-        self, devices: Callable[[], Sequence[Device]], runs: Callable[[], Sequence[Run]]
-    ) -> None:
-        self._devices = devices
-        self._runs = runs
-
-    def describe(self) -> Iterable[Metric]:
-        return self._families([], [])
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families(self._devices(), self._runs())
-
-    def _families(self, devices: Sequence[Device], runs: Sequence[Run]) -> Iterable[Metric]:
-        by_device_state = GaugeMetricFamily(
-            "hfmds_coordinator_devices",
-            "Devices that have ever checked in, by what they are doing.",
-            labels=["state"],
-        )
-        for device_state in DeviceState:
-            count = sum(device.state is device_state for device in devices)
-            by_device_state.add_metric([device_state.value], count)
-        by_run_state = GaugeMetricFamily(
-            "hfmds_coordinator_runs", "Runs by state.", labels=["state"]
-        )
-        for run_state in RunState:
-            count = sum(run.state is run_state for run in runs)
-            by_run_state.add_metric([run_state.value], count)
-        return by_device_state, by_run_state
-
-
-class _Oversight(Collector):
-    """The drain, and the tasks under way by stage, as they are at the time of the scrape."""
-
-    def __init__(
-        self, drained: Callable[[], bool], stages: Callable[[], Mapping[TaskStage, int]]
-    ) -> None:
-        self._drained = drained
-        self._stages = stages
-
-    def describe(self) -> Iterable[Metric]:
-        return self._families(False, {})
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families(self._drained(), self._stages())
-
-    def _families(self, drained: bool, stages: Mapping[TaskStage, int]) -> Iterable[Metric]:
-        by_stage = GaugeMetricFamily(
-            "hfmds_coordinator_tasks_pending",
-            "Tasks whose results are wanted, by how far their devices are.",
-            labels=["stage"],
-        )
-        for stage in TaskStage:
-            by_stage.add_metric([stage.name.lower()], stages.get(stage, 0))
-        yield by_stage
-        yield GaugeMetricFamily(
-            "hfmds_coordinator_drained",
-            "1 while the coordinator hands out no new work by an operator's wish.",
-            value=int(drained),
-        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
@@ -128,6 +128,7 @@ class PhaseRecord:
     goal: int
     closed: bool
     tasks: tuple[PhaseTask, ...]
+    stale: int = 0  # tasks of earlier rounds that its opening ended
 
     @property
     def counted(self) -> int:
@@ -168,6 +169,7 @@ class PhaseRecords:
     ) -> PhaseRecord:
         """Open a phase with a task for each device; one that was opened before stays as it is."""
         key, policy = plan.key, plan.policy
+        stale = 0
         with transaction(self._engine) as session:
             phase = session.get(PhaseRow, primary_key(key))
             if phase is None:
@@ -199,10 +201,10 @@ class PhaseRecords:
                         key.round_number - policy.asynchronous.max_staleness
                     )
                     same_kind = (TaskRow.run_id == key.run_id, TaskRow.kind == key.kind)
-                    end_tasks(session, LateReason.STALE, now, *same_kind, too_old)
+                    stale = end_tasks(session, LateReason.STALE, now, *same_kind, too_old)
                     count_leftovers(session, phase, now)
                 session.flush()
-            return _opened(session.connection(), key)
+            return replace(_opened(session.connection(), key), stale=stale)
 
     def find(self, key: PhaseKey) -> PhaseRecord | None:
         """A phase, if it was ever opened."""

@@ -41,8 +41,10 @@ class PhaseConductor:
         self._registry = parts.registry
         self._announce_to = parts.switchboard.announce
         self._drain = parts.drain
+        self._metrics = parts.metrics
         self._clock = parts.clock
         self._selection = selection
+        self._closed_by = LateReason.GOAL_REACHED
 
     def conduct(
         self, plan: PhasePlan, choose_devices: Callable[[], Sequence[str]]
@@ -58,7 +60,11 @@ class PhaseConductor:
             self._wait_while_drained(plan.key.round_number)
             devices, seen = choose_devices(), self._selection.seen()
             phase = self._phases.open(plan, devices, self._clock(), seen)
+            self._metrics.funnel.assigned(plan.key.kind, len(devices))
+            self._metrics.funnel.dropped(plan.key.kind, [LateReason.STALE] * phase.stale)
         self._announce(phase)
+        opened = not phase.closed
+        self._closed_by = LateReason.GOAL_REACHED  # as a result does that is the last one wanted
         while not phase.closed:
             self._control.heed()
             rings = self._control.bell.rings
@@ -67,7 +73,17 @@ class PhaseConductor:
             if not phase.closed and not self._move_on(plan, phase, patient_until):
                 self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
         self._show(phase)
+        if opened:
+            self._count(plan, phase)
         return self._phases.results(plan.key)
+
+    def _count(self, plan: PhasePlan, phase: PhaseRecord) -> None:
+        """Count how a phase ended, and the tasks it does without."""
+        self._metrics.phase_closed(phase.key.kind, self._closed_by)
+        if not plan.asynchronous:  # there, tasks outlive their phase
+            over = (task for task in phase.tasks if task.state is TaskState.OVER)
+            reasons = [LateReason[task.over_reason] for task in over]
+            self._metrics.funnel.dropped(phase.key.kind, reasons)
 
     def _wait_while_drained(self, round_number: int) -> None:
         """Open nothing new; an operator drained the coordinator, and will end that."""
@@ -85,6 +101,8 @@ class PhaseConductor:
             slow = self._phases.end_slow(phase.key, now - self._policy.task_deadline_seconds, now)
             if slow:
                 log.info("tasks were too slow", extra={"kind": phase.key.kind, "tasks": slow})
+                if plan.asynchronous:
+                    self._metrics.funnel.dropped(phase.key.kind, [LateReason.TOO_SLOW] * slow)
                 self._ask(phase, self._replacements(phase, slow))
                 return True
         if plan.asynchronous and self._ask(phase, self._for_buffer(phase)):
@@ -92,6 +110,7 @@ class PhaseConductor:
         reason = self._reason_to_close(plan, phase, patient)
         if reason:
             self._phases.close(phase.key, reason, now)
+            self._closed_by = reason
             return True
         if self._is_stuck(phase, patient):
             self._extend_or_pause(phase, patient)
@@ -152,6 +171,7 @@ class PhaseConductor:
     def _ask(self, phase: PhaseRecord, devices: Sequence[str]) -> bool:
         if devices:
             self._phases.ask(phase.key, devices, self._clock())
+            self._metrics.funnel.assigned(phase.key.kind, len(devices))
             self._announce_to(devices)
         return bool(devices)
 
@@ -162,6 +182,7 @@ class PhaseConductor:
                 self._control.pause(self._complaint(phase))
             return
         self._phases.extend(phase.key, fresh, self._clock())
+        self._metrics.funnel.assigned(phase.key.kind, len(fresh))
         log.info("phase extended", extra={"kind": phase.key.kind, "more": len(fresh)})
         self._announce(self._phases.get(phase.key))
 

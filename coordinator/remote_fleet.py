@@ -57,6 +57,7 @@ class RemoteFleet:
         self._models = models
         self._store = parts.store
         self._held_out = parts.held_out
+        self._metrics = parts.metrics
         self._clock = parts.clock
         self._registry = parts.registry
         self._dispatch = parts.dispatch
@@ -120,6 +121,9 @@ class RemoteFleet:
         accepted = self._conductor.conduct(plan, choose_devices)
         self._control.show(Progress(round_number, Phase.AGGREGATING, len(accepted), len(accepted)))
         self._round_number = round_number
+        if mode:
+            ages = (task.counted_round - task.key.round_number for task in accepted)
+            self._metrics.updates_counted(ages)
         # Each is read in pieces, when they are needed.
         return tuple(self._moved(self._update(task), task, weights) for task in accepted)
 

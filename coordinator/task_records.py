@@ -185,13 +185,13 @@ class TaskRecords:
 
     def fail(
         self, device_id: str, task_id: str, reason: str, cause: FailureCause, now: float
-    ) -> bool:
-        """Note that the device gave the task up; true if it had said so before."""
+    ) -> FailureCause | None:
+        """Note that the device gave the task up, and what for; None if it had said so before."""
         with transaction(self._engine) as session:
             connection = session.connection()
             row = _own_task(connection, device_id, task_id)
             if row.state == TaskState.FAILED.name:
-                return True
+                return None
             _require_pending(row)
             if row.refusal:  # whatever the device makes of it, we know why
                 cause = FailureCause.REFUSED
@@ -205,7 +205,7 @@ class TaskRecords:
             )
             told = {"cause": cause.value, "reason": reason}
             tell_of_task(session, row, EventKind.TASK_FAILED, now, **told)
-            return False
+            return cause
 
     def last_failures(self) -> dict[str, str]:
         """Why each device last gave a task up."""

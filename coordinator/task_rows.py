@@ -7,7 +7,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Row,
+    bindparam,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
@@ -170,14 +179,17 @@ def end_tasks(
     now: float,
     *tasks: ColumnElement[bool],
     states: Collection[TaskState] = PENDING,
-) -> None:
-    """End those of the tasks that are in one of the states; devices are told the reason."""
+) -> int:
+    """End those of the tasks that are in one of the states; devices are told the reason.
+
+    Returns how many that are.
+    """
     if TaskState.LEASED in states:
         leased = select(TaskRow).where(*tasks, TaskRow.state == TaskState.LEASED.name)
         for row in session.scalars(leased.order_by(TaskRow.device_id, TaskRow.round_number)):
             tell_of_task(session, row, EventKind.TASK_LATE, now, reason=reason.value)
     ended = {"state": TaskState.OVER.name, "over_reason": reason.name}
-    _move_all(session, states, TaskState.OVER, *tasks, **ended)
+    return _move_all(session, states, TaskState.OVER, *tasks, **ended)
 
 
 def end_pending(session: Session, run_id: str, reason: LateReason, now: float) -> None:
@@ -220,8 +232,9 @@ def _move_all(
     wanted: TaskState,
     *tasks: ColumnElement[bool],
     **values: object,
-) -> None:
+) -> int:
     for state in states:
         require_transition(TASK_TRANSITIONS, state, wanted, "a task")
     names = [state.name for state in states]
-    session.execute(update(TaskRow).where(*tasks, TaskRow.state.in_(names)).values(**values))
+    moving = update(TaskRow).where(*tasks, TaskRow.state.in_(names)).values(**values)
+    return cast("CursorResult[Any]", session.execute(moving)).rowcount

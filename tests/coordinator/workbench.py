@@ -267,11 +267,11 @@ async def workbench(
     engine = open_database(database_of(folder))
     Base.metadata.create_all(engine)
     runs, tasks = RunRecords(engine), TaskRecords(engine)
-    drain, stages = DrainRecords(engine, clock), StageNotes(engine)
+    metrics_registry = CollectorRegistry()
+    metrics = Metrics(metrics_registry, clock)
+    drain, stages = DrainRecords(engine, clock), StageNotes(engine, metrics.funnel.reached)
     registry = Registry(engine, tasks, clock, away_seconds)
     contents = RunContents(Folder(folder / "blobs"), folder / "staging", 1 << 24)
-    metrics_registry = CollectorRegistry()
-    metrics = Metrics(metrics_registry)
     store = store or PoolStoreInMemory()
     parts = Parts(
         runs=runs,
