@@ -38,8 +38,8 @@ export class Chart {
   #cursor = null;
   #width = 0;
 
-  constructor({ title, format, bars = false, floor = null, ceiling = null, axis = "round", empty = "Nothing was measured yet." }) {
-    this.#options = { title, format, bars, floor, ceiling, axis, empty };
+  constructor({ title, format, bars = false, whole = false, floor = null, ceiling = null, axis = "round", empty = "Nothing was measured yet." }) {
+    this.#options = { title, format, bars, whole, floor, ceiling, axis, empty };
     this.#plot = h("div", { class: "plot" });
     this.#legend = h("ul", { class: "legend" });
     this.#tip = h("div", { class: "tip", role: "status", hidden: true });
@@ -122,7 +122,7 @@ export class Chart {
     const wholes = ticks(first, last, this.#width / 90).filter(Number.isInteger);
     const bottom = HEIGHT - EDGE.bottom;
     return s("g", { class: "grid" },
-      ticks(low, high, 5).map((value) => [
+      ticks(low, high, 5).filter((value) => !this.#options.whole || Number.isInteger(value)).map((value) => [
         s("line", { x1: EDGE.left, x2: this.#width - EDGE.right, y1: y(value), y2: y(value) }),
         s("text", { x: EDGE.left - 8, y: y(value), dy: "0.32em", "text-anchor": "end" }, this.#options.format(value)),
       ]),

@@ -27,7 +27,7 @@ function funnel({ kind, steps, pending, unneeded, late, failed, refused }) {
       h("tbody", {}, steps.map(([name, many]) =>
         h("tr", {},
           h("th", { scope: "row" }, name),
-          h("td", { class: "bar" }, h("meter", { min: 0, max: widest, value: many, "aria-hidden": true })),
+          h("td", { class: "bar" }, h("progress", { max: widest, value: many, "aria-hidden": true })),
           h("td", { class: "right number" }, number(many)))))),
     lost.length > 0 && h("ul", { class: "chips" }, lost.map(([name, many]) => h("li", {}, `${number(many)} ${name}`))));
 }

@@ -30,8 +30,8 @@ export function runPage(runId) {
   const tiles = h("dl", { class: "tiles" });
 
   const accuracy = new Chart({ title: "Accuracy", format: wholePercent, floor: 0, ceiling: 1, empty: "No model was evaluated yet." });
-  const loss = new Chart({ title: "Loss", format: plain });
-  const cohort = new Chart({ title: "Devices per round", format: plain, floor: 0, bars: true });
+  const loss = new Chart({ title: "Loss", format: plain, floor: 0 });
+  const cohort = new Chart({ title: "Devices per round", format: plain, floor: 0, bars: true, whole: true });
   const leakage = LEAKAGE.map((kind) => ({ ...kind, chart: new Chart({ title: kind.title, format: kind.format, empty: "Not known of any pool." }) }));
 
   const inAccuracy = panel("Accuracy");
@@ -56,7 +56,7 @@ export function runPage(runId) {
     head.replaceChildren(
       h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Runs"), " / "),
       h("h1", {}, run.run_id, " ", badge(run.state)),
-      h("p", { class: run.state === "paused" ? "doing notice" : "doing" }, doing(run) || `${run.method}, ${count(run.rounds, "round")}`),
+      doing(run) && h("p", { class: run.state === "paused" ? "doing notice" : "doing" }, doing(run)),
       progressBar(run),
       h("p", { class: "muted" }, `${run.method}, created `, since(run.created_at), run.start_from ? `, from ${run.start_from}` : ""));
     const model = run.recipe.model;
@@ -74,7 +74,7 @@ export function runPage(runId) {
       tile("Loss", number(measured?.loss ?? measured?.training_loss), measured?.loss === null ? "in training" : "held out"),
       tile("Cohort", last ? String(last.devices) : NONE, last ? `of round ${last.number}` : ""),
       tile("Pool", measured?.pool_samples ? number(measured.pool_samples) : NONE, measured?.pool_samples ? "synthetic images" : ""),
-      tile("Closest image", pool ? decibel(pool.max) : NONE, pool ? (limit === undefined ? "PSNR; no limit is set" : `PSNR; the limit is ${decibel(limit)}`) : ""),
+      tile("Closest image", pool ? decibel(pool.max) : NONE, pool ? (limit === undefined ? "PSNR, no limit" : `PSNR, limit ${decibel(limit)}`) : ""),
       tile("Last round", seconds(measured?.duration_seconds), moved ? `${bytes(moved)} moved` : ""));
   });
 

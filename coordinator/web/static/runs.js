@@ -34,7 +34,7 @@ export function runsPage() {
   const tiles = h("dl", { class: "tiles" });
   const drained = h("div");
   const list = panel("Runs", { wide: true });
-  const element = h("div", { class: "page" }, h("h1", {}, "Runs"), drained, tiles, h("div", { class: "panels" }, list.element));
+  const element = h("div", { class: "page" }, h("h1", {}, "Overview"), drained, tiles, h("div", { class: "panels" }, list.element));
 
   const showStatus = whenChanged((status) => {
     const { runs, devices, tasks, drain } = status;
