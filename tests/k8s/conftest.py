@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,29 @@ def rendered(folder: Path) -> tuple[dict[str, Any], ...]:
     return tuple(yaml.safe_load_all(made.stdout))
 
 
+@cache
+def base_with(component: str) -> tuple[dict[str, Any], ...]:
+    """The base with a component that no overlay has."""
+    with tempfile.TemporaryDirectory() as folder:
+        kustomization = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "namespace": "hfmds",
+            "resources": [os.path.relpath(MANIFESTS / "base", folder)],
+            "components": [os.path.relpath(MANIFESTS / "components" / component, folder)],
+        }
+        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        return rendered(Path(folder))
+
+
 def all_overlays() -> tuple[str, ...]:
     """Names of all overlays."""
     return tuple(sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir()))
 
 
-@pytest.fixture(params=all_overlays())
+@pytest.fixture(params=[*all_overlays(), "backup", "gpu"])
 def overlay(request: pytest.FixtureRequest) -> tuple[dict[str, Any], ...]:
-    """The resources of each overlay."""
-    return rendered(MANIFESTS / "overlays" / request.param)
+    """The resources of each overlay, and of the base with each component that none has."""
+    if request.param in all_overlays():
+        return rendered(MANIFESTS / "overlays" / request.param)
+    return base_with(request.param)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sysconfig
@@ -20,7 +19,7 @@ from hfmds.service.address import split_address
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
 from synthesis_store.settings import StoreSettings
-from tests.k8s.conftest import MANIFESTS, rendered
+from tests.k8s.conftest import MANIFESTS, base_with, rendered
 
 Resource = dict[str, Any]
 SETTINGS: dict[str, type[ServiceSettings]] = {
@@ -30,16 +29,12 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "edge-simulator": EdgeSettings,
     "edge-client-torch": EdgeSettings,
 }
-GPU = """
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [{base}]
-components: [{component}]
-"""
 
 
 def templates(resources: tuple[Resource, ...]) -> list[Resource]:
-    return [one["spec"]["template"] for one in resources if "template" in one.get("spec", {})]
+    specs = [one.get("spec", {}) for one in resources]
+    specs += [spec["jobTemplate"]["spec"] for spec in specs if "jobTemplate" in spec]
+    return [spec["template"] for spec in specs if "template" in spec]
 
 
 def pod_specs(resources: tuple[Resource, ...]) -> list[Resource]:
@@ -210,12 +205,8 @@ def test_network_policies_reach_pods_that_exist() -> None:
     assert chosen == labels
 
 
-def test_gpus_go_to_devices_with_torch(tmp_path: Path) -> None:
-    base, component = (
-        os.path.relpath(MANIFESTS / name, tmp_path) for name in ("base", "components/gpu")
-    )
-    (tmp_path / "kustomization.yaml").write_text(GPU.format(base=base, component=component))
-    (device,) = with_specs(rendered(tmp_path), "StatefulSet").values()
+def test_gpus_go_to_devices_with_torch() -> None:
+    (device,) = with_specs(base_with("gpu"), "StatefulSet").values()
     container = device["template"]["spec"]["containers"][0]
     assert program(container) == "edge-client-torch"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
@@ -230,6 +221,23 @@ def test_devices_with_digits_have_the_library_they_come_with(overlay: tuple[Reso
             install = re.search(rf" AS build-{stage}\nRUN (.+)", dockerfile)
             assert install is not None
             assert "scikit-learn" in install[1]
+
+
+def test_backups_are_of_what_the_programs_keep() -> None:
+    resources = base_with("backup")
+    deployments = with_specs(resources, "Deployment")
+    jobs = with_specs(resources, "CronJob")
+    assert jobs.keys() == {f"{name}-backup" for name in deployments}
+    for name, spec in deployments.items():
+        (program,) = spec["template"]["spec"]["containers"]
+        pod = jobs[f"{name}-backup"]["jobTemplate"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert environment(container)["HFMDS_DATA_DIR"] == environment(program)["HFMDS_DATA_DIR"]
+        assert f"hfmds backup {name.replace('-', '_')} " in container["command"][-1]
+        volumes = spec["template"]["spec"]["volumes"]
+        assert {"name": "data", "persistentVolumeClaim": {"claimName": name}} in volumes
+        assert {"name": "data", "persistentVolumeClaim": {"claimName": name}} in pod["volumes"]
+        assert pod["securityContext"]["runAsUser"] == 10001  # who owns the data
 
 
 def test_simulated_devices_have_different_data() -> None:
@@ -271,6 +279,8 @@ def test_no_secret_is_in_the_repository(file: Path) -> None:
 
 
 def _stage(target: str) -> str:
-    return {"synthesis-store": "store", "edge-client": "edge", "edge-simulator": "simulator"}[
-        target
-    ]
+    """The stage that a target of the Dockerfile is copied from."""
+    dockerfile = (MANIFESTS / "Dockerfile").read_text()
+    copied = re.search(rf"AS {target}\nCOPY --from=build-(\S+) ", dockerfile)
+    assert copied is not None
+    return copied[1]
