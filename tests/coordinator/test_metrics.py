@@ -1,0 +1,299 @@
+"""What the coordinator counts, and that nobody outside can make it count without bounds."""
+
+import asyncio
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from coordinator.fleet_metrics import FleetMetrics
+from coordinator.funnel_metrics import FunnelMetrics
+from coordinator.metrics import Metrics
+from coordinator.round_watch import RoundWatch
+from hfmds.algorithm.types import Evaluation
+from hfmds.digest import digest_of
+from hfmds.errors import NotFound
+from hfmds.wire.tensors import encode_weights
+from hfmds.wire.types import (
+    Asynchronous,
+    DeviceReport,
+    FailureCause,
+    LateReason,
+    Phase,
+    Round,
+    TaskStage,
+)
+from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
+from tests.wire import examples
+
+FUNNEL = ("assigned", "taken", "downloaded", "computed", "uploaded", "accepted")
+
+
+class Read:
+    """Reads a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"hfmds_coordinator_{name}", labels)
+
+    async def until_left(self, run_id: str) -> None:
+        """Wait until nobody drives the run any more: then all of it is counted."""
+        async with asyncio.timeout(10):
+            while self("run_progress_timestamp_seconds", run=run_id):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    def funnel(self, kind: str) -> list[float | None]:
+        return [self("funnel_tasks_total", kind=kind, stage=stage) for stage in FUNNEL]
+
+
+# --- the funnel -----------------------------------------------------------------------------------
+
+
+def test_a_task_counts_once_in_every_stage_it_has_reached() -> None:
+    read = Read(CollectorRegistry())
+    funnel = FunnelMetrics(read.registry)
+    assert read.funnel("train") == [0] * 6
+    funnel.assigned("train", 3)
+    for _ in range(2):  # a device that was killed asks again
+        funnel.taken("train", "t1")
+    funnel.taken("train", "t2")
+    funnel.reached("t1", TaskStage.COMPUTED)
+    funnel.reached("t1", TaskStage.DOWNLOADED)  # told late
+    assert read.funnel("train") == [3, 2, 1, 1, 0, 0]
+    funnel.accepted("train", "t1")
+    funnel.accepted("train", "t3")  # it was taken at another coordinator
+    funnel.failed("train", "t2", FailureCause.DIVERGED)
+    funnel.reached("t2", TaskStage.UPLOADED)  # it is over
+    assert read.funnel("train") == [3, 3, 2, 2, 2, 2]
+    assert read.funnel("evaluate") == [0] * 6
+    assert read("tasks_total", kind="train", outcome="accepted") == 2
+    assert read("tasks_total", kind="train", outcome="failed") == 1
+    assert read("tasks_failed_total", kind="train", cause="diverged") == 1
+    assert read("tasks_failed_total", kind="train", cause="refused") == 0
+
+
+def test_dropped_tasks_count_by_reason() -> None:
+    read = Read(CollectorRegistry())
+    funnel = FunnelMetrics(read.registry)
+    funnel.dropped("train", [LateReason.GONE, LateReason.GONE, LateReason.CANCELLED])
+    assert read("tasks_dropped_total", kind="train", reason="gone") == 2
+    assert read("tasks_dropped_total", kind="train", reason="deadline") == 0
+    assert read("tasks_total", kind="train", outcome="dropped") == 2
+
+
+def test_of_many_tasks_few_are_remembered() -> None:
+    read = Read(CollectorRegistry())
+    funnel = FunnelMetrics(read.registry, remembered_tasks=10)
+    for number in range(1000):
+        funnel.taken("train", f"task-{number}")
+    assert len(funnel._reached) == 10
+    assert read("funnel_tasks_total", kind="train", stage="taken") == 1000
+
+
+def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            read = Read(bench.registry)
+            bench.parts.metrics.count(devices=bench.parts.registry.list, runs=bench.runs.list)
+            await bench.create(make_spec(devices=2, refresh_every=1))
+            await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
+            assert read("rounds", state="completed") == 0
+            assert read("run_running", run="run") == 1
+            assert (read("run_progress_timestamp_seconds", run="run") or 0) > 0
+            await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
+            await read.until_left("run")
+            assert read.funnel("synthesise") == read.funnel("train") == [2] * 6
+            for kind in ("synthesise", "train"):
+                assert read("phases_closed_total", kind=kind, reason="goal-reached") == 1
+                assert read("tasks_total", kind=kind, outcome="dropped") == 0
+            for phase in ("synthesising", "sealing", "training", "aggregating", "evaluating"):
+                assert read("phase_duration_seconds_count", phase=phase) == 1, phase
+            assert read("phase_duration_seconds_count", phase="drained") == 0
+            assert read("round_duration_seconds_count") == 1
+            assert read("rounds", state="completed") == 1
+            assert read("run_running", run="run") is None
+
+    asyncio.run(scenario())
+
+
+def test_who_is_lost_is_counted_by_reason(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            read = Read(bench.registry)
+            waiting = await bench.arrive("a", "b", "c")
+            spec = make_spec(devices=1)
+            spec = replace(spec, policy=replace(spec.policy, minimum_devices=1))
+            await bench.create(spec)
+            a, b, c = await asyncio.gather(*waiting)
+            await bench.dispatch.report_failure("c", c.task_id, "broken", FailureCause.TRANSFER)
+            await bench.dispatch.leave("b")
+            await bench.do("a", a, echo)
+            await read.until_left("run")
+            assert read.funnel("train") == [3, 3, 1, 1, 1, 1]
+            assert read("tasks_failed_total", kind="train", cause="transfer") == 1
+            assert read("tasks_dropped_total", kind="train", reason="gone") == 1
+            assert read("phases_closed_total", kind="train", reason="gone") == 1
+            assert b.task_id != a.task_id
+
+    asyncio.run(scenario())
+
+
+def test_the_age_of_updates_is_counted_in_asynchronous_rounds(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            read = Read(bench.registry)
+            mode = Asynchronous(buffer_size=1, max_staleness=1)
+            waiting = await bench.arrive("slow")
+            await bench.create(make_spec(rounds=3, asynchronous=mode))
+            (slow,) = await asyncio.gather(*waiting)
+            await bench.play("fast", 1, echo)
+            await bench.do("slow", slow, echo)  # begun in round 1, counts in round 2
+            await bench.until(lambda run: run.completed_rounds == 2)
+            await bench.play("fast", 1, echo)
+            await read.until_left("run")
+            assert read("update_staleness_rounds_bucket", le="0.0") == 2
+            assert read("update_staleness_rounds_bucket", le="1.0") == 3
+
+    asyncio.run(scenario())
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def test_phases_are_timed_one_after_the_other() -> None:
+    read = Read(CollectorRegistry())
+    now = [0.0]
+    watch = RoundWatch(Metrics(read.registry), lambda: now[0])
+    for seconds, phase in ((1.0, Phase.TRAINING), (2.0, Phase.TRAINING), (4.0, Phase.AGGREGATING)):
+        watch.enter(phase)
+        now[0] += seconds
+    watch.leave()
+    watch.leave()
+    assert read("phase_duration_seconds_sum", phase="training") == 3
+    assert read("phase_duration_seconds_sum", phase="aggregating") == 4
+    assert read("phase_duration_seconds_count", phase="aggregating") == 1
+
+
+def test_the_best_accuracy_stays() -> None:
+    read = Read(CollectorRegistry())
+    metrics = Metrics(read.registry)
+
+    def after(number: int, accuracy: float) -> Round:
+        return replace(examples.ROUND, number=number, evaluation=Evaluation(accuracy, 1.0, 10))
+
+    metrics.round_completed("run", after(1, 0.75))
+    metrics.round_completed("run", after(2, 0.5))
+    assert read("accuracy_ratio", run="run") == 0.5
+    assert read("best_accuracy_ratio", run="run") == 0.75
+    assert examples.ROUND.device_evaluation is not None
+    assert read("device_loss", run="run") == examples.ROUND.device_evaluation.loss
+
+
+# --- what devices report --------------------------------------------------------------------------
+
+
+def test_reports_are_summed_over_the_fleet() -> None:
+    read = Read(CollectorRegistry())
+    fleet = FleetMetrics(read.registry)
+    fleet.count(examples.UPDATE_REPORT)
+    fleet.count(examples.SYNTHESIS_REPORT)
+    fleet.count(examples.EVALUATION_REPORT)
+    fleet.count(replace(examples.UPDATE_REPORT, device=None))  # it does not say
+    assert read("fleet_reports_total", kind="train") == 1
+    assert read("fleet_compute_seconds_sum", kind="train") == 3.5
+    assert read("fleet_step_seconds_sum", kind="train") == 3.5 / 120
+    assert read("fleet_cpu_seconds_total", kind="synthesise") == 6.5
+    assert read("fleet_peak_memory_bytes_count") == 3
+    assert read("fleet_withheld_samples_total") == 3
+    assert read("fleet_batch_psnr_db_sum", real="paired") == examples.LEAKAGE.paired_max
+    assert read("fleet_batch_ssim_ratio_bucket", real="nearest", le="0.4") == 0
+    assert read("fleet_batch_ssim_ratio_bucket", real="nearest", le="0.5") == 1
+
+
+@pytest.mark.parametrize("absurd", [1e308, -1e308])
+def test_absurd_numbers_are_held_to_their_range(absurd: float) -> None:
+    read = Read(CollectorRegistry())
+    fleet = FleetMetrics(read.registry)
+    leakage = replace(examples.LEAKAGE, paired_max=absurd, nearest_max=absurd)
+    for _ in range(3):
+        fleet.count(replace(examples.SYNTHESIS_REPORT, synthesis_seconds=absurd, leakage=leakage))
+        fleet.count(
+            replace(
+                examples.UPDATE_REPORT,
+                training_seconds=absurd,
+                device=DeviceReport(steps=0, cpu_seconds=0.0, peak_memory_bytes=0),
+            )
+        )
+    assert read("fleet_step_seconds_count", kind="train") == 0
+    assert read("fleet_peak_memory_bytes_count") == 3
+    for family in read.registry.collect():
+        for sample in family.samples:
+            assert math.isfinite(sample.value), sample
+            assert abs(sample.value) <= 3e10, sample
+
+
+def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2))
+            task = await bench.check_in("a")
+            update = await bench.upload("a", task, encode_weights(bench.weights(task)))
+            report = replace(examples.UPDATE_REPORT, update=update)
+            assert not await bench.dispatch.submit_update("a", task.task_id, report)
+            assert await bench.dispatch.submit_update("a", task.task_id, report)
+            read = Read(bench.registry)
+            assert read("fleet_reports_total", kind="train") == 1
+            assert read("tasks_total", kind="train", outcome="accepted") == 1
+
+    asyncio.run(scenario())
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_hostile_names_make_no_series(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            metrics, parts = bench.parts.metrics, bench.parts
+            metrics.count(devices=parts.registry.list, runs=bench.runs.list)
+            metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+            before = generate_latest(bench.registry)
+            hostile = replace(PROFILE, engine="evil-engine", software_version="evil-version")
+            for number in range(30):
+                device = f"evil-{number}"
+                await bench.dispatch.check_in(device, hostile, 0.0, "")
+                with pytest.raises(NotFound):
+                    await bench.dispatch.check_in(device, hostile, 0.0, f"evil-run-{number}")
+                with pytest.raises(NotFound):
+                    await bench.dispatch.renew_lease(device, f"evil-task-{number}")
+                with pytest.raises(NotFound):
+                    await bench.dispatch.report_failure(device, f"evil-task-{number}", "evil")
+                with pytest.raises(NotFound):
+                    await bench.dispatch.query_upload(device, "evil", digest_of(device.encode()))
+            after = generate_latest(bench.registry)
+            assert b"evil" not in after
+            assert after.count(b"\n") == before.count(b"\n")
+
+    asyncio.run(scenario())
+
+
+def test_of_runs_that_ended_the_last_few_are_shown() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    for number in range(100):
+        metrics.run_progressed(f"run-{number}")
+        metrics.round_completed(f"run-{number}", examples.ROUND)
+        metrics.run_ended(f"run-{number}")
+        metrics.run_left(f"run-{number}")
+    runs = {
+        sample.labels["run"]
+        for family in registry.collect()
+        for sample in family.samples
+        if "run" in sample.labels
+    }
+    assert runs == {f"run-{number}" for number in range(80, 100)}
+    assert len(metrics._best) <= 20
