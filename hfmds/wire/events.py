@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import enum
 
+from hfmds.errors import InvalidInput
 from hfmds.event_chain import Event
 from hfmds.v1 import common_pb2 as pb
+
+_LAST_MICROSECOND = 253_402_300_799_999_999  # of the year 9999
 
 
 class EventKind(enum.StrEnum):
@@ -31,6 +34,14 @@ class EventKind(enum.StrEnum):
     MODEL_DROPPED = "model-dropped"
     DRAIN_ON = "drain-on"
     DRAIN_OFF = "drain-off"
+    # Of the fleet, not of a run.
+    TOKEN_CREATED = "token-created"  # noqa: S105 (no secret)
+    TOKEN_REVOKED = "token-revoked"  # noqa: S105 (no secret)
+    DEVICE_ENROLLED = "device-enrolled"
+    DEVICE_REVOKED = "device-revoked"
+    DEVICE_QUARANTINED = "device-quarantined"
+    DEVICE_RELEASED = "device-released"
+    CERTIFICATE_REVOKED = "certificate-revoked"
 
 
 def event_message(event: Event) -> pb.Event:
@@ -46,7 +57,12 @@ def event_message(event: Event) -> pb.Event:
 
 
 def event_from(log_id: str, message: pb.Event) -> Event:
-    """From the wire, as it is: whether it is sound is for `flaw` to say."""
+    """From the wire, as it is: whether it is sound is for `flaw` to say, once it can be shown."""
+    if not 0 <= message.at_microseconds <= _LAST_MICROSECOND:
+        raise InvalidInput(
+            f"event {message.sequence} of {log_id} is {message.at_microseconds} us after 1970, "
+            "which is no time before the year 10000"
+        )
     return Event(
         log_id,
         message.sequence,

@@ -73,7 +73,13 @@ def timestamp_message(moment: datetime) -> Timestamp:
 
 def timestamp_from(message: Timestamp) -> datetime:
     """From the wire, in UTC."""
-    return message.ToDatetime(UTC)
+    try:
+        return message.ToDatetime(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"Timestamp of {message.seconds} s and {message.nanos} ns is no time of the years "
+            "1 to 9999"
+        ) from None
 
 
 def policy_message(policy: RoundPolicy) -> pb.RoundPolicy:
