@@ -5,6 +5,7 @@ A thin layer over Grafana's own library, which writes the JSON and knows every k
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -32,6 +33,7 @@ TAG = "hfmds"
 
 GOOD, FAIR, BAD = "green", "orange", "red"
 
+_PAGE = re.compile(r"docs/([a-z-]+\.md(?:#[a-z-]+)?)")
 _LETTERS = string.ascii_uppercase
 
 Panel = TypeVar("Panel", timeseries.Panel, stat.Panel, bargauge.Panel, heatmap.Panel, table.Panel)
@@ -243,7 +245,8 @@ def _panel(
     span: int,
     height: int,
 ) -> Panel:
-    panel.title(title).description(meaning).datasource(SOURCE).unit(unit)
+    linked = _PAGE.sub(rf"[\g<0>]({DOCS}/\g<1>)", meaning)
+    panel.title(title).description(linked).datasource(SOURCE).unit(unit)
     for letter, one in zip(_LETTERS, queries, strict=False):
         panel.with_target(one.ref_id(letter))
     panel.span(span).height(height)

@@ -1,0 +1,101 @@
+"""The PromQL of our dashboards and rules, taken apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import yaml
+
+from k8s.components.monitoring.generate import FOLDER, RULES
+
+DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
+
+_COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
+_SETS = frozenset({"and", "or", "unless"})
+# Longer than the demo takes from one round to the next, and than all of it.
+_VARIABLES = {
+    "$__rate_interval": "15s",
+    "$__range": "90s",
+    "$window": "90s",
+    "$run": ".+",
+    "$kind": ".+",
+    "$service": ".+",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An expression and where it is."""
+
+    where: str
+    text: str
+
+    @property
+    def filled_in(self) -> str:
+        """With the variables of its dashboard as if all were chosen."""
+        text = self.text
+        for name, value in _VARIABLES.items():
+            text = text.replace(name, value)
+        return text
+
+
+def in_dashboards() -> list[Found]:
+    """The expressions of all panels and annotations."""
+    return [found for file in DASHBOARDS for found in _of_dashboard(file)]
+
+
+def in_rules(kind: str) -> list[Found]:
+    """The expressions of all rules of a kind, "alert" or "record"."""
+    return [Found(rule[kind], rule["expr"]) for rule in rules() if kind in rule]
+
+
+def rules() -> list[dict[str, Any]]:
+    """All rules."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def _of_dashboard(file: Path) -> Iterator[Found]:
+    dashboard = json.loads(file.read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield Found(f"{file.stem}: {panel['title']}", target["expr"])
+    for annotation in dashboard["annotations"]["list"]:
+        yield Found(f"{file.stem}: {annotation['name']}", annotation["expr"])
+
+
+def uncompared(text: str) -> list[str]:
+    """What an alert compares: the operands of its conditions, without the limits they are held to.
+
+    Of `a / b > 0.9 and c == 1` these are `a / b` and `c`; of `absent(a)` it is `a`.
+    """
+    return [part.prettify() for part in _operands(promql.parse(text))]
+
+
+def _operands(node: Any) -> Iterator[Any]:
+    if isinstance(node, promql.ParenExpr):
+        yield from _operands(node.expr)
+    elif isinstance(node, promql.BinaryExpr) and str(node.op) in _SETS:
+        yield from _operands(node.lhs)
+        yield from _operands(node.rhs)
+    elif isinstance(node, promql.BinaryExpr) and str(node.op) in _COMPARISONS:
+        for side in (node.lhs, node.rhs):
+            if not _is_number(side):
+                yield side
+    elif isinstance(node, promql.Call) and node.func.name == "absent":
+        yield from node.args
+    else:
+        yield node
+
+
+def _is_number(node: Any) -> bool:
+    if isinstance(node, promql.ParenExpr):
+        return _is_number(node.expr)
+    if isinstance(node, promql.BinaryExpr):
+        return _is_number(node.lhs) and _is_number(node.rhs)
+    return isinstance(node, promql.NumberLiteral)

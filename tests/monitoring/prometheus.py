@@ -1,0 +1,136 @@
+"""A real Prometheus for tests: Debian's, on a free port, which scrapes four times a second."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import HTTPError, URLError
+
+import pytest
+import yaml
+
+from k8s.components.monitoring.generate import FOLDER, RULES
+from tests.servers.processes import free_ports, wait_until
+
+_INTERVAL = "250ms"
+_PATIENCE_SECONDS = 20.0
+
+
+def program(name: str) -> str:
+    """Where `prometheus` or `promtool` is."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is needed to test monitoring; install it: make packages", False)
+    return found
+
+
+def scraping(pods: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The configuration of k8s/ for a plain Prometheus, at pods that Kubernetes need not find."""
+    (scrape,) = yaml.safe_load((FOLDER / "scrape.yaml").read_text())["scrape_configs"]
+    del scrape["kubernetes_sd_configs"], scrape["scrape_interval"]
+    scrape["static_configs"] = [
+        {"targets": list(addresses), "labels": _as_kubernetes_tells(name, port)}
+        for name, addresses in pods.items()
+        for port in ("grpc", "metrics")
+    ]
+    return {
+        "global": {"scrape_interval": _INTERVAL, "evaluation_interval": _INTERVAL},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [scrape],
+    }
+
+
+def _as_kubernetes_tells(name: str, port: str) -> dict[str, str]:
+    told = {
+        "pod_annotation_prometheus_io_scrape": "true",
+        "pod_container_port_name": port,
+        "pod_label_app_kubernetes_io_name": name,
+        "namespace": "hfmds",
+        "pod_name": f"{name}-0",
+    }
+    return {f"__meta_kubernetes_{key}": value for key, value in told.items()}
+
+
+class Prometheus:
+    """One server with its own folder; it evaluates our rules while it scrapes."""
+
+    def __init__(self, folder: Path, pods: Mapping[str, Sequence[str]]) -> None:
+        """It will scrape these addresses as those of pods, by the name that labels them."""
+        (port,) = free_ports(1)
+        self._url = f"http://127.0.0.1:{port}"
+        self._log = folder / "prometheus.log"
+        configuration = folder / "prometheus.yml"
+        configuration.write_text(yaml.safe_dump(scraping(pods)))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    program("prometheus"),
+                    f"--config.file={configuration}",
+                    f"--storage.tsdb.path={folder / 'series'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                    "--log.level=warn",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def __enter__(self) -> Self:
+        wait_until(self._answers, self._process, self._log)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait(30)
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The series that an expression gives now; an error of Prometheus fails the test."""
+        data = self._get("query", query=expression)
+        if data["resultType"] in ("scalar", "string"):
+            return [{"metric": {}, "value": data["result"]}]
+        result: list[dict[str, Any]] = data["result"]
+        return result
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules, with what became of their last evaluation."""
+        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+
+    def label_values(self, label: str, selector: str) -> list[str]:
+        """The values that a variable of a dashboard would offer."""
+        data = self._get(f"label/{label}/values", **{"match[]": selector})
+        assert isinstance(data, list)
+        return data
+
+    def wait_until(self, expression: str) -> None:
+        """Wait until an expression gives something."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not self.query(expression):
+            assert time.monotonic() < deadline, f"{expression} gave nothing"
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (URLError, ConnectionError):
+            return False
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]
+        except HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from None

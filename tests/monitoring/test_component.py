@@ -1,0 +1,95 @@
+"""The manifests of monitoring, as a cluster gets them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from k8s.components.monitoring.generate import FOLDER, RULES
+from tests.k8s.conftest import MANIFESTS, rendered
+from tests.monitoring.expressions import DASHBOARDS
+
+Resource = dict[str, Any]
+
+
+def of_kind(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource]:
+    return {one["metadata"]["name"]: one for one in resources if one["kind"] == kind}
+
+
+def together(folder: Path, *components: str) -> tuple[Resource, ...]:
+    """What the base becomes with these components."""
+    paths = [os.path.relpath(MANIFESTS / name, folder) for name in ("base", *components)]
+    kustomization = {"resources": paths[:1], "components": paths[1:], "namespace": "hfmds"}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return rendered(folder)
+
+
+@pytest.fixture(scope="module")
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Resource, ...]:
+    return together(tmp_path_factory.mktemp("monitored"), "components/monitoring")
+
+
+def test_grafana_finds_every_dashboard(monitored: tuple[Resource, ...]) -> None:
+    found = {}
+    for resource in of_kind(monitored, "ConfigMap").values():
+        assert resource["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert len(json.dumps(resource)) < 200_000  # kubectl notes all of it in an annotation
+        found |= resource["data"]
+    assert found == {file.name: file.read_text() for file in DASHBOARDS}
+
+
+def test_every_program_is_scraped_where_its_metrics_are(monitored: tuple[Resource, ...]) -> None:
+    programs = {**of_kind(monitored, "Deployment"), **of_kind(monitored, "StatefulSet")}
+    monitors = of_kind(monitored, "PodMonitor")
+    assert monitors.keys() == programs.keys()
+    for name, program in programs.items():
+        template, spec = program["spec"]["template"], monitors[name]["spec"]
+        assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        # The rules know programs by the names of their jobs.
+        assert template["metadata"]["labels"][spec["jobLabel"]] == name
+        (endpoint,) = spec["podMetricsEndpoints"]
+        ports = [port["name"] for one in template["spec"]["containers"] for port in one["ports"]]
+        assert endpoint["port"] in ports
+
+
+def test_prometheus_may_come_to_every_pod_that_is_scraped() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    policies = of_kind(resources, "NetworkPolicy")
+    monitors = of_kind(resources, "PodMonitor")
+    assert monitors.keys() == {"coordinator", "synthesis-store"}  # devices are outside
+    for name, monitor in monitors.items():
+        policy = policies[name]["spec"]
+        assert policy["podSelector"] == monitor["spec"]["selector"]
+        (entrance,) = (one for one in policy["ingress"] if {"port": "metrics"} in one["ports"])
+        labels = {"hfmds.io/may-scrape": "true"}
+        assert {"namespaceSelector": {"matchLabels": labels}} in entrance["from"]
+
+
+def test_a_plain_prometheus_gets_the_same_without_an_operator(tmp_path: Path) -> None:
+    parts = ("components/monitoring/dashboards", "components/monitoring/rules")
+    resources = together(tmp_path, *parts)
+    assert not [one for one in resources if "coreos" in one["apiVersion"]]
+    maps = of_kind(resources, "ConfigMap")
+    assert maps["hfmds-rules"]["data"] == {"hfmds.yaml": RULES.read_text()}
+    assert len(maps) == 1 + len(DASHBOARDS)
+
+
+def test_a_plain_prometheus_finds_pods_by_their_annotations(
+    monitored: tuple[Resource, ...],
+) -> None:
+    (scrape,) = yaml.safe_load((FOLDER / "scrape.yaml").read_text())["scrape_configs"]
+    kept = {
+        rule["source_labels"][0].removeprefix("__meta_kubernetes_pod_"): rule["regex"]
+        for rule in scrape["relabel_configs"]
+        if rule.get("action") == "keep"
+    }
+    assert kept == {"annotation_prometheus_io_scrape": "true", "container_port_name": "metrics"}
+    for kind in ("Deployment", "StatefulSet"):
+        for program in of_kind(monitored, kind).values():
+            annotations = program["spec"]["template"]["metadata"]["annotations"]
+            assert annotations["prometheus.io/scrape"] == "true"

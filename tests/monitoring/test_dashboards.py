@@ -1,0 +1,77 @@
+"""Dashboards that Grafana would draw, and that say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+
+from k8s.components.monitoring.generate import written
+from k8s.components.monitoring.sources.panels import DOCS
+from tests.monitoring.expressions import DASHBOARDS, Found, in_dashboards, in_rules
+from tests.monitoring.pages import has_anchor
+
+_BUILT_IN = {"__rate_interval", "__range"}
+
+
+@pytest.fixture(params=DASHBOARDS, ids=lambda file: file.stem)
+def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
+    file: Path = request.param
+    loaded: dict[str, Any] = json.loads(file.read_text())
+    assert loaded["uid"] == file.stem
+    return loaded
+
+
+def test_files_are_what_the_sources_give() -> None:
+    for file, content in written().items():
+        remedy = "run python -m k8s.components.monitoring.generate"
+        assert file.read_text() == content, f"{file.name} is out of date; {remedy}"
+    assert set(DASHBOARDS) <= written().keys()
+
+
+def test_panels_have_places_of_their_own(dashboard: dict[str, Any]) -> None:
+    taken = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+        }
+        assert not taken & cells, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_panels_explain_themselves(dashboard: dict[str, Any]) -> None:
+    for panel in dashboard["panels"]:
+        if panel["type"] != "row":
+            assert panel["description"].endswith((".", "?")), panel["title"]
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_dashboards_have_the_variables_they_use(dashboard: dict[str, Any]) -> None:
+    offered = {variable["name"] for variable in dashboard["templating"]["list"]}
+    text = json.dumps([panel.get("targets", ()) for panel in dashboard["panels"]])
+    used = set(re.findall(r"\$\{?(\w+)", text))
+    assert used - _BUILT_IN == offered
+
+
+def test_pages_that_dashboards_name_are_there(dashboard: dict[str, Any]) -> None:
+    pages = re.findall(rf"{DOCS}/([^)\"]+)", json.dumps(dashboard))
+    assert "runbooks.md" in pages
+    for page in pages:
+        assert has_anchor(page), page
+
+
+@pytest.mark.parametrize(
+    "found", [*in_dashboards(), *in_rules("alert"), *in_rules("record")], ids=lambda one: one.where
+)
+def test_expressions_are_promql(found: Found) -> None:
+    promql_parser.parse(found.filled_in)
+    assert "$" not in found.filled_in
