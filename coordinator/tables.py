@@ -250,8 +250,7 @@ class MemberRow(Base):
     token_id: Mapped[str] = mapped_column(String(12), default="")  # it enrolled with last
     enrolled_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
     revoked: Mapped[bool] = mapped_column(default=False)  # and not enrolled since
-    # Certificates are dead that begin at or before; whole seconds, as certificates have them.
-    dead_until: Mapped[int] = mapped_column(BigInteger, default=0)  # 0: it was never revoked
+    revoked_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
     quarantined: Mapped[bool] = mapped_column(default=False)
     reason: Mapped[str] = mapped_column(default="")  # of either
 

@@ -222,7 +222,7 @@ def upgrade() -> None:
         sa.Column("token_id", sa.String(length=12), nullable=False),
         sa.Column("enrolled_at", sa.Double(), nullable=False),
         sa.Column("revoked", sa.Boolean(), nullable=False),
-        sa.Column("dead_until", sa.BigInteger(), nullable=False),
+        sa.Column("revoked_at", sa.Double(), nullable=False),
         sa.Column("quarantined", sa.Boolean(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("device_id"),

@@ -1,0 +1,227 @@
+"""Devices get certificates: the first by a token, the next by the one before or by their key.
+
+What is checked, in this order: the request is one of a key, and signed by it together with a fresh
+nonce; the token is good, or the key is the device's; the device was not shut out since; and nobody
+takes another device's place.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from coordinator.fleet_records import FleetRecords
+from coordinator.members import dead_until, member
+from coordinator.nonces import Nonces
+from coordinator.tables import CertificateRow, DeviceRow, MemberRow, TokenRow
+from coordinator.tokens import Tokens, terms_of
+from hfmds.errors import Conflict, InvalidInput, NotAllowed, WrongState
+from hfmds.pki.authority import CLOCKS_DIFFER, Authority
+from hfmds.pki.requests import Request
+from hfmds.service.identity import Identity, Kind
+from hfmds.storage.database import transaction
+from hfmds.wire.events import EventKind
+from hfmds.wire.policies import require_id
+
+_KNOWN_BY_KEY_SECONDS = 90 * 24 * 3600.0  # after the end of a device's last certificate
+_KEPT = 2  # certificates of a device: the answer with the newest may have been lost
+_RENEW_FROM, _RENEW_TO = 0.6, 0.7  # of a lifetime; not all at once that enrolled at once
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate for a device."""
+
+    device_id: str
+    chain: bytes
+    authority: bytes  # whom the device should believe
+    renew_after_seconds: float
+    lifetime_seconds: float
+
+
+class Enrolment:
+    """The device issuer at work. Methods block: call them in a thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        fleet: FleetRecords,
+        tokens: Tokens,
+        nonces: Nonces,
+        issuer: Authority | None,
+        authority: Callable[[], bytes],
+        certificate_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """`authority` reads what all parties believe; no issuer: nobody can enrol here."""
+        self._engine = engine
+        self._fleet = fleet
+        self._tokens = tokens
+        self._nonces = nonces
+        self._issuer = issuer
+        self._authority = authority
+        self._certificate_seconds = certificate_seconds
+        self._clock = clock
+
+    def begin(self) -> bytes:
+        """A nonce."""
+        return self._nonces.make()
+
+    def enrol(
+        self, token: str, nonce: bytes, wished_id: str, csr: bytes, signature: bytes
+    ) -> Issued:
+        """Make the caller a device of the fleet; without a token, its key must be a device's."""
+        self.require_issuer()
+        if wished_id:
+            require_id(wished_id, "device_id")
+        request = Request(csr)
+        request.require_signature(nonce, signature)
+        with transaction(self._engine) as session:
+            self._nonces.spend(session, nonce)
+            if token:
+                device_id = self._by_token(session, token, wished_id, request.key_sha256)
+            else:
+                device_id = self._by_key(session, wished_id, request.key_sha256)
+            return self._issue(session, member(session, device_id), request)
+
+    def renew(self, device_id: str, csr: bytes) -> Issued:
+        """Another certificate for a device that has shown a good one."""
+        self.require_issuer()
+        request = Request(csr)
+        with transaction(self._engine) as session:
+            row = member(session, device_id)
+            if row.revoked:  # since the call began
+                raise _revoked(device_id)
+            return self._issue(session, row, request)
+
+    def require_issuer(self) -> Authority:
+        """WrongState if nobody can get a certificate here."""
+        if self._issuer is None:
+            raise WrongState(
+                "this coordinator has no device issuer: certificates come from elsewhere; set "
+                "HFMDS_ISSUER_CERTIFICATE and HFMDS_ISSUER_KEY to enrol devices here"
+            )
+        return self._issuer
+
+    # --- who it is ------------------------------------------------------------------------------
+
+    def _by_token(self, session: Session, text: str, wished_id: str, key_sha256: str) -> str:
+        token = self._tokens.enrolling(session, text)
+        used_by = self._tokens.device_of(session, token, key_sha256)
+        device_id = used_by or wished_id or _choose(token)
+        if wished_id not in ("", device_id) or not terms_of(token).admits(device_id):
+            raise NotAllowed(f"enrolment token {token.token_id} is not for device id {wished_id!r}")
+        self._require_place(session, device_id, key_sha256, token, again=used_by is not None)
+        if used_by is None:
+            self._tokens.spend(session, token, key_sha256, device_id)
+        row = member(session, device_id)
+        row.token_id, row.enrolled_at = token.token_id, self._clock()
+        if row.revoked:
+            row.revoked, row.reason = False, ""
+        told = {"device": device_id, "token": token.token_id, "key": key_sha256}
+        self._fleet.append(session, EventKind.DEVICE_ENROLLED, **told)
+        return device_id
+
+    def _require_place(
+        self, session: Session, device_id: str, key_sha256: str, token: TokenRow, *, again: bool
+    ) -> None:
+        """Nobody takes the place of a device that exists, or was shut out, without leave to."""
+        row, keys = session.get(MemberRow, device_id), self._keys(session, device_id)
+        named = token.device_id == device_id
+        # Made later than the revocation: an old token must not undo it.
+        if row is not None and row.revoked and not (named and token.created_at > row.revoked_at):
+            raise _revoked(device_id)
+        if again and key_sha256 not in keys:
+            raise NotAllowed(
+                f"enrolment token {token.token_id} was used by device {device_id!r}, which has "
+                f"another key since"
+            )
+        known = bool(keys) or session.get(DeviceRow, device_id) is not None
+        if known and not named and key_sha256 not in keys:
+            raise Conflict(
+                f"there is a device {device_id!r} with another key; to put this one in its place, "
+                f"make a token for it: hfmds pki enrol-token --device {device_id}"
+            )
+
+    def _by_key(self, session: Session, device_id: str, key_sha256: str) -> str:
+        if not device_id:
+            raise InvalidInput("without a token, device_id must say which device it is")
+        row = session.get(MemberRow, device_id)
+        if row is not None and row.revoked:
+            raise _revoked(device_id)
+        if key_sha256 not in self._keys(session, device_id):
+            raise NotAllowed(
+                f"device {device_id!r} is not known by this key, or was away for too long; enrol "
+                f"it with a token: hfmds pki enrol-token --device {device_id}"
+            )
+        return device_id
+
+    def _keys(self, session: Session, device_id: str) -> set[str]:
+        """The keys by which a device is known."""
+        since = self._clock() - _KNOWN_BY_KEY_SECONDS
+        of_device = CertificateRow.device_id == device_id
+        keys = select(CertificateRow.key_sha256).where(of_device, CertificateRow.until > since)
+        return set(session.scalars(keys))
+
+    # --- its certificate ------------------------------------------------------------------------
+
+    def _issue(self, session: Session, row: MemberRow, request: Request) -> Issued:
+        issuer, now = self.require_issuer(), self._clock()
+        identity = Identity(Kind.DEVICE, row.device_id)
+        request.require_identity(identity)
+        lifetime = min(self._certificate_seconds, issuer.ends.timestamp() - now)
+        if lifetime <= 0:
+            raise WrongState("the device issuer's own certificate has run out; make another one")
+        # Begins after all that is dead, and else so that no server's clock is too slow for it.
+        begins = max(now - CLOCKS_DIFFER.total_seconds(), dead_until(row) + 1)
+        issued = issuer.issue(
+            request.key,
+            identity,
+            datetime.fromtimestamp(begins, UTC),
+            datetime.fromtimestamp(now + lifetime, UTC),
+        )
+        self._keep(session, row.device_id, issued.serial, request.key_sha256, now + lifetime)
+        return Issued(
+            row.device_id,
+            issued.pem,
+            self._authority(),
+            lifetime * random.uniform(_RENEW_FROM, _RENEW_TO),  # noqa: S311 (no secret)
+            lifetime,
+        )
+
+    def _keep(
+        self, session: Session, device_id: str, serial: str, key_sha256: str, until: float
+    ) -> None:
+        newest_first = (
+            select(CertificateRow)
+            .where(CertificateRow.device_id == device_id)
+            .order_by(CertificateRow.issued_at.desc())
+        )
+        for old in session.scalars(newest_first).all()[_KEPT - 1 :]:
+            session.delete(old)
+        session.add(
+            CertificateRow(
+                serial=serial,
+                device_id=device_id,
+                key_sha256=key_sha256,
+                issued_at=self._clock(),
+                until=until,
+            )
+        )
+
+
+def _choose(token: TokenRow) -> str:
+    return token.device_id or f"{token.prefix or 'device-'}{secrets.token_hex(6)}"
+
+
+def _revoked(device_id: str) -> NotAllowed:
+    return NotAllowed(
+        f"device {device_id!r} was revoked; to let it in again, make a token for it: "
+        f"hfmds pki enrol-token --device {device_id}"
+    )

@@ -1,0 +1,148 @@
+"""The standing of devices: revoked, in quarantine, or neither; and certificates that are dead.
+
+Everything that shuts somebody out, or lets it in again, is in the log of the fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from coordinator.fleet_records import FleetRecords
+from coordinator.tables import CertificateRow, MemberRow, RevokedCertificateRow
+from hfmds.errors import LimitExceeded
+from hfmds.service.exclusions import Exclusions
+from hfmds.storage.database import reading, transaction
+from hfmds.wire.events import EventKind
+from hfmds.wire.fleet import Member
+
+# The whole list goes to the store in one message, of 4 MiB at most.
+_MOST_REVOKED = 15_000
+_MOST_SERIALS = 15_000
+_MOST_QUARANTINED = 2_000
+
+
+class Members:
+    """The fleet's books. Methods block: call them in a thread."""
+
+    def __init__(self, engine: Engine, fleet: FleetRecords, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._fleet = fleet
+        self._clock = clock
+
+    def revoke(self, device_id: str, reason: str, by: str) -> None:
+        """Shut a device out: all certificates that it has by now are dead."""
+        with transaction(self._engine) as session:
+            row = member(session, device_id)
+            if not row.revoked_at:
+                revoked = select(func.count()).where(MemberRow.revoked_at > 0)
+                _require_room(session.scalar(revoked), _MOST_REVOKED, "devices are revoked")
+            row.revoked_at = max(row.revoked_at, self._clock())
+            row.revoked, row.quarantined, row.reason = True, False, reason
+            self._note(session, EventKind.DEVICE_REVOKED, device=device_id, reason=reason, by=by)
+
+    def revoke_certificate(self, serial: str, reason: str, by: str) -> None:
+        """Shut out whoever shows this certificate."""
+        with transaction(self._engine) as session:
+            if session.get(RevokedCertificateRow, serial) is not None:
+                return
+            revoked = session.scalar(select(func.count(RevokedCertificateRow.serial)))
+            _require_room(revoked, _MOST_SERIALS, "certificates are revoked by their number")
+            session.add(RevokedCertificateRow(serial=serial, revoked_at=self._clock()))
+            self._note(session, EventKind.CERTIFICATE_REVOKED, serial=serial, reason=reason, by=by)
+
+    def quarantine(self, device_id: str, reason: str, by: str) -> None:
+        """Keep a device from working; a device that is revoked is kept from more already."""
+        with transaction(self._engine) as session:
+            row = member(session, device_id)
+            if row.revoked or (row.quarantined and row.reason == reason):
+                return
+            if not row.quarantined:
+                inside = session.scalar(select(func.count()).where(MemberRow.quarantined))
+                _require_room(inside, _MOST_QUARANTINED, "devices are in quarantine")
+            row.quarantined, row.reason = True, reason
+            kind = EventKind.DEVICE_QUARANTINED
+            self._note(session, kind, device=device_id, reason=reason, by=by)
+
+    def release(self, device_id: str, by: str) -> None:
+        """End a quarantine."""
+        with transaction(self._engine) as session:
+            row = session.get(MemberRow, device_id)
+            if row is not None and row.quarantined:
+                row.quarantined, row.reason = False, ""
+                self._note(session, EventKind.DEVICE_RELEASED, device=device_id, by=by)
+
+    def list(self) -> list[Member]:
+        """All that ever enrolled, were revoked or in quarantine, by id."""
+        with reading(self._engine) as session:
+            newest: dict[str, CertificateRow] = {}
+            for row in session.scalars(select(CertificateRow).order_by(CertificateRow.issued_at)):
+                newest[row.device_id] = row
+            rows = session.scalars(select(MemberRow).order_by(MemberRow.device_id))
+            return [_member(row, newest.get(row.device_id)) for row in rows]
+
+    def exclusions(self) -> Exclusions:
+        """Who is shut out now."""
+        with reading(self._engine) as session:
+            dead = select(MemberRow).where(MemberRow.revoked_at > 0)
+            inside = select(MemberRow.device_id, MemberRow.reason).where(MemberRow.quarantined)
+            return Exclusions(
+                {row.device_id: dead_until(row) for row in session.scalars(dead)},
+                frozenset(session.scalars(select(RevokedCertificateRow.serial))),
+                {row[0]: row[1] for row in session.execute(inside)},
+            )
+
+    def _note(self, session: Session, kind: EventKind, **details: object) -> None:
+        self._fleet.note_change(session)
+        self._fleet.append(session, kind, **details)
+
+
+def member(session: Session, device_id: str) -> MemberRow:
+    """The device's row, made if there is none."""
+    row = session.get(MemberRow, device_id)
+    if row is None:
+        row = MemberRow(
+            device_id=device_id,
+            token_id="",
+            enrolled_at=0.0,
+            revoked=False,
+            revoked_at=0.0,
+            quarantined=False,
+            reason="",
+        )
+        session.add(row)
+    return row
+
+
+def dead_until(row: MemberRow) -> int:
+    """Certificates of the device are dead that begin then or before; they have whole seconds."""
+    return int(row.revoked_at)
+
+
+def _require_room(there: int | None, most: int, what: str) -> None:
+    if (there or 0) >= most:
+        raise LimitExceeded(
+            f"{most} {what}, as many as can be told to every server; replace the device issuer "
+            f"and enrol who is to stay (docs/security.md)"
+        )
+
+
+def _member(row: MemberRow, certificate: CertificateRow | None) -> Member:
+    return Member(
+        device_id=row.device_id,
+        token_id=row.token_id,
+        enrolled_at=_moment(row.enrolled_at),
+        serial=certificate.serial if certificate else "",
+        certificate_until=_moment(certificate.until if certificate else 0.0),
+        revoked_at=_moment(row.revoked_at),
+        revoked=row.revoked,
+        quarantined=row.quarantined,
+        reason=row.reason,
+    )
+
+
+def _moment(seconds: float) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None

@@ -1,0 +1,90 @@
+"""The coordinator's books of a fleet on real tables, with a clock that the test moves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from coordinator.enrolment import Enrolment, Issued
+from coordinator.events import EventRecords
+from coordinator.fleet_records import FleetRecords
+from coordinator.members import Members
+from coordinator.nonces import Nonces
+from coordinator.tables import Base
+from coordinator.tokens import Tokens
+from hfmds.pki.authority import Authority
+from hfmds.pki.device_key import DeviceKey
+from hfmds.pki.tokens import Token, TokenKind, new_token
+from hfmds.service.certificates import Certificate, read_certificate
+from hfmds.storage.database import open_database
+from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
+from tests.servers.databases import database_of
+
+START = 1_800_000_000.25
+DAY = 24 * 3600.0
+OLGA = "admin/owner olga"
+
+
+class Office:
+    """All parts that a coordinator has for it; another one on the same folder is a replica."""
+
+    def __init__(self, folder: Path, *, issuer: Authority | None = None) -> None:
+        self.now = START
+        engine = open_database(database_of(folder))
+        Base.metadata.create_all(engine)
+        self.fleet = FleetRecords(engine, self.clock)
+        self.tokens = Tokens(engine, self.fleet, self.clock)
+        self.members = Members(engine, self.fleet, self.clock)
+        self.nonces = Nonces(self.fleet.nonce_key, self.clock)
+        self.enrolment = Enrolment(
+            engine,
+            self.fleet,
+            self.tokens,
+            self.nonces,
+            issuer,
+            lambda: b"whom all believe",
+            DAY,
+            self.clock,
+        )
+        self._events = EventRecords(engine)
+
+    def clock(self) -> float:
+        return self.now
+
+    def token(self, seconds: float = DAY, **terms: object) -> Token:
+        """A good enrolment token."""
+        token = new_token(TokenKind.ENROL)
+        given = EnrolmentTerms(**terms)  # type: ignore[arg-type]
+        self.tokens.create(new(token, given, seconds), OLGA)
+        return token
+
+    def admin(self, role: Role = Role.VIEWER, name: str = "vera", seconds: float = DAY) -> Token:
+        """A good admin token."""
+        token = new_token(TokenKind.ADMIN)
+        self.tokens.create(new(token, AdminTerms(role), seconds, name), OLGA)
+        return token
+
+    def enrol(self, key: DeviceKey, token: Token | None = None, device_id: str = "") -> Issued:
+        """What a device does."""
+        nonce, request = self.enrolment.begin(), key.request()
+        text = token.text if token else ""
+        return self.enrolment.enrol(text, nonce, device_id, request, key.proof(nonce, request))
+
+    def log(self) -> list[str]:
+        """The kinds of the events of the fleet."""
+        return [event.kind for event in self._events.events(self.fleet.log_id, 0, 1000)]
+
+
+def new(
+    token: Token, terms: EnrolmentTerms | AdminTerms, seconds: float = DAY, name: str = "north"
+) -> NewToken:
+    return NewToken(token.token_id, token.secret_sha256, name, seconds, terms)
+
+
+def new_issuer(days: float = 10) -> Authority:
+    start = datetime.fromtimestamp(START, UTC)
+    return Authority.create_issuer("tests", start, timedelta(days=days))[0]
+
+
+def certificate(issued: Issued) -> Certificate:
+    return read_certificate(issued.chain)

@@ -1,0 +1,281 @@
+"""Who gets a certificate, and who does not; clocks are the test's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coordinator.nonces import LIFETIME_SECONDS
+from hfmds.errors import Conflict, InvalidInput, NotAllowed, TooLate, WrongState
+from hfmds.pki.authority import Authority
+from hfmds.pki.device_key import DeviceKey
+from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.service.identity import Identity, Kind
+from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Authority:
+    return new_issuer(days=365)
+
+
+@pytest.fixture
+def office(tmp_path: Path, issuer: Authority) -> Office:
+    return Office(tmp_path, issuer=issuer)
+
+
+# --- a token ------------------------------------------------------------------------------------
+
+
+def test_a_token_makes_a_device_with_a_certificate_of_its_key(office: Office) -> None:
+    key = DeviceKey.create()
+    issued = office.enrol(key, office.token(device_id="camera"))
+    assert issued.device_id == "camera"
+    assert issued.authority == b"whom all believe"
+    found = certificate(issued)
+    assert found.identity == Identity(Kind.DEVICE, "camera")
+    assert (found.begins, found.ends) == (int(START) - 300, int(START + DAY))
+    assert issued.lifetime_seconds == DAY
+    assert 0.6 * DAY <= issued.renew_after_seconds <= 0.7 * DAY
+    shown = x509.load_pem_x509_certificate(issued.chain).public_key()
+    asked = x509.load_der_x509_csr(key.request()).public_key()
+    assert shown == asked
+    assert office.log() == ["token-created", "device-enrolled"]
+
+
+def test_a_lost_answer_is_asked_for_again_and_counted_once(office: Office) -> None:
+    key, token = DeviceKey.create(), office.token(uses=2, prefix="cam-")
+    first = office.enrol(key, token)
+    again = office.enrol(key, token)
+    assert first.device_id == again.device_id
+    assert first.device_id.startswith("cam-")
+    assert certificate(first).serial != certificate(again).serial
+    (kept,) = office.tokens.list()
+    assert kept.terms.used == 1  # type: ignore[union-attr]
+
+
+def test_a_token_that_was_used_up_lets_nobody_else_in(office: Office) -> None:
+    once, twice = office.token(device_id="camera"), office.token(uses=2)
+    office.enrol(DeviceKey.create(), once)
+    with pytest.raises(NotAllowed, match="is spent"):
+        office.enrol(DeviceKey.create(), once)
+    ids = {office.enrol(DeviceKey.create(), twice).device_id for _ in range(2)}
+    assert len(ids) == 2
+    with pytest.raises(NotAllowed, match="is spent"):
+        office.enrol(DeviceKey.create(), twice)
+
+
+def test_wrong_revoked_and_old_tokens_are_refused(office: Office) -> None:
+    key, token = DeviceKey.create(), office.token(seconds=60.0)
+    stranger = new_token(TokenKind.ENROL)
+    guess = type(token)(token.kind, token.token_id, stranger.secret)
+    for wrong in (stranger, guess, office.admin()):
+        with pytest.raises(NotAllowed, match="not one of this fleet"):
+            office.enrol(key, wrong)
+    revoked = office.token()
+    office.tokens.revoke(revoked.token_id, OLGA)
+    with pytest.raises(NotAllowed, match="is over"):
+        office.enrol(key, revoked)
+    office.now += 60.0
+    with pytest.raises(NotAllowed, match="is over"):
+        office.enrol(key, token)
+
+
+def test_a_token_is_for_the_ids_it_says(office: Office) -> None:
+    key = DeviceKey.create()
+    for token, wish in (
+        (office.token(device_id="camera"), "phone"),
+        (office.token(prefix="cam-"), "phone"),
+    ):
+        with pytest.raises(NotAllowed, match="not for device id 'phone'"):
+            office.enrol(key, token, wish)
+    with pytest.raises(InvalidInput, match="not an id"):
+        office.enrol(key, office.token(), "../camera")
+    token = office.token(prefix="cam-")
+    assert office.enrol(key, token, "cam-7").device_id == "cam-7"
+    with pytest.raises(NotAllowed, match="not for device id 'cam-8'"):  # it is cam-7 by now
+        office.enrol(key, token, "cam-8")
+
+
+def test_nobody_takes_a_devices_place_without_a_token_for_its_id(office: Office) -> None:
+    office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    thief = DeviceKey.create()
+    with pytest.raises(Conflict, match="with another key"):
+        office.enrol(thief, office.token(uses=9), "camera")
+    wiped = office.enrol(thief, office.token(device_id="camera"))
+    assert wiped.device_id == "camera"
+
+
+# --- proofs -------------------------------------------------------------------------------------
+
+
+def test_a_nonce_is_good_once_and_for_a_while_and_for_every_replica(
+    office: Office, tmp_path: Path, issuer: Authority
+) -> None:
+    key, replica = DeviceKey.create(), Office(tmp_path, issuer=issuer)
+    token, request = office.token(uses=9), key.request()
+    nonce = replica.enrolment.begin()
+    proof = key.proof(nonce, request)
+    office.enrolment.enrol(token.text, nonce, "", request, proof)
+    for one in (office, replica):
+        with pytest.raises(TooLate, match="begin again"):
+            one.enrolment.enrol(token.text, nonce, "", request, proof)
+    old = office.enrolment.begin()
+    office.now += LIFETIME_SECONDS
+    with pytest.raises(TooLate):
+        office.enrolment.enrol(token.text, old, "", request, key.proof(old, request))
+
+
+def test_a_made_up_nonce_is_refused(office: Office, tmp_path: Path) -> None:
+    key, token = DeviceKey.create(), office.token()
+    request, good = key.request(), office.enrolment.begin()
+    later = bytes([good[0]]) + bytes([good[1] ^ 1]) + good[2:]  # its end, moved
+    for nonce in (b"", b"n" * 56, later, good + b"0"):
+        with pytest.raises(TooLate):
+            office.enrolment.enrol(token.text, nonce, "", request, key.proof(nonce, request))
+
+
+def test_a_refusal_spends_neither_token_nor_nonce(office: Office) -> None:
+    key, token = DeviceKey.create(), office.token(device_id="camera")
+    nonce, request = office.enrolment.begin(), key.request()
+    proof = key.proof(nonce, request)
+    with pytest.raises(NotAllowed):
+        office.enrolment.enrol(token.text, nonce, "phone", request, proof)
+    office.enrolment.enrol(token.text, nonce, "camera", request, proof)
+
+
+def test_a_request_must_be_signed_with_the_nonce_by_its_own_key(office: Office) -> None:
+    key, token, nonce = DeviceKey.create(), office.token(), office.enrolment.begin()
+    request, other = key.request(), DeviceKey.create()
+    for proof in (other.proof(nonce, request), key.proof(b"another", request), b""):
+        with pytest.raises(InvalidInput, match="signature"):
+            office.enrolment.enrol(token.text, nonce, "", request, proof)
+
+
+def test_a_request_that_names_somebody_else_is_refused(office: Office) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    owner = x509.UniformResourceIdentifier("spiffe://hfmds/admin/owner/mallory")
+    request = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([]))
+        .add_extension(x509.SubjectAlternativeName([owner]), critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.DER)
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    nonce = office.enrolment.begin()
+    proof = DeviceKey(pem).proof(nonce, request)
+    with pytest.raises(InvalidInput, match="admin/owner/mallory"):
+        office.enrolment.enrol(office.token().text, nonce, "", request, proof)
+
+
+# --- the next certificate -----------------------------------------------------------------------
+
+
+def test_a_certificate_is_renewed_for_the_same_or_another_key(office: Office) -> None:
+    key = DeviceKey.create()
+    office.enrol(key, office.token(device_id="camera"))
+    office.now += DAY / 2
+    for request in (key.request(), DeviceKey.create().request()):
+        renewed = certificate(office.enrolment.renew("camera", request))
+        assert renewed.identity == Identity(Kind.DEVICE, "camera")
+        assert renewed.ends == int(START + 1.5 * DAY)
+
+
+def test_a_device_that_was_away_for_long_is_known_by_its_key(office: Office) -> None:
+    key, second = DeviceKey.create(), DeviceKey.create()
+    office.enrol(key, office.token(device_id="camera"))
+    office.now += 30 * DAY
+    assert office.enrol(key, device_id="camera").device_id == "camera"
+    with pytest.raises(NotAllowed, match="not known by this key"):
+        office.enrol(second, device_id="camera")
+    with pytest.raises(NotAllowed, match="not known by this key"):
+        office.enrol(key, device_id="phone")
+    with pytest.raises(InvalidInput, match="which device it is"):
+        office.enrol(key)
+
+
+def test_keys_that_a_device_has_given_up_are_forgotten(office: Office) -> None:
+    keys, token = [DeviceKey.create() for _ in range(3)], office.token(device_id="camera")
+    office.enrol(keys[0], token)
+    for key in keys[1:]:
+        office.now += DAY / 2
+        office.enrolment.renew("camera", key.request())
+    for key in keys[1:]:  # the answer with the last one may have been lost
+        office.enrol(key, device_id="camera")
+    with pytest.raises(NotAllowed, match="not known by this key"):
+        office.enrol(keys[0], device_id="camera")
+    token = office.token(uses=5)
+    device_id = office.enrol(keys[0], token).device_id
+    for key in keys[1:]:
+        office.now += 1
+        office.enrolment.renew(device_id, key.request())
+    with pytest.raises(NotAllowed, match="another key since"):
+        office.enrol(keys[0], token)
+
+
+def test_a_device_that_was_away_for_too_long_needs_a_token(office: Office) -> None:
+    key = DeviceKey.create()
+    office.enrol(key, office.token(device_id="camera"))
+    office.now += 91 * DAY
+    with pytest.raises(NotAllowed, match="away for too long"):
+        office.enrol(key, device_id="camera")
+
+
+def test_no_certificate_outlives_its_issuer(tmp_path: Path) -> None:
+    office = Office(tmp_path, issuer=new_issuer(days=0.5))
+    issued = office.enrol(DeviceKey.create(), office.token())
+    assert issued.lifetime_seconds == pytest.approx(DAY / 2, abs=1)
+    office.now += DAY / 2
+    with pytest.raises(WrongState, match="has run out"):
+        office.enrol(DeviceKey.create(), office.token())
+
+
+def test_without_an_issuer_nobody_enrols(tmp_path: Path) -> None:
+    office = Office(tmp_path)
+    with pytest.raises(WrongState, match="HFMDS_ISSUER_CERTIFICATE"):
+        office.enrol(DeviceKey.create(), office.token())
+    with pytest.raises(WrongState, match="HFMDS_ISSUER_CERTIFICATE"):
+        office.enrolment.renew("camera", DeviceKey.create().request())
+
+
+# --- devices that were revoked ------------------------------------------------------------------
+
+
+def test_a_revoked_device_comes_back_only_by_a_later_token_for_its_id(office: Office) -> None:
+    key, token = DeviceKey.create(), office.token(device_id="camera")
+    old, group = office.enrol(key, token), office.token(uses=9)
+    before = office.token(device_id="camera")
+    office.members.revoke("camera", "stolen", OLGA)
+    with pytest.raises(NotAllowed, match="was revoked"):
+        office.members.exclusions().require_alive(certificate(old))
+    for way in (token, group, before, None):
+        with pytest.raises(NotAllowed, match="was revoked"):
+            office.enrol(key, way, "camera")
+    with pytest.raises(NotAllowed, match="was revoked"):
+        office.enrolment.renew("camera", key.request())
+    office.now += 0.1
+    fresh = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    office.members.exclusions().require_alive(certificate(fresh))
+    renewed = office.enrolment.renew("camera", DeviceKey.create().request())
+    office.members.exclusions().require_alive(certificate(renewed))
+    with pytest.raises(NotAllowed, match="was revoked"):  # its old ones stay dead
+        office.members.exclusions().require_alive(certificate(old))
+
+
+def test_a_device_in_quarantine_gets_its_certificate(office: Office) -> None:
+    key = DeviceKey.create()
+    office.enrol(key, office.token(device_id="camera"))
+    office.members.quarantine("camera", "sends noise", OLGA)
+    renewed = office.enrolment.renew("camera", key.request())
+    office.members.exclusions().require_alive(certificate(renewed))
+    with pytest.raises(TooLate, match="sends noise"):
+        office.members.exclusions().require_trusted("camera")
