@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
 
 _COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
 _SETS = frozenset({"and", "or", "unless"})
+_OFFSET = re.compile(r" offset \w+")
 # Longer than the demo takes from one round to the next, and than all of it.
 _VARIABLES = {
     "$__rate_interval": "15s",
@@ -72,9 +74,10 @@ def _of_dashboard(file: Path) -> Iterator[Found]:
 def uncompared(text: str) -> list[str]:
     """What an alert compares: the operands of its conditions, without the limits they are held to.
 
-    Of `a / b > 0.9 and c == 1` these are `a / b` and `c`; of `absent(a)` it is `a`.
+    Of `a / b > 0.9 and c == 1` these are `a / b` and `c`; of `absent(a)` it is `a`, and so it is
+    of `a offset 1h`: an hour ago there was nothing.
     """
-    return [part.prettify() for part in _operands(promql.parse(text))]
+    return [_OFFSET.sub("", part.prettify()) for part in _operands(promql.parse(text))]
 
 
 def _operands(node: Any) -> Iterator[Any]:

@@ -1,0 +1,96 @@
+"""Dashboards and rules at a real Prometheus that scrapes a real run: all they ask for is there.
+
+Of a dashboard, every expression gives at least one number, with its variables filled in; of a
+recording rule likewise. Of an alert, all that it compares does. In a run that is well no comparison
+should come true, but those of certificates, which are short-lived here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.programs import Programs
+from tests.monitoring.demo import COMPLETED, ENDLESS, Demo
+from tests.monitoring.expressions import in_dashboards, in_rules, uncompared
+from tests.monitoring.prometheus import Prometheus
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One that has seen a run from its begin to its end, and sees another one."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    with Programs(folder) as programs:
+        demo = Demo(folder, programs)
+        with Prometheus(folder, demo.pods) as server:
+            server.wait_until("count(up == 1) == 5")  # or it would miss the begin
+            demo.run()
+            # Asynchronous rounds that began after the others, and a few scrapes of them.
+            staleness = "hfmds_coordinator_update_staleness_rounds_count"
+            server.wait_until(f"increase({staleness}[10s]) > 3")
+            server.wait_until(f'hfmds_coordinator_round_number{{run="{ENDLESS}"}} > 5')
+            yield server
+
+
+def test_every_expression_of_the_dashboards_gives_data(prometheus: Prometheus) -> None:
+    found = in_dashboards()
+    assert len(found) > 80
+    empty = [
+        f"{one.where}\n    {one.text}" for one in found if not _data(prometheus, one.filled_in)
+    ]
+    assert not empty, "\n".join(empty)
+
+
+def test_every_recording_gives_data(prometheus: Prometheus) -> None:
+    empty = [one.where for one in in_rules("record") if not _data(prometheus, one.text)]
+    empty += [one.where for one in in_rules("record") if not _data(prometheus, one.where)]
+    assert not empty
+
+
+def test_everything_that_alerts_compare_is_there(prometheus: Prometheus) -> None:
+    empty = [
+        f"{one.where}\n    {part}"
+        for one in in_rules("alert")
+        for part in uncompared(one.text)
+        if not _data(prometheus, part)
+    ]
+    assert not empty, "\n".join(empty)
+
+
+def test_rules_are_evaluated_without_an_error(prometheus: Prometheus) -> None:
+    rules = prometheus.rules()
+    assert len(rules) == len(in_rules("alert")) + len(in_rules("record"))
+    assert {rule["health"] for rule in rules} == {"ok"}
+
+
+def test_of_a_run_that_is_well_only_short_lived_certificates_are_told(
+    prometheus: Prometheus,
+) -> None:
+    alerts = {rule["name"]: rule for rule in prometheus.rules() if rule["type"] == "alerting"}
+    expiring = {"HfmdsCertificateExpiring", "HfmdsCertificateExpiresTomorrow"}
+    assert {name for name, rule in alerts.items() if rule["state"] == "firing"} == expiring
+    for name in expiring:
+        told = alerts[name]["alerts"]
+        assert {one["labels"]["job"] for one in told} == {"coordinator", "synthesis-store"}
+        assert "ends in 23h" in told[0]["annotations"]["summary"]
+
+
+def test_variables_of_dashboards_offer_what_there_is(prometheus: Prometheus) -> None:
+    assert prometheus.label_values("run", "hfmds_coordinator_round_number") == [COMPLETED, ENDLESS]
+    kinds = prometheus.label_values("kind", "hfmds_coordinator_funnel_tasks_total")
+    assert kinds == ["evaluate", "synthesise", "train"]
+    calls = '{__name__=~"hfmds_(coordinator|store)_rpc_requests_total"}'
+    assert set(prometheus.label_values("service", calls)) >= {
+        "hfmds.v1.AdminService",
+        "hfmds.v1.CoordinatorService",
+        "hfmds.v1.SynthesisStoreService",
+    }
+
+
+def _data(prometheus: Prometheus, expression: str) -> bool:
+    """Whether an expression gives a number: one that is none is drawn by nobody."""
+    return any(not math.isnan(float(one["value"][1])) for one in prometheus.query(expression))
