@@ -9,12 +9,14 @@ from typing import Any
 
 import promql_parser
 import pytest
+from grafana_foundation_sdk.models import units
 
 from k8s.components.monitoring.generate import written
 from k8s.components.monitoring.sources.panels import DOCS
 from tests.monitoring.expressions import DASHBOARDS, Found, in_dashboards, in_rules
 from tests.monitoring.pages import has_anchor
 
+_UNITS = {value for value in vars(units).values() if isinstance(value, str)}
 _BUILT_IN = {"__rate_interval", "__range"}
 
 
@@ -51,7 +53,7 @@ def test_panels_explain_themselves(dashboard: dict[str, Any]) -> None:
     for panel in dashboard["panels"]:
         if panel["type"] != "row":
             assert panel["description"].endswith((".", "?")), panel["title"]
-            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert panel["fieldConfig"]["defaults"]["unit"] in _UNITS, panel["title"]
             assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import yaml
 from k8s.components.monitoring.generate import FOLDER, RULES
 from k8s.components.monitoring.sources.panels import DOCS
 from tests.monitoring.expressions import rules
-from tests.monitoring.pages import has_anchor
+from tests.monitoring.pages import PAGES, has_anchor
 from tests.monitoring.prometheus import program, scraping
 
 STORIES = Path(__file__).with_name("alerts.test.yaml")
@@ -46,13 +47,17 @@ def test_prometheus_takes_the_way_to_scrape(tmp_path: Path) -> None:
     promtool("check", "config", configuration)
 
 
-def test_every_alert_is_in_a_story_in_which_it_fires() -> None:
+def labels_when_it_fires(alert: str) -> set[str]:
+    """The labels that an alert has in its stories; none if there is no story."""
     stories = yaml.safe_load(STORIES.read_text())["tests"]
     told = [check for story in stories for check in story["promql_expr_test"]]
-    fires = [sample["labels"] for check in told for sample in check["exp_samples"]]
-    for alert in alerts():
-        label = f'alertname="{alert["alert"]}"'
-        assert any(label in one for one in fires), f"no story for {alert['alert']}"
+    fired = [sample["labels"] for check in told for sample in check["exp_samples"]]
+    return {
+        name
+        for labels in fired
+        if f'alertname="{alert}"' in labels
+        for name in re.findall(r"(\w+)=", labels)
+    }
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
@@ -63,7 +68,15 @@ def test_an_alert_says_what_to_do(alert: dict[str, Any]) -> None:
     page = told["runbook_url"].removeprefix(f"{DOCS}/")
     assert page.startswith("runbooks.md#")
     assert has_anchor(page), page
-    assert f"`{alert['alert']}`" in (FOLDER.parents[2] / "docs" / "runbooks.md").read_text()
+    assert f"`{alert['alert']}`" in (PAGES / "runbooks.md").read_text()
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_has_a_story_and_there_the_labels_that_it_speaks_of(alert: dict[str, Any]) -> None:
+    labels = labels_when_it_fires(alert["alert"])
+    assert "alertname" in labels
+    for text in alert["annotations"].values():
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels
 
 
 def test_the_operator_gets_the_same_rules() -> None:

@@ -26,7 +26,7 @@ from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 
 DOCS = "https://hfmds.example/docs"
-"""Where docs/ can be read by those who get alerts; k8s/README.md says how to change it."""
+"""Where docs/ can be read by those who get alerts; README.md says how to change it."""
 
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "hfmds"
@@ -72,6 +72,7 @@ def lines(
     steps: bool = False,
     stacked: bool = False,
     limits: Mapping[float, str] | None = None,
+    minimum: float | None = 0,
     maximum: float | None = None,
     span: int = 12,
 ) -> timeseries.Panel:
@@ -80,7 +81,7 @@ def lines(
     shape = looks.LineInterpolation.STEP_AFTER if steps else looks.LineInterpolation.LINEAR
     panel.line_interpolation(shape).line_width(2).fill_opacity(35 if stacked else 8)
     panel.gradient_mode(looks.GraphGradientMode.OPACITY).show_points(looks.VisibilityMode.NEVER)
-    panel.span_nulls(600_000).min(0)  # a scrape that failed makes no gap, ten minutes do
+    panel.span_nulls(600_000)  # a scrape that failed makes no gap, ten minutes do
     panel.legend(
         common.VizLegendOptions()
         .display_mode(looks.LegendDisplayMode.TABLE)
@@ -95,6 +96,8 @@ def lines(
     )
     if stacked:
         panel.stacking(common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A"))
+    if minimum is not None:
+        panel.min(minimum)
     if maximum is not None:
         panel.max(maximum)
     if limits:

@@ -133,6 +133,7 @@ def _leakage(made: Dashboard) -> None:
                 ),
                 unit=unit,
                 steps=True,
+                minimum=None,  # SSIM may be below 0
             )
         )
     made.with_panel(
