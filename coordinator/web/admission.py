@@ -15,21 +15,27 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from aiohttp import web
 
 from coordinator.servicer import ADMIN_ACCESS
 from coordinator.web.refusals import NotKnown
-from coordinator.web.sessions import Sessions, Tries
-from hfmds.errors import InvalidInput, NotAllowed
+from coordinator.web.sessions import Sessions
+from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
 from hfmds.service.access import require_access
 from hfmds.service.address import is_loopback, split_address
-from hfmds.service.identity import Identity, identity_from
+from hfmds.service.certificates import Certificate, read_certificate
+from hfmds.service.gate import Gate
+from hfmds.service.identity import Identity
+from hfmds.service.rate import Rate
 
 COOKIE = "__Host-hfmds"  # so named, a browser takes it only with Secure, and for this host alone
 MOST_TOKEN_CHARACTERS = 512
+
+# Of one address. Five tries to log in, then one every twelve seconds; scripts may ask more often.
+_LOGINS_PER_SECOND, _LOGINS_BURST_SECONDS = 1 / 12, 60.0
+_BEARERS_PER_SECOND, _BEARERS_BURST_SECONDS = 10.0, 10.0
 
 Holder = Callable[[str], Identity | None]
 """Whose token this is; None: nobody's. May block."""
@@ -44,13 +50,17 @@ class Admission:
         tls: bool,
         only_loopback: bool,
         holder: Holder | None,
+        gate: Gate,
         clock: Callable[[], float],
     ) -> None:
         self._tls = tls
         self._only_loopback = only_loopback
         self._holder = holder
+        self._gate = gate
         self._sessions = Sessions(clock)
-        self._tries = Tries(clock)
+        self._clock = clock
+        self._logins = Rate(_LOGINS_PER_SECOND, _LOGINS_BURST_SECONDS)
+        self._bearers = Rate(_BEARERS_PER_SECOND, _BEARERS_BURST_SECONDS)
 
     @property
     def life_seconds(self) -> float:
@@ -84,7 +94,7 @@ class Admission:
         """Open a session for who holds the token; its name."""
         if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             raise NotAllowed("another site has sent this form")
-        identity = await self._held(request, token)
+        identity = await self._held(request, token, self._logins)
         if identity is None:
             raise NotKnown("this is not the token of an admin, or not any more")
         require_access(ADMIN_ACCESS, "ListRuns", identity)
@@ -95,12 +105,14 @@ class Admission:
         self._sessions.end(request.cookies.get(COOKIE, ""))
 
     async def _identity(self, request: web.Request) -> Identity | None:
-        by_certificate = _certified(request)
-        if by_certificate:
-            return by_certificate
+        certificate = _certificate(request)
+        if certificate:
+            # NotAllowed if it was revoked, or has run out.
+            with self._gate.call(certificate, in_quarantine=True):
+                return certificate.identity
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return await self._held(request, token.strip())
+            return await self._held(request, token.strip(), self._bearers)
         name = request.cookies.get(COOKIE, "")
         token_of_session = self._sessions.token(name)
         if token_of_session is None or self._holder is None:
@@ -110,31 +122,20 @@ class Admission:
             self._sessions.end(name)
         return identity
 
-    async def _held(self, request: web.Request, token: str) -> Identity | None:
-        """Whose token this is, unless too many from the same place were nobody's."""
-        address = request.remote or "unknown"
-        self._tries.require(address)
-        identity = None
-        if self._holder and 0 < len(token) <= MOST_TOKEN_CHARACTERS and token.isascii():
-            identity = await asyncio.to_thread(self._holder, token)
-        if identity is None:
-            self._tries.failed(address)
-        return identity
+    async def _held(self, request: web.Request, token: str, rate: Rate) -> Identity | None:
+        """Whose token this is, unless the caller shows too many."""
+        if not rate.takes(request.remote or "unknown", self._clock()):
+            raise LimitExceeded("too many tries; wait for a minute, then try again")
+        if not (self._holder and 0 < len(token) <= MOST_TOKEN_CHARACTERS and token.isascii()):
+            return None
+        return await asyncio.to_thread(self._holder, token)
 
 
-def _certified(request: web.Request) -> Identity | None:
-    """Who the caller is by its certificate, which TLS has checked against the authority."""
+def _certificate(request: web.Request) -> Certificate | None:
+    """The caller's, which TLS has checked against the authority; None if it came without."""
     connection = request.get_extra_info("ssl_object")
-    if not isinstance(connection, ssl.SSLObject):
-        return None
-    certificate: Mapping[str, Any] = connection.getpeercert() or {}
-    uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    if len(uris) != 1:
-        return None
-    try:
-        return identity_from(uris[0])
-    except InvalidInput:
-        return None
+    found = connection.getpeercert(binary_form=True) if connection else None
+    return read_certificate(ssl.DER_cert_to_PEM_cert(found).encode()) if found else None
 
 
 def _host(request: web.Request) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -56,13 +55,19 @@ class Api:
     """Answers for the runs, the fleet and the pools, to who may see them."""
 
     def __init__(
-        self, runs: Runs, oversight: Oversight, store: SnapshotStore, admission: Admission
+        self,
+        runs: Runs,
+        oversight: Oversight,
+        store: SnapshotStore,
+        admission: Admission,
+        clock: Callable[[], float],
     ) -> None:
         self._runs = runs
         self._oversight = oversight
         self._store = store
         self._admission = admission
-        self._gallery = Gallery(store, time.monotonic)
+        self._gallery = Gallery(store, clock)
+        self._clock = clock
         self._threads = asyncio.Semaphore(_THREADS)
         self._shared: dict[str, tuple[float, asyncio.Task[bytes]]] = {}
 
@@ -95,7 +100,7 @@ class Api:
 
     async def _made_once(self, what: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
         """The answer; one that was made a moment ago, or is being made, will do."""
-        now = time.monotonic()
+        now = self._clock()
         self._shared = {
             name: (at, task)
             for name, (at, task) in self._shared.items()

@@ -56,6 +56,22 @@ class _Connection(web.RequestHandler):
         )
         self.over = loop.create_future()
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no request; its sender must not fill the log, nor read itself again."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        log.debug("a request to the web page is none: %s", message)
+        response = web.Response(status=status, text="the request is malformed or too large\n")
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.force_close()
+        return response
+
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         if not self.over.done():

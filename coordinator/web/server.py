@@ -26,6 +26,7 @@ from coordinator.web.refusals import status_of
 from coordinator.web.tls import server_context
 from hfmds.errors import HfmdsError
 from hfmds.service.address import bound_socket, is_loopback, join_address, split_address
+from hfmds.service.gate import Gate
 from hfmds.service.tls import TlsFiles
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,11 @@ class WebServer:
         *,
         tls: TlsFiles | None = None,
         holder: Holder | None = None,
+        gate: Gate | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`holder` knows the admins' tokens; without it nobody can log in."""
+        """`holder` knows the admins' tokens; without it nobody can log in. `gate`: who is out."""
         self._listen = listen
         self._tls = tls
         self._limits = limits or Limits()
@@ -75,9 +77,13 @@ class WebServer:
         self._application.on_response_prepare.append(_protect)
         loopback = is_loopback(split_address(listen)[0])
         admission = Admission(
-            tls=tls is not None, only_loopback=loopback and not tls, holder=holder, clock=clock
+            tls=tls is not None,
+            only_loopback=loopback and not tls,
+            holder=holder,
+            gate=gate or Gate(clock),
+            clock=clock,
         )
-        Api(runs, oversight, store, admission).add_to(self._application)
+        Api(runs, oversight, store, admission, clock).add_to(self._application)
         Pages(admission).add_to(self._application)
 
     @property
@@ -115,12 +121,13 @@ async def serving_page(
     *,
     tls: TlsFiles | None,
     holder: Holder | None = None,
+    gate: Gate | None = None,
 ) -> AsyncIterator[dict[str, str]]:
     """The page is served inside, if it is to be somewhere; its address, as the file has it."""
     if listen is None:
         yield {}
         return
-    server = WebServer(listen, runs, oversight, store, tls=tls, holder=holder)
+    server = WebServer(listen, runs, oversight, store, tls=tls, holder=holder, gate=gate)
     async with server.serving():
         yield {"web": server.address}
 

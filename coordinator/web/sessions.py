@@ -1,4 +1,4 @@
-"""Who has logged in to the web page, and how often one may try. In memory: a restart ends it all.
+"""Who has logged in to the web page. In memory: a restart ends it all.
 
 A session is as good as its token: the token is looked up again at every request, so that one that
 was revoked, or has run out, opens nothing any more.
@@ -7,16 +7,12 @@ was revoked, or has run out, opens nothing any more.
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hfmds.errors import LimitExceeded
-
 _MOST_SESSIONS = 1000
-_MOST_ADDRESSES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +56,3 @@ class Sessions:
 def _key(name: str) -> bytes:
     """What sessions are found by: how long a search takes must not tell of the name itself."""
     return hashlib.sha256(name.encode()).digest()
-
-
-class Tries:
-    """Counts wrong tokens by address: after a few in a row there is one more try now and then."""
-
-    def __init__(
-        self, clock: Callable[[], float], at_once: int = 5, per_minute: float = 5.0
-    ) -> None:
-        self._clock = clock
-        self._at_once = at_once
-        self._per_second = per_minute / 60
-        self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()  # how many, and when
-
-    def require(self, address: str) -> None:
-        """LimitExceeded if this address has to wait before it tries again."""
-        used = self._now_used(address)
-        if used > self._at_once - 1:
-            seconds = math.ceil((used - self._at_once + 1) / self._per_second)
-            raise LimitExceeded(f"too many wrong tokens; try again in {seconds} s")
-
-    def failed(self, address: str) -> None:
-        """Note a wrong one."""
-        self._used[address] = self._now_used(address) + 1, self._clock()
-        self._used.move_to_end(address)
-        while len(self._used) > _MOST_ADDRESSES:
-            self._used.popitem(last=False)
-
-    def _now_used(self, address: str) -> float:
-        used, at = self._used.get(address, (0.0, 0.0))
-        return max(0.0, used - (self._clock() - at) * self._per_second)

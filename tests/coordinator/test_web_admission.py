@@ -1,0 +1,314 @@
+"""Who may see the web page, and who is sent away."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from coordinator.settings import CoordinatorSettings
+from coordinator.web.admission import COOKIE
+from coordinator.web.sessions import Sessions
+from hfmds.errors import ConfigurationError
+from hfmds.pki.authority import Authority
+from hfmds.service.certificates import read_certificate
+from hfmds.service.exclusions import Exclusions
+from hfmds.service.gate import Gate
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.settings import load_settings
+from hfmds.service.tls import TlsFiles
+from tests.coordinator.web_bench import WebBench, web_bench
+from tests.service.test_tls import Fleet
+
+VERA = Identity(Kind.VIEWER, "vera")
+
+
+class TokensInMemory:
+    """Knows tokens until they are revoked."""
+
+    def __init__(self) -> None:
+        self.known = {"good": VERA, "of-a-device": Identity(Kind.DEVICE, "camera")}
+
+    def __call__(self, token: str) -> Identity | None:
+        return self.known.get(token)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    authority = Authority.create("tests", datetime.now(UTC), timedelta(days=2))[0]
+    return Fleet(tmp_path_factory.mktemp("pki"), authority)
+
+
+@pytest.fixture(scope="module")
+def server(fleet: Fleet) -> TlsFiles:
+    return fleet.of(Kind.SERVICE, "coordinator")
+
+
+def browser(authority: Path, own: TlsFiles | None = None) -> ssl.SSLContext:
+    """What a client believes, and what it shows."""
+    context = ssl.create_default_context(cafile=authority)
+    if own:
+        context.load_cert_chain(own.certificate, own.key)
+    return context
+
+
+def look(
+    folder: Path,
+    server: TlsFiles,
+    question: Callable[[WebBench], Awaitable[Any]],
+    *,
+    own: TlsFiles | None = None,
+    **options: Any,
+) -> Any:
+    async def conversation() -> Any:
+        context = browser(server.authority, own)
+        async with web_bench(folder, client_tls=context, tls=server, **options) as page:
+            return await question(page)
+
+    return asyncio.run(conversation())
+
+
+def test_who_is_not_known_sees_the_form_and_nothing_else(tmp_path: Path, server: TlsFiles) -> None:
+    async def question(page: WebBench) -> None:
+        for path in ("/api/status", "/api/runs", "/api/devices", "/api/runs/run/gallery/a.png"):
+            status, reason = await page.refused(path)
+            assert (status, reason) == (
+                401,
+                "log in with an admin's token, or come with an admin's certificate",
+            )
+        async with page.client.get("/") as answer:  # is led to the form
+            assert answer.url.path == "/login"
+            assert 'type="password"' in await answer.text()
+        async with page.client.get("/static/style.css") as answer:
+            assert answer.status == 200
+
+    look(tmp_path, server, question, holder=TokensInMemory())
+
+
+def test_without_tokens_only_certificates_are_taken(tmp_path: Path, server: TlsFiles) -> None:
+    async def question(page: WebBench) -> None:
+        assert (await page.refused("/"))[0] == 401
+        assert (await page.refused("/login"))[0] == 404
+
+    look(tmp_path, server, question)
+
+
+def test_an_admin_is_known_by_its_certificate(
+    tmp_path: Path, fleet: Fleet, server: TlsFiles
+) -> None:
+    async def question(page: WebBench) -> None:
+        assert (await page.get("/api/status"))["identity"] == "admin/viewer vera"
+        async with page.client.get("/") as answer:
+            assert answer.url.path == "/"
+
+    look(tmp_path, server, question, own=fleet.of(Kind.VIEWER, "vera"))
+
+
+def test_a_device_may_not_see_the_page(tmp_path: Path, fleet: Fleet, server: TlsFiles) -> None:
+    async def question(page: WebBench) -> None:
+        status, reason = await page.refused("/api/runs")
+        assert status == 403
+        assert reason.startswith("device camera may not call ListRuns; it is for admin/operator")
+
+    look(tmp_path, server, question, own=fleet.of(Kind.DEVICE, "camera"))
+
+
+def test_a_certificate_that_was_revoked_opens_nothing_any_more(
+    tmp_path: Path, fleet: Fleet, server: TlsFiles
+) -> None:
+    own, gate = fleet.of(Kind.OWNER, "olga"), Gate()
+
+    async def question(page: WebBench) -> None:
+        await page.get("/api/runs")
+        serial = read_certificate(own.certificate.read_bytes()).serial
+        gate.replace(Exclusions(serials=frozenset({serial})))
+        assert await page.refused("/api/runs") == (403, f"certificate {serial} was revoked")
+
+    look(tmp_path, server, question, own=own, gate=gate)
+
+
+def test_who_has_a_certificate_of_strangers_gets_no_connection(
+    tmp_path: Path, server: TlsFiles
+) -> None:
+    strangers = Authority.create("others", datetime.now(UTC), timedelta(days=2))[0]
+    own = Fleet(tmp_path, strangers).of(Kind.OWNER, "olga")
+
+    async def question(page: WebBench) -> None:
+        with pytest.raises(aiohttp.ClientError):
+            await page.refused("/api/runs")
+
+    look(tmp_path, server, question, own=own)
+
+
+def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> None:
+    async def question(page: WebBench) -> None:
+        good = {"Authorization": "Bearer good"}
+        assert (await page.get("/api/status", headers=good))["identity"] == "admin/viewer vera"
+        for wrong in (
+            "Bearer bad",
+            "Bearer ",
+            "Basic good",
+            "good",
+            "Bearer ü",
+            "Bearer " + "a" * 600,
+        ):
+            assert (await page.refused("/api/runs", headers={"Authorization": wrong}))[0] == 401
+        device = {"Authorization": "Bearer of-a-device"}
+        assert (await page.refused("/api/runs", headers=device))[0] == 403
+
+    look(tmp_path, server, question, holder=TokensInMemory())
+
+
+async def log_in(page: WebBench, token: str, **options: Any) -> aiohttp.ClientResponse:
+    form = {"token": token}
+    return await page.client.post("/login", data=form, allow_redirects=False, **options)
+
+
+def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None:
+    tokens = TokensInMemory()
+
+    async def question(page: WebBench) -> None:
+        answer = await log_in(page, " good ")
+        assert (answer.status, answer.headers["Location"]) == (303, "/")
+        cookie = answer.cookies[COOKIE]
+        assert cookie["secure"]
+        assert cookie["httponly"]
+        assert (cookie["samesite"], cookie["path"], cookie["domain"]) == ("Strict", "/", "")
+        assert (len(cookie.value), cookie["max-age"]) == (43, "43200")
+        assert "good" not in cookie.value
+        assert (await page.get("/api/status"))["identity"] == "admin/viewer vera"
+        del tokens.known["good"]  # the token is revoked
+        assert (await page.refused("/api/status"))[0] == 401
+        tokens.known["good"] = VERA
+        assert (await page.refused("/api/status"))[0] == 401, "the session has ended"
+
+    look(tmp_path, server, question, holder=tokens)
+
+
+def test_a_session_ends_by_logging_out_or_after_twelve_hours(
+    tmp_path: Path, server: TlsFiles
+) -> None:
+    async def question(page: WebBench) -> None:
+        answer = await log_in(page, "good")
+        stolen = {"Cookie": f"{COOKIE}={answer.cookies[COOKIE].value}"}
+        await page.get("/api/runs", headers=stolen)
+        async with page.client.post("/logout", allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, "/login")
+            assert answer.cookies[COOKIE]["max-age"] == "0"
+        assert (await page.refused("/api/runs", headers=stolen))[0] == 401
+        await log_in(page, "good")
+        page.clock.ahead_seconds = 12 * 3600 - 60
+        await page.get("/api/runs")
+        page.clock.ahead_seconds = 12 * 3600 + 1
+        assert (await page.refused("/api/runs"))[0] == 401
+
+    look(tmp_path, server, question, holder=TokensInMemory())
+
+
+def test_wrong_tokens_are_refused_and_then_made_to_wait(tmp_path: Path, server: TlsFiles) -> None:
+    async def question(page: WebBench) -> None:
+        for token, status in (("bad", 401), ("", 401), ("of-a-device", 403), ("<b>", 401)):
+            answer = await log_in(page, token)
+            assert (token, answer.status) == (token, status)
+            assert "Set-Cookie" not in answer.headers
+            assert "<b>" not in await answer.text()
+        assert (await log_in(page, "bad")).status == 401
+        answer = await log_in(page, "good")
+        assert answer.status == 429
+        assert "too many tries; wait for a minute" in await answer.text()
+        page.clock.ahead_seconds = 60
+        assert (await log_in(page, "good")).status == 303
+
+    look(tmp_path, server, question, holder=TokensInMemory())
+
+
+def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server: TlsFiles) -> None:
+    async def question(page: WebBench) -> None:
+        answer = await log_in(page, "good", headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.status == 403
+        answer = await log_in(page, "a" * 5000)
+        assert answer.status == 400
+        answer = await log_in(page, "a" * 600)
+        assert (answer.status, "this is no token" in await answer.text()) == (400, True)
+        assert (await log_in(page, "good", headers={"Sec-Fetch-Site": "same-origin"})).status == 303
+
+    look(tmp_path, server, question, holder=TokensInMemory())
+
+
+def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> None:
+    async def question() -> None:
+        async with web_bench(tmp_path) as page:
+            for name in ("127.0.0.1:7403", "localhost", "[::1]:80", "localhost:1"):
+                await page.get("/api/runs", headers={"Host": name})
+            status, reason = await page.refused("/api/runs", headers={"Host": "evil.example:7403"})
+            assert status == 403
+            assert "'evil.example:7403' is not a name of it" in reason
+            assert (await page.refused("/", headers={"Host": "127.0.0.1.evil.example"}))[0] == 403
+
+    asyncio.run(question())
+
+
+def test_replaced_certificates_count_from_the_next_connection(tmp_path: Path, fleet: Fleet) -> None:
+    files = fleet.of(Kind.SERVICE, "rotating")
+    newer = Authority.create("newer", datetime.now(UTC), timedelta(days=2))[0]
+    new_fleet = Fleet(tmp_path, newer)
+
+    async def question(page: WebBench) -> None:
+        await page.get("/api/runs")
+        given = new_fleet.of(Kind.SERVICE, "given")
+        viewer = new_fleet.of(Kind.VIEWER, "newcomer")
+        for old, new in (
+            (files.authority, given.authority),
+            (files.certificate, given.certificate),
+            (files.key, given.key),
+        ):
+            new.replace(old)
+        # Who is of the old authority does not believe the new one, nor is it believed.
+        connector = aiohttp.TCPConnector(ssl=browser(fleet_authority, old_viewer))
+        async with aiohttp.ClientSession(page.server.address, connector=connector) as client:
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await client.get("/api/runs")
+        trusting = browser(viewer.authority, old_viewer)
+        async with aiohttp.ClientSession(
+            page.server.address, connector=aiohttp.TCPConnector(ssl=trusting)
+        ) as client:
+            with pytest.raises(aiohttp.ClientError):
+                await client.get("/api/runs")
+        context = browser(viewer.authority, viewer)
+        async with (
+            aiohttp.ClientSession(
+                page.server.address, connector=aiohttp.TCPConnector(ssl=context)
+            ) as client,
+            client.get("/api/status") as answer,
+        ):
+            assert (await answer.json())["identity"] == "admin/viewer newcomer"
+
+    old_viewer = fleet.of(Kind.VIEWER, "vera")
+    fleet_authority = old_viewer.authority
+    look(tmp_path, files, question, own=old_viewer)
+
+
+def test_sessions_are_bounded() -> None:
+    sessions = Sessions(lambda: 0.0, most=2)
+    names = [sessions.open(f"token-{i}") for i in range(3)]
+    assert [sessions.token(name) for name in names] == [None, "token-1", "token-2"]
+    assert sessions.token("") is None
+    sessions.end("unknown")
+    sessions.end(names[1])
+    assert sessions.token(names[1]) is None
+
+
+def test_other_machines_see_the_page_only_with_tls(server: TlsFiles) -> None:
+    with pytest.raises(ConfigurationError, match=r"HFMDS_WEB_LISTEN is 0\.0\.0\.0:7403.*no TLS"):
+        load_settings(CoordinatorSettings, ["--web-listen", "0.0.0.0:7403"])
+    flags = ["--tls-certificate", str(server.certificate), "--tls-key", str(server.key)]
+    for more in (["--insecure"], [*flags, "--tls-authority", str(server.authority)]):
+        settings = load_settings(CoordinatorSettings, ["--web-listen", "0.0.0.0:7403", *more])
+        assert settings.web_listen == "0.0.0.0:7403"
+    assert load_settings(CoordinatorSettings, []).web_listen is None

@@ -1,0 +1,312 @@
+"""What the web page is told: the same as operators, bounded, and harmless to a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from coordinator.web.gallery import PER_CLASS
+from coordinator.web.server import HEADERS
+from coordinator.web.shapes import (
+    MOST_DEVICES,
+    MOST_ROUNDS,
+    devices_shape,
+    privacy_shape,
+    rounds_shape,
+    thinned,
+)
+from hfmds.algorithm.pool_policy import PoolPolicy
+from hfmds.algorithm.types import Evaluation, Pool, Traffic
+from hfmds.digest import digest_of
+from hfmds.wire.types import Round, RunSpec
+from tests.cli.values import a_device
+from tests.coordinator.web_bench import WebBench, batch_of, web_bench
+from tests.coordinator.workbench import LEAKAGE, PROFILE, echo, make_spec
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def look(folder: Path, question: Callable[[WebBench], Awaitable[Any]]) -> Any:
+    async def conversation() -> Any:
+        async with web_bench(folder) as page:
+            return await question(page)
+
+    return asyncio.run(conversation())
+
+
+async def completed(page: WebBench, spec: RunSpec, run_id: str = "run") -> None:
+    """Have a run that one device has brought to its end."""
+    await page.bench.create(spec, run_id)
+    tasks = spec.recipe.rounds * (2 if spec.recipe.method.samples_per_device else 1)
+    await page.bench.play("camera", tasks, echo)
+    await page.bench.until(lambda run: run.state.ended, run_id)
+
+
+def with_pool(**policy: Any) -> RunSpec:
+    spec = make_spec(rounds=2, refresh_every=1)
+    pool = PoolPolicy(leakage_action="drop", **policy) if policy else PoolPolicy()
+    names = (HOSTILE, "two", "three")
+    return replace(spec, recipe=replace(spec.recipe, pool=pool, class_names=names))
+
+
+def test_a_run_and_its_rounds(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        await completed(page, with_pool(psnr_nearest_max_db=20.0))
+        (listed,) = (await page.get("/api/runs"))["runs"]
+        assert listed["run_id"] == "run"
+        assert (listed["state"], listed["method"], listed["completed_rounds"]) == (
+            "completed",
+            "hfmds",
+            2,
+        )
+        run = await page.get("/api/runs/run")
+        assert listed.items() <= run.items()
+        assert run["limits"] == {"psnr_nearest_max_db": 20.0, "action": "drop"}
+        assert run["recipe"]["class_names"] == [HOSTILE, "two", "three"]
+        told = await page.get("/api/runs/run/rounds")
+        assert told["cohort"] == ["camera"]
+        assert [(r["number"], r["devices"], r["refreshed"]) for r in told["rounds"]] == [
+            (1, 1, True),
+            (2, 1, True),
+        ]
+        assert told["rounds"][0]["training_loss"] == 1.5
+        assert told["rounds"][0]["accuracy"] is None  # there is no held-out set
+        after = await page.get("/api/runs/run/rounds?after=1")
+        assert after["rounds"] == told["rounds"][1:]
+        (synthesis, training) = (await page.get("/api/runs/run/funnel"))["funnels"]
+        assert (synthesis["kind"], training["kind"]) == ("synthesise", "train")
+        assert ["accepted", 2] in training["steps"]
+        (first, *_, last) = (await page.get("/api/runs/run/events"))["events"]
+        assert (first["kind"], last["kind"]) == ("run-completed", "run-created")
+        assert last["details"]["rounds"] == 2
+        status = await page.get("/api/status")
+        assert (status["runs"], status["identity"]) == ({"completed": 1}, "")
+
+    look(tmp_path, question)
+
+
+def test_the_end_of_a_log_is_shown(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        await page.bench.create(make_spec(rounds=9))
+        await asyncio.to_thread(page.bench.runs.pause, "run")
+        await asyncio.to_thread(page.bench.runs.cancel, "run")
+        _, events = page.bench.oversight.events("run")
+        assert page.bench.oversight.last_events("run", 2) == events[-2:]
+        assert page.bench.oversight.last_events("run", 100) == events
+        told = (await page.get("/api/runs/run/events"))["events"]
+        assert [event["sequence"] for event in told] == [*range(len(events), 0, -1)]
+
+    look(tmp_path, question)
+
+
+def test_the_measured_leakage_of_pools(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        await completed(page, with_pool())
+        run = await page.get("/api/runs/run")
+        newest = run["last_round"]["snapshot_id"]
+        page.snapshots.seal(newest, "run", batch_of([0, 1], [10, 20]))
+        told = await page.get("/api/runs/run/privacy")
+        assert (told["total"], told["store_away"]) == (2, "")
+        first, second = told["pools"]
+        expected = {"mean": 9.0, "p99": 10.0, "max": 11.0}
+        assert first["psnr_paired"] == second["psnr_paired"] == expected
+        assert second["psnr_nearest"] == {"mean": 12.0, "p99": 13.0, "max": 14.0}
+        assert "ssim_nearest" not in first  # the store has it no more
+        assert second["ssim_nearest"] == {"mean": 0.125, "p99": 0.13, "max": 0.13}
+        page.snapshots.away = True
+        page.clock.ahead_seconds = 2  # the same answer is given for a second
+        away = await page.get("/api/runs/run/privacy")
+        assert away["store_away"] == "the synthesis store is away"
+        assert away["pools"][1]["psnr_paired"] == expected
+
+    look(tmp_path, question)
+
+
+def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        await page.bench.create(make_spec(rounds=9), "empty")
+        assert (await page.get("/api/runs/empty/gallery"))["snapshot_id"] is None
+        await asyncio.to_thread(page.bench.runs.cancel, "empty")
+        await completed(page, with_pool())
+        newest = (await page.get("/api/runs/run"))["last_round"]["snapshot_id"]
+        many = batch_of([2] * 30, range(30))
+        page.snapshots.seal(newest, "run", batch_of([0, 2], [200, 201]), many, batch_of([2], [9]))
+        told = await page.get("/api/runs/run/gallery")
+        assert (told["snapshot_id"], told["samples"], told["tile_width"]) == (newest, 33, 16)
+        assert told["rows"] == [
+            {"class": 0, "name": HOSTILE, "samples": 1, "shown": 1},
+            {"class": 2, "name": "three", "samples": 32, "shown": PER_CLASS},
+        ]
+        async with page.client.get(f"/api/runs/run/gallery/{newest}.png") as answer:
+            assert answer.content_type == "image/png"
+            picture = Image.open(io.BytesIO(await answer.read()))
+        assert picture.size == (16 * PER_CLASS, 32)
+        assert [picture.getpixel((16 * x, 16)) for x in range(3)] == [
+            (201, 201, 201),
+            (0, 0, 0),
+            (1, 1, 1),
+        ]
+        assert page.snapshots.downloads == 2  # the third shard was not needed, nor any twice
+        await page.bench.create(make_spec(), "other")
+        status, reason = await page.refused(f"/api/runs/other/gallery/{newest}.png")
+        assert (status, reason) == (404, f"run 'other' has no snapshot {newest!r}")
+        page.snapshots.away = True
+        status, reason = await page.refused("/api/runs/run/gallery/unknown.png")
+        assert (status, reason) == (503, "the synthesis store is away")
+
+    look(tmp_path, question)
+
+
+def test_devices_by_state(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        hostile = replace(PROFILE, software_version=HOSTILE)
+        await page.bench.dispatch.check_in("camera", hostile, 0.0, "")
+        await page.bench.arrive_and_leave("phone")
+        await page.bench.dispatch.leave("phone")
+        told = await page.get("/api/devices")
+        assert told["counts"] == {"working": 0, "available": 1, "away": 1}
+        assert [device["device_id"] for device in told["devices"]] == ["camera", "phone"]
+        assert told["devices"][0]["software_version"] == HOSTILE
+        (phone,) = (await page.get("/api/devices?state=away"))["devices"]
+        assert (phone["device_id"], phone["state"], phone["samples"]) == ("phone", "away", 5)
+        status, reason = await page.refused("/api/devices?state=busy")
+        assert (status, reason) == (
+            400,
+            "state is 'busy'; it must be one of available, working, away",
+        )
+
+    look(tmp_path, question)
+
+
+NOT_THERE = [
+    ("/api/runs/none", 404, "there is no run 'none'"),
+    ("/api/runs/none/rounds", 404, "there is no run 'none'"),
+    ("/api/runs/none/events", 404, "there is no log of a run 'none'"),
+    ("/api/runs/a%2F..%2Fb", 404, "run"),
+    ("/api/runs/run/rounds?after=-1", 400, "after is '-1'; it must be a whole number"),
+    ("/api/runs/run/funnel?round=9999999999", 400, "round is '9999999999'"),
+    ("/api/nothing", 404, "Not Found"),
+    ("/static/..%2Fserver.py", 404, "Not Found"),
+    ("/static/login.html", 404, "Not Found"),
+    ("/login", 404, "Not Found"),  # nobody logs in without TLS
+]
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        for path, status, reason in NOT_THERE:
+            found = await page.refused(path)
+            assert (path, found[0]) == (path, status)
+            assert reason in found[1]
+
+    look(tmp_path, question)
+
+
+def test_every_answer_tells_the_browser_what_it_may_do(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        for path in ("/", "/static/main.js", "/static/style.css", "/api/runs", "/nothing"):
+            async with page.client.get(path) as answer:
+                assert HEADERS.items() <= dict(answer.headers).items()
+                assert "Set-Cookie" not in answer.headers
+        policy = HEADERS["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy
+        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+            async with page.client.request(method, "/api/runs") as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+        async with page.client.head("/api/runs") as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+
+    look(tmp_path, question)
+
+
+def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        async with page.client.get("/api/devices") as answer:
+            tag = answer.headers["ETag"]
+        async with page.client.get("/api/devices", headers={"If-None-Match": tag}) as answer:
+            assert (answer.status, await answer.read()) == (304, b"")
+        await page.bench.arrive_and_leave("camera")
+        page.clock.ahead_seconds = 2
+        async with page.client.get("/api/devices", headers={"If-None-Match": tag}) as answer:
+            assert answer.status == 200
+
+    look(tmp_path, question)
+
+
+def test_the_page_names_nothing_outside_of_this_server() -> None:
+    static = Path(__file__).resolve().parents[2] / "coordinator" / "web" / "static"
+    files = {path.name: path.read_text() for path in static.iterdir()}
+    assert {"index.html", "login.html", "main.js", "style.css"} <= files.keys()
+    for name, text in files.items():
+        text = text.replace("http://www.w3.org/2000/svg", "")  # a name, not a place
+        assert not re.search(r"(?<!^)(?<! )//", text, re.MULTILINE), name  # else: a comment
+        assert "innerHTML" not in text, f"{name}: text must stay text"
+        assert "insertAdjacentHTML" not in text, name
+        assert " style=" not in text, f"{name}: the policy allows no style in markup"
+    for name in ("index.html", "login.html"):
+        assert "<script>" not in files[name]
+        assert "onclick" not in files[name]
+
+
+COHORT = tuple(f"device-{i:04}" for i in range(150))
+
+
+def a_round(number: int, *, loss: float = 1.0) -> Round:
+    return Round(
+        number=number,
+        device_ids=COHORT,
+        weights=digest_of(b"w"),
+        training_loss=loss,
+        evaluation=Evaluation(0.5, 1.25, 10),
+        refreshed=number % 2 == 0,
+        pool=Pool(f"snapshot-{number}", 40, LEAKAGE),
+        traffic=Traffic(2, 1),
+        duration_seconds=2.5,
+    )
+
+
+def test_ten_thousand_rounds_are_few_points_and_not_many_bytes() -> None:
+    rounds = [a_round(number) for number in range(1, 10_001)]
+    told = rounds_shape(rounds)
+    numbers = [one["number"] for one in told["rounds"]]
+    assert (told["total"], len(numbers), numbers[0], numbers[-1]) == (
+        10_000,
+        MOST_ROUNDS,
+        1,
+        10_000,
+    )
+    assert all(24 <= later - earlier <= 26 for earlier, later in itertools.pairwise(numbers))
+    assert len(told["cohort"]) == 100
+    assert len(json.dumps(told)) < 250_000
+    privacy = privacy_shape(rounds, {}, PoolPolicy())
+    assert (privacy["total"], len(privacy["pools"])) == (5000, 200)
+    assert privacy["pools"][-1]["round"] == 10_000
+
+
+def test_a_loss_that_is_no_number_is_null() -> None:
+    (told,) = rounds_shape([a_round(1, loss=float("nan"))])["rounds"]
+    assert told["training_loss"] is None
+    json.dumps(told, allow_nan=False)
+
+
+def test_thinning_keeps_all_there_are_if_they_are_few() -> None:
+    assert thinned([1, 2, 3], 3) == [1, 2, 3]
+    assert thinned(range(1, 8), 4) == [1, 3, 5, 7]
+    assert thinned([], 4) == []
+
+
+def test_of_a_large_fleet_some_devices_are_shown() -> None:
+    devices = [replace(a_device(), device_id=f"device-{i:05}") for i in range(1000)]
+    told = devices_shape(devices, "")
+    assert (told["total"], len(told["devices"])) == (1000, MOST_DEVICES)
+    assert sum(told["counts"].values()) == 1000

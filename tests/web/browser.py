@@ -1,0 +1,176 @@
+"""A real browser for tests: headless Chromium, led by the DevTools protocol.
+
+It notes what a page asks for and what its console complains about, so that a test can say that
+neither went beyond what it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+SECONDS = 30.0
+_LOOK_SECONDS = 0.02
+
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # tests may run as root
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.requested: list[str] = []
+        self.complaints: list[str] = []
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._reading = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def prepare(self) -> None:
+        """Have everything noted from now on."""
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            await self.call(f"{domain}.enable")
+
+    async def call(self, method: str, **parameters: Any) -> Any:
+        """A command of the protocol."""
+        number = next(self._numbers)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        async with asyncio.timeout(SECONDS):
+            return await answer
+
+    async def look_as(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Have a screen of this size, and a reader who likes it so."""
+        phone = width < 600
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=2 if phone else 1,
+            mobile=phone,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def open(self, url: str) -> None:
+        answer = await self.call("Page.navigate", url=url)
+        assert "errorText" not in answer, answer
+
+    async def evaluate(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    async def until(self, script: str) -> Any:
+        """The value of an expression, once it is true."""
+        value = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS):
+                while not (value := await self.evaluate(script)):  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_SECONDS)
+                return value
+        text = await self.evaluate("document.body.innerText")
+        raise AssertionError(f"{script} is {value}; complaints {self.complaints}; page:\n{text}")
+
+    async def press(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    async def screenshot(self, path: Path, *, whole: bool = True) -> None:
+        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=whole)
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            told = message.json()
+            if "id" in told:
+                answer = self._answers.pop(told["id"])
+                if answer.done():  # nobody waits for it any more
+                    continue
+                if "error" in told:
+                    answer.set_exception(AssertionError(told["error"]))
+                else:
+                    answer.set_result(told["result"])
+            else:
+                self._note(told["method"], told["params"])
+
+    def _note(self, event: str, told: dict[str, Any]) -> None:
+        match event:
+            case "Network.requestWillBeSent":
+                self.requested.append(told["request"]["url"])
+            case "Runtime.exceptionThrown":
+                self.complaints.append(str(told["exceptionDetails"]))
+            case "Runtime.consoleAPICalled" if told["type"] in ("error", "warning", "assert"):
+                self.complaints.append(str([one.get("value") for one in told["args"]]))
+            case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
+                entry = told["entry"]
+                self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
+
+
+@asynccontextmanager
+async def browser(folder: Path, *flags: str) -> AsyncIterator[Page]:
+    """A browser that is new to everything, with one tab; it ends with the block."""
+    program = shutil.which("chromium")
+    assert program, "these tests need Debian's chromium; `make packages` installs it"
+    profile = folder / "profile"
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *_FLAGS,
+        *flags,
+        f"--user-data-dir={profile}",
+        "about:blank",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(SECONDS):
+            while not (port := _port(profile)):  # noqa: ASYNC110 (another process writes it)
+                await asyncio.sleep(_LOOK_SECONDS)
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            async with session.get("/json/list") as answer:
+                tab = next(one for one in await answer.json() if one["type"] == "page")
+            connecting = session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0)
+            async with connecting as socket:
+                page = Page(socket)
+                await page.prepare()
+                try:
+                    yield page
+                finally:
+                    await page.close()
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def _port(profile: Path) -> str:
+    try:
+        return (profile / "DevToolsActivePort").read_text().partition("\n")[0]
+    except FileNotFoundError:
+        return ""
