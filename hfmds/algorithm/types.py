@@ -64,11 +64,11 @@ class LabelledImages:
             f"not {self.pixels.dtype} {list(self.pixels.shape)}",
         )
         if self.pixels.dtype == np.float16:
-            outside = np.argwhere(~((self.pixels >= 0) & (self.pixels <= 1)))
-            if len(outside):
+            inside = ((self.pixels >= 0) & (self.pixels <= 1)).all(axis=(1, 2, 3))
+            if not inside.all():
                 raise InvalidInput(
                     "float16 images must have pixels from 0 to 1; "
-                    f"sample {outside[0][0]} has others"
+                    f"sample {inside.argmin()} has others"
                 )
         require(
             self.labels.dtype == np.int64 and self.labels.shape == self.pixels.shape[:1],

@@ -90,6 +90,10 @@ class Graph:
     fixed_bytes: int
     bytes_per_image: int
 
+    def __post_init__(self) -> None:
+        if self.fixed_bytes < 0 or self.bytes_per_image < 0:
+            raise InvalidInput("a graph of the plan says that it needs less memory than none")
+
     def memory_bytes(self, batch: int) -> int:
         """What one call with so many images needs, weights and all; without the runtime itself."""
         return self.fixed_bytes + batch * self.bytes_per_image
@@ -152,7 +156,15 @@ def read_plan(path: Path, what: str, *, max_opset: int = OPSET) -> Plan:
             },
             opset=manifest["opset"],
         )
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise InvalidInput(
             f"{what} is not a plan ({type(error).__name__}: {error}); fetch it again, or update "
             "the coordinator"
