@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,9 @@ from hfmds.wire.chunks import Content
 from hfmds.wire.store_client import StoreClient
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import Call, ScriptedDevice, peer
-from tests.integration.stage import SECONDS, run_on, stage
+from tests.integration.stage import SECONDS, run_on, stage, undisturbed
 from tests.integration.supervision import Launcher, servers
+from tests.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -42,29 +46,30 @@ class Held:
         return await call()
 
 
-async def undisturbed(launcher: Launcher, folder: Path) -> Outcome:
-    async with stage(launcher, folder) as on:
-        return await on.outcome(on.device("a"), on.device("b"))
-
-
-async def interrupted(launcher: Launcher, folder: Path, backup: Path, *, to_the_end: bool) -> None:
+async def interrupted(
+    launcher: Launcher,
+    folder: Path,
+    back_up: Callable[[], None],
+    *,
+    to_the_end: bool = False,
+    **settings: str,
+) -> None:
     """A run of which a backup is made in its second round; there it stops, or goes on."""
     held = Held()
-    async with stage(launcher, folder) as on, AsyncExitStack() as stack:
+    async with stage(launcher, folder, **settings) as on, AsyncExitStack() as stack:
         for device in (on.device("a"), on.device("b", held)):
             await stack.enter_async_context(device.working())
         await held.reached.wait()
-        await back_up(folder, backup)
+        await asyncio.to_thread(back_up)
         if to_the_end:
             held.released.set()
             await on.operator.outcome()
 
 
-async def back_up(folder: Path, to: Path) -> None:
+def back_up(folder: Path, to: Path) -> None:
     for program in PROGRAMS:
         data = str(folder / f"{program}-data")
-        arguments = ["backup", program, str(to / program), "--data-dir", data]
-        assert await asyncio.to_thread(main, arguments) == 0
+        assert main(["backup", program, str(to / program), "--data-dir", data]) == 0
 
 
 def restore(backup: Path, folder: Path) -> None:
@@ -73,11 +78,13 @@ def restore(backup: Path, folder: Path) -> None:
         assert main(["restore", program, str(backup / program), "--data-dir", data]) == 0
 
 
-async def go_on(launcher: Launcher, restored: Path, devices: Path) -> tuple[Outcome, list[str]]:
+async def go_on(
+    launcher: Launcher, restored: Path, devices: Path, **settings: str
+) -> tuple[Outcome, list[str]]:
     """What the run comes to on restored servers; every snapshot of it must be whole."""
     async with (
         asyncio.timeout(SECONDS),
-        servers(launcher, restored) as (coordinator, store),
+        servers(launcher, restored, **settings) as (coordinator, store),
         Operator.of(coordinator.address) as operator,
         AsyncExitStack() as stack,
     ):
@@ -112,7 +119,8 @@ def restored_outcome(
     old, new = folder / "old", folder / "new"
     for one in (old, new):
         one.mkdir()
-    asyncio.run(interrupted(launcher, old, folder / "backup", to_the_end=to_the_end))
+    backing_up = partial(back_up, old, folder / "backup")
+    asyncio.run(interrupted(launcher, old, backing_up, to_the_end=to_the_end))
     for program in PROGRAMS:
         remove_folder(old / f"{program}-data")
     restore(folder / "backup", new)
@@ -122,7 +130,7 @@ def restored_outcome(
 def test_a_run_goes_on_from_a_backup_as_if_nothing_had_been(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    expected = asyncio.run(undisturbed(launcher, tmp_path))
+    expected = undisturbed(launcher, tmp_path)
     outcome, told = restored_outcome(launcher, tmp_path, to_the_end=False)
     assert outcome == expected
     assert told == ["run-created", "run-completed"]
@@ -131,4 +139,29 @@ def test_a_run_goes_on_from_a_backup_as_if_nothing_had_been(
 def test_what_came_after_a_backup_is_done_again(launcher: Launcher, tmp_path: Path) -> None:
     outcome, told = restored_outcome(launcher, tmp_path, to_the_end=True)
     assert outcome.cohorts == (("a", "b"),) * 3  # its devices remember what the servers do not
+    assert told == ["run-created", "run-completed"]
+
+
+def test_a_run_goes_on_from_a_dump_and_a_copy_of_the_content(
+    launcher: Launcher, postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    expected = undisturbed(launcher, tmp_path)
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    for program in PROGRAMS:
+        assert main(["database", "upgrade", program, "--database-url", postgres_url]) == 0
+
+    def dump_and_copy() -> None:
+        postgres_server.dump(postgres_url, tmp_path / "dump")
+        shutil.copytree(old / "content", new / "content")
+
+    def settings(folder: Path, database_url: str) -> dict[str, str]:
+        return {"database_url": database_url, "blobs_url": (folder / "content").as_uri()}
+
+    asyncio.run(interrupted(launcher, old, dump_and_copy, **settings(old, postgres_url)))
+    remove_folder(old / "content")
+    restored = postgres_server.restored(postgres_url, tmp_path / "dump")
+    outcome, told = asyncio.run(go_on(launcher, new, old, **settings(new, restored)))
+    assert outcome == expected
     assert told == ["run-created", "run-completed"]

@@ -75,6 +75,20 @@ class PostgresServer:
         where = f"hfmds:{_PASSWORD}@127.0.0.1:{self.port}/postgres"
         return f"postgresql+psycopg://{where}?options=-csearch_path%3D{name}"
 
+    def dump(self, url: str, file: Path) -> None:
+        """Have pg_dump write a database of ours to a file."""
+        schema = url.rpartition("%3D")[2]
+        self._run("pg_dump", "--format=custom", f"--schema={schema}", f"--file={file}", _libpq(url))
+
+    def restored(self, url: str, file: Path) -> str:
+        """The URL of a new database with what `dump` has written of `url`."""
+        name = f"restored_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(self._conninfo, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        new = url.replace("/postgres?", f"/{name}?")
+        self._run("pg_restore", "--no-owner", f"--dbname={_libpq(new)}", str(file))
+        return new
+
     def close(self) -> None:
         """Stop and forget everything."""
         self.stop(signal.SIGQUIT)  # without putting anything in order
@@ -98,6 +112,12 @@ class PostgresServer:
             **self._as_user,
         )
         assert made.returncode == 0, made.stdout + made.stderr
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._binaries / program, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
 
     def _answers(self) -> bool:
         try:
@@ -129,3 +149,8 @@ class PostgresServer:
             return {}
         nobody = pwd.getpwnam("nobody")
         return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _libpq(url: str) -> str:
+    """The URL as PostgreSQL's own programs take it, which know no name of a driver."""
+    return url.replace("postgresql+psycopg:", "postgresql:")
