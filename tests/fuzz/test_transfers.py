@@ -1,0 +1,138 @@
+"""Content on its way in pieces that do not fit, from senders that break off, lie or start over."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import HfmdsError
+from hfmds.storage.staging import Staging
+from hfmds.v1 import coordinator_pb2, synthesis_store_pb2
+from hfmds.wire.chunks import Content, fetch_all, receive, split_upload, upload_state
+from tests.fuzz.budget import tried
+from tests.fuzz.protobuf import anything
+from tests.wire.test_chunks import MemoryBlobs
+
+CONTENT = bytes(range(100))
+DIGEST = digest_of(CONTENT)
+LARGEST = 200
+
+_offsets = st.integers(0, 100) | st.sampled_from((-1, 101, 2**31, 2**63 - 1, -(2**63)))
+_chunks = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(0, 100)).map(lambda ends: CONTENT[slice(*ends)])
+    | st.binary(min_size=1, max_size=20),
+    max_size=4,
+)
+_digests = st.sampled_from(
+    (DIGEST, DIGEST, Digest(DIGEST.sha256, 99), Digest("0" * 64, 100), Digest("0" * 64, 2**40))
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("staging")
+
+
+def empty(folder: Path) -> Content:
+    shutil.rmtree(folder, ignore_errors=True)
+    return Content(MemoryBlobs(), Staging(folder, LARGEST))
+
+
+async def stream(items: Sequence[Any]) -> AsyncGenerator[Any, None]:
+    for item in items:
+        yield item
+
+
+def staged_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+@tried(40)
+@given(attempts=st.lists(st.tuples(_digests, _offsets, _chunks), max_size=4))
+def test_whatever_was_sent_before_an_honest_upload_arrives(
+    folder: Path, attempts: list[tuple[Digest, int, list[bytes]]]
+) -> None:
+    content = empty(folder)
+
+    async def scenario() -> None:
+        for digest, offset, chunks in attempts:
+            with suppress(HfmdsError):
+                await receive(content, "task", digest, offset, stream(chunks))
+            assert staged_bytes(folder) <= len({digest for digest, _, _ in attempts}) * LARGEST
+        for _ in range(2):  # bytes that were wrong are found at the end of the first
+            state = upload_state(content, "task", DIGEST)
+            if not state.complete:
+                with suppress(HfmdsError):
+                    rest = stream([CONTENT[state.offset :]])
+                    await receive(content, "task", DIGEST, state.offset, rest)
+
+    asyncio.run(scenario())
+    assert content.blobs.contains(DIGEST)
+    for digest in content.blobs.digests():
+        content.blobs.verify(digest)
+
+
+@pytest.mark.parametrize(
+    "kind", [coordinator_pb2.UploadUpdateRequest, synthesis_store_pb2.PutBatchRequest]
+)
+@tried(40)
+@given(data=st.data())
+def test_messages_of_an_upload_are_a_header_and_chunks_or_refused(
+    kind: type[Any], data: st.DataObject
+) -> None:
+    messages = data.draw(st.lists(anything(kind), max_size=4))
+
+    async def scenario() -> None:
+        with suppress(HfmdsError):
+            header, chunks = await split_upload(stream(messages))
+            assert header == messages[0].header
+            taken = [bytes(chunk) async for chunk in chunks]
+            assert taken == [message.data for message in messages[1:]]
+
+    asyncio.run(scenario())
+
+
+@tried(60)
+@given(
+    sizes=st.lists(st.integers(0, 60), max_size=4),
+    sent=st.lists(st.binary(max_size=70), max_size=5),
+    honest=st.booleans(),
+    pieces=st.integers(1, 50),
+)
+def test_what_a_server_sends_is_what_was_asked_for_or_refused(
+    folder: Path, sizes: list[int], sent: list[bytes], honest: bool, pieces: int
+) -> None:
+    content = empty(folder)
+    wanted = [bytes([at + 1]) * size for at, size in enumerate(sizes)]
+    asked = [digest_of(one) for one in wanted]
+    by_digest = dict(zip(asked, wanted, strict=True))
+
+    async def answer(lacking: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
+        whole = b"".join(by_digest[digest] for digest in lacking)[offset:]
+        cut = [whole[at : at + pieces] for at in range(0, len(whole), pieces)]
+        for chunk in cut if honest else sent:
+            yield chunk
+
+    async def scenario() -> bool:
+        try:
+            await fetch_all(content, asked, answer)
+        except HfmdsError:
+            return False
+        return True
+
+    arrived = asyncio.run(scenario())
+    assert arrived or not honest
+    if arrived:
+        assert all(content.blobs.contains(digest) for digest in asked)
+    for digest in content.blobs.digests():
+        content.blobs.verify(digest)
+    assert staged_bytes(folder) <= LARGEST
