@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 
+from coordinator import traces
 from coordinator.bell import Bell
 from coordinator.content import RunContents
 from coordinator.drain import DrainRecords
@@ -28,6 +29,7 @@ from hfmds.algorithm.seeds import task_seed
 from hfmds.algorithm.types import Traffic
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.service import tracing
 from hfmds.service.pace import Pace
 from hfmds.service.telemetry import log_context
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
@@ -235,6 +237,7 @@ class Dispatch:
             weights=task.weights,
             work=_work(task),
             plan=plans.of(recipe.model) if plans and plans.needed(profile.engine) else None,
+            traceparent=traces.assign(task),
         )
 
     async def renew_lease(
@@ -462,6 +465,7 @@ class Dispatch:
         if not already:
             with _task_context(task):
                 log.info("result accepted", extra={"result": str(result)})
+            tracing.note("accepted")
             self._metrics.funnel.accepted(task.key.kind, task.task_id)
             self._metrics.fleet.count(report)
             self._metrics.moved(report.traffic)

@@ -59,7 +59,7 @@ class RunDriver:
         self._blobs = parts.contents.of(record.run_id).blobs
         self._models = Models(self._blobs)
         self._on_end = on_end
-        self._watch = RoundWatch(parts.metrics)
+        self._watch = RoundWatch(record, parts.metrics)
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name=f"run-{record.run_id}", daemon=True)
 
@@ -129,6 +129,7 @@ class RunDriver:
             except Deposed as error:
                 log.warning("the run is another coordinator's to drive: %s", error)
             finally:
+                self._watch.end()
                 self.progress = None
                 self._parts.metrics.run_left(self.run_id)
                 self._on_end(self)
@@ -175,8 +176,9 @@ class RunDriver:
 
     def _drive(self) -> None:
         self.heed()
-        fleet = RemoteFleet(self._record, self, self._parts, self._models)
-        for result in federate(fleet, self._record.spec.recipe, self._start()):
+        fleet, start = RemoteFleet(self._record, self, self._parts, self._models), self._start()
+        self._watch.begin(start.round_number + 1)
+        for result in federate(fleet, self._record.spec.recipe, start):
             completed = self._completed(result)
             now = self._parts.clock()
             record = self._parts.runs.complete_round(self.run_id, completed, now)
@@ -184,7 +186,7 @@ class RunDriver:
                 raise _Stop  # it was cancelled meanwhile
             state = record.state
             self._drop_updates(completed, state.ended)
-            self._watch.leave()
+            self._watch.end()
             self._parts.metrics.round_completed(self.run_id, completed)
             with log_context(round=completed.number):
                 log.info(
@@ -200,6 +202,7 @@ class RunDriver:
             self._tell()
             if state.ended:  # before its last round, if it was stopped early
                 return
+            self._watch.begin(completed.number + 1)
 
     def _tell(self) -> None:
         """Tell watchers, wherever they are, that there is something to see."""

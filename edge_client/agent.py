@@ -32,6 +32,7 @@ from hfmds.errors import (
 )
 from hfmds.service.channel import Backoff
 from hfmds.service.telemetry import log_context
+from hfmds.service.tracing import note, span
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
@@ -159,13 +160,19 @@ class Agent:
         """Do a task, whatever may come of it; false if it failed."""
         kind = _KINDS[type(task.work)]
         self._metrics.round.set(task.round_number)
-        with log_context(run=task.run_id, round=task.round_number, task=task.task_id):
+        of_task: dict[str, str | int] = {
+            "run": task.run_id,
+            "round": task.round_number,
+            "task": task.task_id,
+        }
+        with log_context(**of_task), span("task", task.traceparent, kind=kind, **of_task):
             try:
                 stages: asyncio.Queue[TaskStage] = asyncio.Queue()
                 work = self._runner.produce(task, stages.put_nowait)
                 report = await self._while_leased(task, work, stages)
                 # Without renewing: that of a task just accepted would say it is over.
-                await self._runner.submit(task, report)
+                with span("submit"):
+                    await self._runner.submit(task, report)
             except _MustRest as rest:
                 log.info("the task is left for now: %s", rest)
                 await self._leave()
@@ -190,6 +197,7 @@ class Agent:
             else:
                 log.info("%s", _summary(task, report))
                 outcome = "accepted"
+            note(outcome)
         self._metrics.tasks.labels(kind, outcome).inc()
         return outcome != "failed"
 

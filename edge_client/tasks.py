@@ -35,6 +35,7 @@ from hfmds.algorithm.seeds import Phase, derive_seed
 from hfmds.algorithm.types import LabelledImages, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, Unavailable, WrongState
+from hfmds.service.tracing import span
 from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_batch
 from hfmds.wire.types import (
     Assignment,
@@ -115,7 +116,8 @@ class TaskRunner:
             case EvaluateWork():
                 report = report or await self._evaluate(task, tell)
         tell(TaskStage.COMPUTED)
-        sent = await _restarting(lambda: self._send(task, report))
+        with span("upload"):
+            sent = await _restarting(lambda: self._send(task, report))
         self._metrics.sent_bytes.inc(sent)
         await self._count(sent)
         traffic = report.traffic + Traffic(sent_bytes=sent)
@@ -159,12 +161,12 @@ class TaskRunner:
     async def _train(self, task: Assignment, snapshot_id: str | None, tell: Tell) -> UpdateReport:
         shard = self._images.labelled_for(task.recipe)  # before any byte is moved for nothing
         self._require_traffic(2 * task.weights.size_bytes)  # an update is about as large
-        received = await self._fetch_model(task)
         shards: tuple[Digest, ...] = ()
-        if snapshot_id:
-            shards = await self._share_of(task, snapshot_id)
-            shard_bytes = await self._fetch_shards(snapshot_id, shards)
-            received += shard_bytes
+        with span("download"):
+            received = await self._fetch_model(task)
+            if snapshot_id:
+                shards = await self._share_of(task, snapshot_id)
+                received += await self._fetch_shards(snapshot_id, shards)
         await asyncio.to_thread(self._cache.evict, {*self._model(task), *shards})
 
         def work(progress: Progress) -> UpdateReport:
@@ -201,7 +203,8 @@ class TaskRunner:
     async def _synthesise(self, task: Assignment, tell: Tell) -> SynthesisReport:
         shard = self._images.labelled_for(task.recipe)
         self._require_traffic(task.weights.size_bytes + _bytes_of_pixels(task.recipe))
-        received = await self._fetch_model(task)
+        with span("download"):
+            received = await self._fetch_model(task)
         await asyncio.to_thread(self._cache.evict, self._model(task))
 
         def work(progress: Progress) -> SynthesisReport:
@@ -245,7 +248,8 @@ class TaskRunner:
 
     async def _evaluate(self, task: Assignment, tell: Tell) -> EvaluationReport:
         shard = self._held_out.labelled_for(task.recipe)
-        received = await self._fetch_model(task)
+        with span("download"):
+            received = await self._fetch_model(task)
         await asyncio.to_thread(self._cache.evict, self._model(task))
         tell(TaskStage.DOWNLOADED)
 
@@ -297,7 +301,8 @@ class TaskRunner:
         )
 
     async def _compute(self, task: Assignment, what: str, work: Callable[[Progress], R]) -> R:
-        return await compute(f"round {task.round_number}, {what}", work, watch=self._watch)
+        with span("compute"):
+            return await compute(f"round {task.round_number}, {what}", work, watch=self._watch)
 
     def _put(self, content: bytes, progress: Progress) -> Digest:
         return self._with_room((), lambda: self._cache.put(content), progress)

@@ -37,6 +37,7 @@ ROOMS: dict[str, set[str]] = {
         "grpc",
         "grpc_health",
         "grpc_reflection",
+        "opentelemetry",
         "prometheus_client",
         "pydantic",
         "pydantic_core",

@@ -18,6 +18,7 @@ import grpc
 from hfmds.service.address import grpc_target, is_loopback, split_addresses
 from hfmds.service.peer import Peer
 from hfmds.service.status import error_from
+from hfmds.service.tracing import call_metadata
 
 __all__ = ["Backoff", "Peer", "call", "open_channel", "translating"]
 
@@ -82,7 +83,7 @@ async def call(
 ) -> R:
     """One call with one answer: `await call(peer, stub.CheckIn, request, timeout_seconds=10)`."""
     with translating(peer):
-        return await method(request, timeout=timeout_seconds)
+        return await method(request, timeout=timeout_seconds, metadata=call_metadata())
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from hfmds.service.requests import Requests
 from hfmds.service.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.status import metadata_of, status_of
 from hfmds.service.throttle import Throttle, Turn
+from hfmds.service.tracing import serving
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             with self._throttle.call(context.peer(), started) as turn:
                 caller = await self._admit(service, method, context)
                 in_quarantine = method in IN_QUARANTINE
-                with self._gate.call(caller.certificate, in_quarantine=in_quarantine) as gated:
+                with (
+                    self._gate.call(caller.certificate, in_quarantine=in_quarantine) as gated,
+                    serving(service, method, context.invocation_metadata),
+                ):
                     yield _Call(turn, caller.identity, gated, self._claims(service, method))
         except (asyncio.CancelledError, GeneratorExit) as stop:
             # The caller hung up, its deadline passed, or we stop; GeneratorExit if it happened

@@ -24,6 +24,7 @@ from hfmds.service.settings import (
     unknown_environment,
 )
 from hfmds.service.telemetry import configure_logging
+from hfmds.service.tracing import start_tracing, stop_tracing
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ def run(
         )
     _remove_stale(settings.address_file)
     try:
+        start_tracing(settings.otlp_endpoint, name)
         asyncio.run(_until_done(main, settings))
     except HfmdsError as error:
         log.error("%s stops: %s", name, error)  # expected: no traceback
@@ -77,6 +79,8 @@ def run(
     except Exception:
         log.exception("%s stops: unexpected error", name)
         return 1
+    finally:
+        stop_tracing()
     log.info("%s stopped", name)
     return 0
 

@@ -51,6 +51,13 @@ def _peer_addresses(value: str) -> str:
     return value
 
 
+def _endpoint(value: str | None) -> str | None:
+    parts = urlsplit(value or "http://host")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("http://host:port or https://host:port")
+    return value
+
+
 ListenAddress = Annotated[str, AfterValidator(_listen_address)]
 """Where to listen: `host:port`; port 0 lets the system choose."""
 
@@ -86,6 +93,11 @@ class ServiceSettings(BaseSettings):
         None,
         description="file that tells a supervisor the bound addresses and the pid, as JSON, "
         "while the process is ready",
+    )
+    otlp_endpoint: Annotated[str | None, AfterValidator(_endpoint)] = Field(
+        None,
+        description="http:// or https:// address of the OpenTelemetry collector (OTLP over gRPC) "
+        "that traces of rounds and tasks are sent to; unset: nothing is traced",
     )
     tls_certificate: Path | None = Field(
         None,

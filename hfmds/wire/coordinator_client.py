@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from hfmds.digest import Digest
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
+from hfmds.service.tracing import call_metadata
 from hfmds.storage.blobs import Blobs
 from hfmds.v1 import coordinator_pb2 as pb
 from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
@@ -93,7 +94,9 @@ class CoordinatorClient:
                 offset=offset,
             )
             with translating(self._peer):
-                async for part in self._stub.DownloadBlob(request, timeout=_TRANSFER_SECONDS):
+                async for part in self._stub.DownloadBlob(
+                    request, timeout=_TRANSFER_SECONDS, metadata=call_metadata()
+                ):
                     yield part.data
 
         return await fetch(content, digest, chunks)

@@ -9,6 +9,7 @@ from hfmds.digest import Digest
 from hfmds.event_chain import Event
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
+from hfmds.service.tracing import call_metadata
 from hfmds.storage.blobs import Blobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
@@ -195,7 +196,9 @@ class StoreClient:
                 snapshot_id=snapshot_id, digest=first, offset=offset, further=further
             )
             with translating(self._peer):
-                async for part in self._stub.DownloadShard(request, timeout=_TRANSFER_SECONDS):
+                async for part in self._stub.DownloadShard(
+                    request, timeout=_TRANSFER_SECONDS, metadata=call_metadata()
+                ):
                     yield part.data
 
         return await fetch_all(content, digests, chunks)

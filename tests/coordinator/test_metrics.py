@@ -12,6 +12,7 @@ from coordinator.fleet_metrics import FleetMetrics
 from coordinator.funnel_metrics import FunnelMetrics
 from coordinator.metrics import Metrics
 from coordinator.round_watch import RoundWatch
+from coordinator.run_records import RunRecord
 from hfmds.algorithm.types import Evaluation
 from hfmds.digest import digest_of
 from hfmds.errors import NotFound
@@ -23,11 +24,13 @@ from hfmds.wire.types import (
     LateReason,
     Phase,
     Round,
+    RunState,
     TaskStage,
 )
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
 from tests.wire import examples
 
+RUN = RunRecord("run", "run.1", make_spec(), RunState.RUNNING, "", 0.0, 0, None)
 FUNNEL = ("assigned", "taken", "downloaded", "computed", "uploaded", "accepted")
 
 
@@ -167,12 +170,13 @@ def test_the_age_of_updates_is_counted_in_asynchronous_rounds(tmp_path: Path) ->
 def test_phases_are_timed_one_after_the_other() -> None:
     read = Read(CollectorRegistry())
     now = [0.0]
-    watch = RoundWatch(Metrics(read.registry), lambda: now[0])
+    watch = RoundWatch(RUN, Metrics(read.registry), lambda: now[0])
+    watch.begin(1)
     for seconds, phase in ((1.0, Phase.TRAINING), (2.0, Phase.TRAINING), (4.0, Phase.AGGREGATING)):
         watch.enter(phase)
         now[0] += seconds
-    watch.leave()
-    watch.leave()
+    watch.end()
+    watch.end()
     assert read("phase_duration_seconds_sum", phase="training") == 3
     assert read("phase_duration_seconds_sum", phase="aggregating") == 4
     assert read("phase_duration_seconds_count", phase="aggregating") == 1
