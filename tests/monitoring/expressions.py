@@ -22,8 +22,9 @@ _OFFSET = re.compile(r" offset \w+")
 # Longer than the demo takes from one round to the next, and than all of it.
 _VARIABLES = {
     "$__rate_interval": "15s",
-    "$__range": "90s",
-    "$window": "90s",
+    "$__range": "5m",
+    "$window": "5m",
+    "$namespace": ".*",
     "$run": ".+",
     "$kind": ".+",
     "$service": ".+",

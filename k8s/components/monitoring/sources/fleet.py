@@ -31,7 +31,7 @@ def fleet() -> Dashboard:
         "hfmds-fleet",
         "Fleet funnel",
         "Who is here, how far tasks come, why devices are lost, and what the work costs them.",
-        [from_label("kind", "kind", _FUNNEL), window()],
+        [from_label("kind", _FUNNEL), window()],
     )
     _at_a_glance(made)
     _funnel(made)

@@ -34,6 +34,9 @@ TAG = "hfmds"
 GOOD, FAIR, BAD = "green", "orange", "red"
 
 _PAGE = re.compile(r"docs/([a-z-]+\.md(?:#[a-z-]+)?)")
+_HERE = 'namespace=~"$namespace"'
+# A metric, with or without matchers, or matchers alone; not the name in `__name__=~"hfmds_..."`.
+_SERIES = re.compile(r'(?<!["\w])(hfmds_\w+)\{?|\{(?=__name__)')
 _LETTERS = string.ascii_uppercase
 
 Panel = TypeVar("Panel", timeseries.Panel, stat.Panel, bargauge.Panel, heatmap.Panel, table.Panel)
@@ -47,7 +50,7 @@ def led(metric: str, labels: str = "run", matchers: str = 'run=~"$run"') -> str:
 
 def query(expression: str, legend: str = "") -> prometheus.Dataquery:
     """A query over the time shown; the legend may name labels as {{run}}."""
-    made = prometheus.Dataquery().expr(expression).range().datasource(SOURCE)
+    made = prometheus.Dataquery().expr(_here(expression)).range().datasource(SOURCE)
     return made.editor_mode(prometheus_model.QueryEditorMode.CODE).legend_format(legend or "__auto")
 
 
@@ -198,7 +201,9 @@ def board(
     made.with_variable(
         dashboard.DatasourceVariable("datasource").label("source").type("prometheus")
     )
-    for variable in variables:
+    # Where nothing has such a label, all is one installation.
+    anywhere = _values("namespace", "hfmds_coordinator_build_info").all_value(".*")
+    for variable in (anywhere, *variables):
         made.with_variable(variable)
     others = dashboard.DashboardLink("Dashboards").type(model.DashboardLinkType.DASHBOARDS)
     made.link(others.tags([TAG]).as_dropdown(True).include_vars(True).keep_time(True))
@@ -214,13 +219,9 @@ def row(title: str) -> dashboard.Row:
     return dashboard.Row(title)
 
 
-def from_label(name: str, label: str, metric: str) -> dashboard.QueryVariable:
+def from_label(label: str, series: str) -> dashboard.QueryVariable:
     """A variable that offers the values of a label, several at a time."""
-    variable = dashboard.QueryVariable(name).label(name).datasource(SOURCE)
-    variable.query(f"label_values({metric}, {label})").multi(True).include_all(True)
-    variable.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-    everything = model.VariableOption(selected=True, text=["All"], value=["$__all"])
-    return variable.sort(model.VariableSort.ALPHABETICAL_ASC).current(everything)
+    return _values(label, _here(series))
 
 
 def window() -> dashboard.CustomVariable:
@@ -254,6 +255,24 @@ def _panel(
         panel.with_target(one.ref_id(letter))
     panel.span(span).height(height)
     return panel
+
+
+def _values(label: str, series: str) -> dashboard.QueryVariable:
+    variable = dashboard.QueryVariable(label).label(label).datasource(SOURCE)
+    variable.query(f"label_values({series}, {label})").multi(True).include_all(True)
+    variable.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    everything = model.VariableOption(selected=True, text=["All"], value=["$__all"])
+    return variable.sort(model.VariableSort.ALPHABETICAL_ASC).current(everything)
+
+
+def _here(expression: str) -> str:
+    """With all our series narrowed to the installation that is looked at."""
+
+    def narrowed(found: re.Match[str]) -> str:
+        metric = found[1] or ""
+        return metric + "{" + _HERE + (", " if found[0].endswith("{") else "}")
+
+    return _SERIES.sub(narrowed, expression)
 
 
 def _last() -> common.ReduceDataOptions:

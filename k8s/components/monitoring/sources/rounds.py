@@ -35,7 +35,7 @@ def rounds() -> Dashboard:
         "Rounds",
         "Whether the runs learn, where each of them stands, and what its rounds spend their time "
         "on.",
-        [from_label("run", "run", "hfmds_coordinator_round_number"), window()],
+        [from_label("run", "hfmds_coordinator_round_number"), window()],
     )
     _at_a_glance(made)
     _learning(made)

@@ -36,7 +36,7 @@ def services() -> Dashboard:
         "Services/RPC",
         "Rate, errors and duration of calls to the coordinator and the synthesis store, and what "
         "the two use.",
-        [from_label("service", "service", f'{{__name__=~"{_SERVERS}_rpc_requests_total"}}')],
+        [from_label("service", f'{{__name__=~"{_SERVERS}_rpc_requests_total"}}')],
     )
     _at_a_glance(made)
     _calls(made)

@@ -31,7 +31,7 @@ def synthetic_data() -> Dashboard:
         "Synthetic data & privacy",
         "What is in the pools, how alike their images are to real ones as devices measured it, "
         "and what was refused. A low PSNR is evidence, not proof, that nothing private is left.",
-        [from_label("run", "run", "hfmds_coordinator_pool_samples"), window()],
+        [from_label("run", "hfmds_coordinator_pool_samples"), window()],
     )
     _at_a_glance(made)
     _leakage(made)
