@@ -109,9 +109,11 @@ class MemoryContent:
     def offset(self, owner: str, digest: Digest) -> int:
         return len(self._partial.get(digest, b""))
 
-    def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
-        self._partial.setdefault(digest, bytearray()).extend(data)
-        return offset + len(data)
+    def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
+        partial = self._partial.setdefault(digest, bytearray())
+        for piece in pieces:
+            partial.extend(piece)
+        return len(partial)
 
     def commit(self, owner: str, digest: Digest, blobs: object) -> None:
         self._blobs[digest] = self._partial.pop(digest)

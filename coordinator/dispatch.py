@@ -33,7 +33,7 @@ from hfmds.service import tracing
 from hfmds.service.pace import Pace
 from hfmds.service.telemetry import log_context
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
-from hfmds.wire.chunks import Content, outgoing, receive, rest_of, upload_state
+from hfmds.wire.chunks import Content, outgoing, receive, require_place, rest_of, upload_state
 from hfmds.wire.records import encode_report
 from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
 from hfmds.wire.types import (
@@ -301,13 +301,21 @@ class Dispatch:
         task_id: str,
         update: Digest,
         offset: int,
-        chunks: AsyncIterator[bytes],
-    ) -> None:
-        """Take the bytes of a task's update."""
-        content = await asyncio.to_thread(self._uploading, device_id, task_id, update)
-        await receive(content, task_id, update, offset, chunks)
+        chunks: AsyncIterator[bytes | memoryview],
+    ) -> bool:
+        """Take the bytes of a task's update; true if they were here before."""
+
+        def look() -> tuple[Content, UploadState]:
+            content = self._uploading(device_id, task_id, update)
+            return content, upload_state(content, task_id, update)
+
+        content, state = await asyncio.to_thread(look)
+        if not state.complete:
+            require_place(update, state, offset)
+            await receive(content, task_id, update, offset, chunks)
         self._stages.note(task_id, TaskStage.UPLOADED)
         self._registry.heard(device_id)
+        return state.complete
 
     def _uploading(self, device_id: str, task_id: str, update: Digest) -> Content:
         task = self._answerable(device_id, task_id, "train")

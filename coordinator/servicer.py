@@ -13,6 +13,7 @@ from coordinator.oversight import Oversight
 from coordinator.runs import Runs
 from hfmds.service.access import DEVICE, OPERATOR, OWNER, VIEWER
 from hfmds.service.caller import caller
+from hfmds.service.interceptors import decoded
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 from hfmds.wire.assignments import (
@@ -25,7 +26,7 @@ from hfmds.wire.assignments import (
     synthesis_report_from,
     update_report_from,
 )
-from hfmds.wire.chunks import split_upload
+from hfmds.wire.chunks import chunk_decoder, download_message, split_upload
 from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_finite, require_part
 from hfmds.wire.oversight import drain_message, funnel_message, status_message
@@ -87,11 +88,11 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     async def DownloadBlob(
         self, request: coordinator_pb2.DownloadBlobRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[coordinator_pb2.DownloadBlobResponse]:
+    ) -> AsyncIterator[bytes]:
         require_part(request, "digest")
         digest = digest_from(request.digest)
         async for chunk in self._dispatch.download(*_ids(request), digest, request.offset):
-            yield coordinator_pb2.DownloadBlobResponse(data=chunk)
+            yield download_message(chunk)
 
     async def QueryUpload(
         self, request: coordinator_pb2.QueryUploadRequest, context: grpc.aio.ServicerContext
@@ -100,6 +101,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         state = await self._dispatch.query_upload(*_ids(request), digest_from(request.update))
         return coordinator_pb2.QueryUploadResponse(offset=state.offset, complete=state.complete)
 
+    @decoded(chunk_decoder)
     async def UploadUpdate(
         self,
         requests: AsyncIterator[coordinator_pb2.UploadUpdateRequest],
@@ -107,13 +109,13 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> coordinator_pb2.UploadUpdateResponse:
         header, chunks = await split_upload(requests)
         require_part(header, "update")
-        await self._dispatch.receive_update(
+        present = await self._dispatch.receive_update(
             *_ids(header),
             digest_from(header.update),
             header.offset,
             chunks,
         )
-        return coordinator_pb2.UploadUpdateResponse()
+        return coordinator_pb2.UploadUpdateResponse(already_present=present)
 
     async def SubmitUpdate(
         self, request: coordinator_pb2.SubmitUpdateRequest, context: grpc.aio.ServicerContext

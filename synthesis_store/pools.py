@@ -29,7 +29,7 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.service.telemetry import log_context
-from hfmds.wire.chunks import Content, receive
+from hfmds.wire.chunks import Content, receive, require_place, upload_state
 from hfmds.wire.types import (
     Collected,
     Contribution,
@@ -139,7 +139,7 @@ class Pools:
         self,
         key: BatchKey,
         offset: int,
-        chunks: AsyncIterator[bytes],
+        chunks: AsyncIterator[bytes | memoryview],
         weights: Digest | None = None,
     ) -> bool:
         """Take a device's batch into its pool; true if it was there before.
@@ -149,18 +149,33 @@ class Pools:
         """
         with log_context(pool=key.pool_id, device=key.device_id):
             try:
-                spec = await asyncio.to_thread(self._lacking, key, weights)
+                spec = await asyncio.to_thread(self._begin, key, offset, weights)
                 if spec is None:
                     return True
-                await asyncio.to_thread(self._expect, key)
-                await receive(self._content, _uploader(key), key.digest, offset, chunks)
-                return not await asyncio.to_thread(self._accept, key, spec)
+                taken = False
+
+                def accept() -> None:
+                    nonlocal taken
+                    taken = self._accept(key, spec)
+
+                await receive(self._content, _uploader(key), key.digest, offset, chunks, accept)
+                return not taken
             except HfmdsError as error:
                 if not isinstance(error, Unavailable):
                     await asyncio.to_thread(self._note_refusal, key.pool_id, error)
                 if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
                     await asyncio.to_thread(self._discard, key)
                 raise
+
+    def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> PoolSpec | None:
+        """Get ready for an upload; what the pool takes, or None if it has the batch."""
+        spec = self._lacking(key, weights)
+        if spec is not None:
+            if not self._content.blobs.contains(key.digest):
+                state = upload_state(self._content, _uploader(key), key.digest)
+                require_place(key.digest, state, offset)
+            self._expect(key)
+        return spec
 
     def _lacking(self, key: BatchKey, weights: Digest | None) -> PoolSpec | None:
         """What the pool takes that lacks the batch; None if it has it.

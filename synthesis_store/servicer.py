@@ -9,14 +9,16 @@ from dataclasses import replace
 import grpc
 
 from hfmds.errors import InvalidInput
-from hfmds.service.access import ANYONE, DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
+from hfmds.service.access import DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
 from hfmds.service.caller import caller
+from hfmds.service.interceptors import decoded
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
-from hfmds.wire.chunks import MAX_DIGESTS, shard_chunk, split_upload
+from hfmds.wire.chunks import MAX_DIGESTS, chunk_decoder, download_message, split_upload
 from hfmds.wire.events import event_message
+from hfmds.wire.fleet import exclusions_from, require_version
 from hfmds.wire.messages import digest_from, require_count, require_part
 from hfmds.wire.pages import first_page, page
 from hfmds.wire.snapshots import (
@@ -29,6 +31,7 @@ from hfmds.wire.snapshots import (
     snapshot_message,
 )
 from hfmds.wire.types import Shard, SharedShard, require_id
+from synthesis_store.exclusions import ExclusionRecords
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import Pools
 from synthesis_store.shares import Limits
@@ -41,10 +44,10 @@ ACCESS = {
     "QueryBatch": DEVICE,
     "PutBatch": DEVICE,
     "GetShare": DEVICE,
-    "GetPool": ANYONE,
-    "GetSnapshot": ANYONE,
-    "ListSnapshots": ANYONE,
-    "DownloadShard": ANYONE,
+    "GetPool": VIEWER | SERVICE,
+    "GetSnapshot": VIEWER | SERVICE,
+    "ListSnapshots": VIEWER | SERVICE,
+    "DownloadShard": DEVICE | VIEWER | SERVICE,
     "CollectSnapshots": OPERATOR,
     "WithdrawDevice": OWNER,
     "ListStoreEvents": VIEWER,
@@ -58,8 +61,9 @@ _MAX_EVENTS = 1000  # in one answer
 class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     """Answers for the pools."""
 
-    def __init__(self, pools: Pools) -> None:
+    def __init__(self, pools: Pools, exclusions: ExclusionRecords) -> None:
         self._pools = pools
+        self._exclusions = exclusions
         # Sealing may take minutes, and one waits for the other: not in threads, which are few.
         self._one_seals = asyncio.Lock()
 
@@ -92,6 +96,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         state = await asyncio.to_thread(self._pools.query, _key_from(request))
         return pb.QueryBatchResponse(offset=state.offset, complete=state.complete)
 
+    @decoded(chunk_decoder)
     async def PutBatch(
         self,
         request_iterator: AsyncIterator[pb.PutBatchRequest],
@@ -174,7 +179,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         wanted = (request.digest, *_bounded(request.further, "further"))
         digests = [digest_from(digest) for digest in wanted]
         async for pieces in self._pools.serving.stream(snapshot_id, digests, request.offset):
-            yield shard_chunk(pieces)
+            yield download_message(*pieces)
 
     async def ReleaseRun(
         self, request: pb.ReleaseRunRequest, context: grpc.aio.ServicerContext
@@ -216,6 +221,16 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         found = await asyncio.to_thread(events.list, request.after_sequence, _MAX_EVENTS)
         entries = first_page([*map(event_message, found)], request.page_size)
         return pb.ListStoreEventsResponse(log_id=events.log_id, events=entries)
+
+    async def SetExclusions(
+        self, request: pb.SetExclusionsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.SetExclusionsResponse:
+        if request.HasField("exclusions"):
+            exclusions = exclusions_from(request.exclusions)
+            version = require_version(request.version)
+            await asyncio.to_thread(self._exclusions.replace, version, exclusions)
+        held = await asyncio.to_thread(self._exclusions.version)
+        return pb.SetExclusionsResponse(version=held)
 
 
 def _after(token: str, shards: Iterable[Shard]) -> int:

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
@@ -95,7 +95,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
 
         series = self._metrics.of(service, method)
-        decode = _deserialiser(handler, series)
+        decode = _deserialiser(handler, inner, series)
 
         async def asked(call: _Call, context: grpc.aio.ServicerContext) -> Any:
             requests = Requests(context, decode, self._limits, look=call.look, slow=call.slow)
@@ -223,9 +223,25 @@ class _Call:
         self._turn.refuse("slow_request", "waited long for the request", time.monotonic())
 
 
-def _deserialiser(handler: grpc.RpcMethodHandler, series: MethodMetrics) -> Callable[[bytes], Any]:
+Decode: TypeAlias = Callable[[bytes], Any]
+_ADAPT = "hfmds_adapt_decoder"  # attribute of a handler
+_Handler = TypeVar("_Handler")
+
+
+def decoded(adapt: Callable[[Decode], Decode]) -> Callable[[_Handler], _Handler]:
+    """Marks a handler: its requests are decoded by what `adapt` makes of the generated decoder."""
+
+    def mark(handler: _Handler) -> _Handler:
+        setattr(handler, _ADAPT, adapt)
+        return handler
+
+    return mark
+
+
+def _deserialiser(handler: grpc.RpcMethodHandler, inner: Any, series: MethodMetrics) -> Decode:
     """As the handler's, counting; one that has none takes bytes."""
-    deserialise: Callable[[bytes], Any] = handler.request_deserializer or bytes
+    deserialise: Decode = handler.request_deserializer or bytes
+    deserialise = getattr(inner, _ADAPT, lambda decode: decode)(deserialise)
 
     def counting(data: bytes) -> Any:
         series.received_bytes.inc(len(data))

@@ -11,6 +11,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,8 +50,8 @@ class Staging:
         except FileNotFoundError:
             return 0
 
-    def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
-        """Take the next bytes and return the offset after them.
+    def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
+        """Take the next bytes, one piece behind the other, and return the offset after them.
 
         LimitExceeded if the announced size is above the limit, WrongState if `offset` is not where
         the upload stands, InvalidInput if there are more bytes than announced.
@@ -60,7 +61,7 @@ class Staging:
                 f"upload {digest}: {digest.size_bytes} bytes are announced, "
                 f"the limit is {self._max_bytes}"
             )
-        path, end = self._path(owner, digest), offset + len(data)
+        path, end = self._path(owner, digest), offset + sum(map(len, pieces))
         with self._writing[int(path.name[:4], 16) % _WRITES_AT_ONCE]:
             expected = self.offset(owner, digest)
             if offset != expected:
@@ -73,9 +74,10 @@ class Staging:
             known = self._take_hash(path)
             sha256 = known if offset else hashlib.sha256()
             with full_disk_is_unavailable(self._folder):
-                _write_at(path, offset, data)
+                _write_at(path, offset, pieces)
             if sha256 is not None:
-                sha256.update(data)
+                for piece in pieces:
+                    sha256.update(piece)
                 self._remember_hash(path, sha256)
         return end
 
@@ -95,7 +97,8 @@ class Staging:
                 f"send the rest from offset {have}"
             )
         path = self._path(owner, digest)
-        path.touch()  # an empty upload has had no byte to make its file
+        if not have:
+            path.touch()  # an empty upload has had no byte to make its file
         try:
             # Complete, it takes no more bytes: what was hashed is what is there.
             sha256 = self._take_hash(path)
@@ -145,13 +148,14 @@ class Staging:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.part"
 
 
-def _write_at(path: Path, offset: int, data: bytes | memoryview) -> None:
+def _write_at(path: Path, offset: int, pieces: Iterable[bytes | memoryview]) -> None:
     # Not appended: a writer that lost the race must not shift what comes after it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        rest = memoryview(data)
-        while rest:
-            written = os.pwrite(descriptor, rest, offset)
-            offset, rest = offset + written, rest[written:]
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                written = os.pwrite(descriptor, rest, offset)
+                offset, rest = offset + written, rest[written:]
     finally:
         os.close(descriptor)

@@ -205,8 +205,10 @@ class UploadUpdateHeader(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class UploadUpdateResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("already_present",)
+    ALREADY_PRESENT_FIELD_NUMBER: _ClassVar[int]
+    already_present: bool
+    def __init__(self, already_present: _Optional[bool] = ...) -> None: ...
 
 class DeviceReport(_message.Message):
     __slots__ = ("steps", "cpu_seconds", "peak_memory_bytes", "withheld_samples", "ssim_paired_max", "ssim_nearest_max")

@@ -34,7 +34,7 @@ class CoordinatorServiceStub:
     CheckIn -> Assignment
     DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
-    train:      QueryUpload, UploadUpdate, SubmitUpdate
+    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     evaluate:   SubmitEvaluation
     CheckIn -> ...
@@ -127,7 +127,7 @@ class CoordinatorServiceServicer:
     CheckIn -> Assignment
     DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
-    train:      QueryUpload, UploadUpdate, SubmitUpdate
+    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     evaluate:   SubmitEvaluation
     CheckIn -> ...
@@ -336,7 +336,7 @@ class CoordinatorService:
     CheckIn -> Assignment
     DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
-    train:      QueryUpload, UploadUpdate, SubmitUpdate
+    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     evaluate:   SubmitEvaluation
     CheckIn -> ...

@@ -32,10 +32,13 @@ MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
 MAX_DIGESTS = 20_000
 """How many blobs one request may name."""
 
+_TRIP_BYTES = 2 * CHUNK_BYTES  # of one upload that are worth a trip to a thread
+_TRIP_SECONDS = 0.2  # after which less is worth one, too: a kill would lose it
 _INTAKE_BYTES = 4 * CHUNK_BYTES  # of one upload that may wait to be written
 _ALL_INTAKES_BYTES = 64 * CHUNK_BYTES  # of all; if there are more, none waits
 
-_DATA_TAG = b"\x0a"  # field 1, with a length
+_DATA_TAG = b"\x0a"  # field 1, with a length: the data of what is downloaded
+_CHUNK_TAG = b"\x12"  # field 2, with a length: the data of what is uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,8 @@ def _read(blobs: Blobs, digest: Digest, offset: int) -> Iterator[bytes]:
     yield from blobs.read(digest, offset, CHUNK_BYTES)
 
 
-def shard_chunk(pieces: Sequence[bytes]) -> bytes:
-    """A DownloadShardResponse of these pieces one behind the other, serialised.
+def download_message(*pieces: bytes) -> bytes:
+    """A DownloadShardResponse or DownloadBlobResponse of these pieces, serialised.
 
     By hand, as the pieces are then copied once and not four times: a fleet fetches gigabytes.
     """
@@ -89,30 +92,64 @@ def rest_of(chunks: Iterable[bytes], offset: int) -> Iterator[bytes]:
 # --- at the server ------------------------------------------------------------------------------
 
 
-async def split_upload(requests: AsyncIterator[Any]) -> tuple[Any, AsyncIterator[bytes]]:
+async def split_upload(
+    requests: AsyncIterator[Any],
+) -> tuple[Any, AsyncIterator[bytes | memoryview]]:
     """The header an upload begins with, and the chunks behind it."""
     first = await anext(aiter(requests), None)
-    if first is None or first.WhichOneof("part") != "header":
+    if first is None or type(first) is memoryview or first.WhichOneof("part") != "header":
         raise InvalidInput("an upload must begin with its header")
     return first.header, _chunks(requests)
 
 
-async def _chunks(requests: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+async def _chunks(requests: AsyncIterator[Any]) -> AsyncIterator[bytes | memoryview]:
     async for request in requests:
-        data: bytes = request.data  # asked for once: each time is a copy
-        name = request.DESCRIPTOR.name
+        data: bytes | memoryview = request if type(request) is memoryview else request.data
         if not data:
-            raise InvalidInput(f"{name}.data is missing; after the header come chunks")
+            raise InvalidInput("data is missing; after the header of an upload come chunks")
         if len(data) > MAX_CHUNK_BYTES:
-            raise InvalidInput(f"{name}.data has {len(data)} bytes; at most {MAX_CHUNK_BYTES}")
+            raise InvalidInput(f"data has {len(data)} bytes; at most {MAX_CHUNK_BYTES}")
         yield data
 
 
+def chunk_decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """What decodes the messages of an upload: chunks by hand, anything else as it is.
+
+    The bytes of a chunk stay where gRPC has put them, and are not copied twice more.
+    """
+
+    def decode_by_hand(message: bytes) -> Any:
+        return _lone_chunk(message) or decode(message)
+
+    return decode_by_hand
+
+
+def _lone_chunk(message: bytes) -> memoryview | None:
+    """The bytes of a message that has nothing but a chunk; None: it has something else."""
+    if message[:1] != _CHUNK_TAG:
+        return None
+    length = 0
+    for at, byte in enumerate(message[1:6]):  # as many as a length below 2^35 takes
+        length |= (byte & 0x7F) << (7 * at)
+        if byte < 0x80:
+            begin = at + 2
+            return memoryview(message)[begin:] if begin + length == len(message) else None
+    return None
+
+
 async def receive(
-    content: Content, owner: str, digest: Digest, offset: int, chunks: AsyncIterator[bytes]
+    content: Content,
+    owner: str,
+    digest: Digest,
+    offset: int,
+    chunks: AsyncIterator[bytes | memoryview],
+    then: Callable[[], None] = lambda: None,
 ) -> None:
-    """Take an upload of `owner` from `offset` on; on return it is verified and durable."""
-    intake = _Intake(content, owner, digest, offset)
+    """Take an upload of `owner` from `offset` on; on return it is verified and durable.
+
+    What is to be done `then` is done in the thread that has made it so.
+    """
+    intake = _Intake(content, owner, digest, offset, then)
     try:
         async for chunk in chunks:
             await intake.add(chunk)
@@ -130,72 +167,91 @@ async def receive(
 class _Intake:
     """Writes an upload while more of it comes.
 
-    In threads, and a trip to one costs as much as to write a chunk: what has come by the time that
-    a trip is over goes in the next one.
+    In threads, and a trip to one costs as much as to write a chunk, so that one is made for several
+    of them: for all that has come by the time that the trip before is over.
     """
 
     _all_bytes: ClassVar[int] = 0  # that are in memory, of all uploads; counted on the event loop
 
-    def __init__(self, content: Content, owner: str, digest: Digest, offset: int) -> None:
+    def __init__(
+        self, content: Content, owner: str, digest: Digest, offset: int, then: Callable[[], None]
+    ) -> None:
         self.complete = False  # the content is here, and no more of it is needed
         self._content = content
         self._owner = owner
         self._digest = digest
         self._offset = offset
+        self._then = then
         self._begun = False
         self._ended = False
-        self._waiting: list[bytes] = []
+        self._waiting: list[bytes | memoryview] = []
+        self._waiting_bytes = 0
         self._writing: asyncio.Task[None] | None = None
+        self._in_time: asyncio.TimerHandle | None = None
 
-    async def add(self, chunk: bytes) -> None:
+    async def add(self, chunk: bytes | memoryview) -> None:
         """Take a chunk; waits when there is much to write, and raises if writing has failed."""
         self._waiting.append(chunk)
+        self._waiting_bytes += len(chunk)
         _Intake._all_bytes += len(chunk)
-        self._go_on()
-        much = sum(map(len, self._waiting)) >= _INTAKE_BYTES
-        if much or _Intake._all_bytes >= _ALL_INTAKES_BYTES:
+        if self._waiting_bytes >= _TRIP_BYTES:
+            self._go_on()
+        elif self._in_time is None:
+            self._in_time = asyncio.get_running_loop().call_later(_TRIP_SECONDS, self._start)
+        if self._waiting_bytes >= _INTAKE_BYTES or _Intake._all_bytes >= _ALL_INTAKES_BYTES:
             await self.settle()
 
     async def end(self) -> None:
         """Have all of it written, verified and durable."""
         self._ended = True
-        self._go_on()
         await self.settle()
 
     async def settle(self) -> None:
         """Wait until all that was taken is written."""
+        self._go_on()
         if self._writing is not None:
             await asyncio.shield(self._writing)  # whoever hangs up ends the wait, not the writing
 
     def close(self) -> None:
         """Forget what was not needed, or could not be written."""
-        _Intake._all_bytes -= sum(map(len, self._waiting))
-        self._waiting = []
+        if self._in_time is not None:
+            self._in_time.cancel()
+        _Intake._all_bytes -= self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
 
     def _go_on(self) -> None:
         if self._writing is not None and self._writing.done():
-            self._writing.result()
-            self._writing = None
+            self._writing.result()  # it has failed, and is not tried again
+        self._start()
+
+    def _start(self) -> None:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
 
     async def _write_all(self) -> None:
+        if self._in_time is not None:
+            self._in_time.cancel()
+            self._in_time = None
         while (self._waiting or self._ended) and not self.complete:
-            chunks, self._waiting = self._waiting, []
+            size_bytes, last = self._waiting_bytes, self._ended
+            chunks, self._waiting, self._waiting_bytes = self._waiting, [], 0
             try:
-                self.complete = await asyncio.to_thread(self._write, chunks, self._ended)
+                self.complete = await asyncio.to_thread(self._write, chunks, last)
             finally:
-                _Intake._all_bytes -= sum(map(len, chunks))
+                _Intake._all_bytes -= size_bytes
+        self._writing = None
 
-    def _write(self, chunks: list[bytes], last: bool) -> bool:
+    def _write(self, chunks: list[bytes | memoryview], last: bool) -> bool:
         staging, blobs = self._content.staging, self._content.blobs
         if not self._begun and blobs.contains(self._digest):
+            self._then()
             return True
         self._begun = True
-        for chunk in chunks:
-            self._offset = staging.append(self._owner, self._digest, self._offset, chunk)
+        if chunks:
+            self._offset = staging.append(self._owner, self._digest, self._offset, *chunks)
         if last:
             staging.commit(self._owner, self._digest, blobs)
+            self._then()
         return last
 
 
@@ -204,6 +260,12 @@ def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:
     if content.blobs.contains(digest):
         return UploadState(digest.size_bytes, complete=True)
     return UploadState(content.staging.offset(owner, digest), complete=False)
+
+
+def require_place(digest: Digest, state: UploadState, offset: int) -> None:
+    """WrongState, before any byte is taken, if an upload does not go on where it stands."""
+    if offset != state.offset:
+        raise WrongState(f"upload {digest}: offset {offset} was sent, {state.offset} is next")
 
 
 # --- at the client ------------------------------------------------------------------------------
@@ -286,25 +348,45 @@ class _Arrival:
             self._now, self.offset = next(self._left, None), 0
 
 
-async def send(
-    blobs: Blobs,
-    digest: Digest,
-    query: Callable[[], Awaitable[UploadState]],
-    upload: Callable[[int, AsyncIterator[bytes]], Awaitable[None]],
-) -> int:
-    """Send a blob from where the receiver stands; returns the bytes that crossed the network.
+class Sender:
+    """Sends blobs to one receiver, which is asked where it stands only if a sending broke before.
 
-    Those of an attempt that broke before are counted with the one that completes it.
+    A receiver that stands elsewhere than at the beginning says so anyway.
     """
-    state = await query()
-    if state.complete:
-        return 0
-    try:
-        await upload(state.offset, outgoing(blobs, digest, state.offset))
-    except WrongState:
-        # Where it stands is not where it stood: another replica of the receiver has answered.
-        state = await query()
+
+    def __init__(self) -> None:
+        self._broken: set[Digest] = set()
+
+    async def send(
+        self,
+        blobs: Blobs,
+        digest: Digest,
+        query: Callable[[], Awaitable[UploadState]],
+        upload: Callable[[int, AsyncIterator[bytes]], Awaitable[bool]],
+    ) -> int:
+        """Send a blob from where the receiver stands; returns the bytes that crossed the network.
+
+        `upload` says whether the receiver had all of it, of which then few have. Those of an
+        attempt that broke before are counted with the one that completes it.
+        """
+        ask = digest in self._broken
+        self._broken.add(digest)
+        try:
+            present = await self._sent(blobs, digest, query if ask else None, upload)
+        except WrongState:
+            # Where it stands is not where it stood: another replica of the receiver has answered.
+            present = await self._sent(blobs, digest, query, upload)
+        self._broken.discard(digest)
+        return 0 if present else digest.size_bytes
+
+    async def _sent(
+        self,
+        blobs: Blobs,
+        digest: Digest,
+        query: Callable[[], Awaitable[UploadState]] | None,
+        upload: Callable[[int, AsyncIterator[bytes]], Awaitable[bool]],
+    ) -> bool:
+        state = await query() if query else UploadState(0, complete=False)
         if state.complete:
-            return 0
-        await upload(state.offset, outgoing(blobs, digest, state.offset))
-    return digest.size_bytes
+            return True
+        return await upload(state.offset, outgoing(blobs, digest, state.offset))

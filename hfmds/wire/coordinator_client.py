@@ -20,7 +20,7 @@ from hfmds.wire.assignments import (
     synthesis_report_message,
     update_report_message,
 )
-from hfmds.wire.chunks import Content, fetch, send
+from hfmds.wire.chunks import Content, Sender, fetch
 from hfmds.wire.messages import digest_message
 from hfmds.wire.types import (
     Assignment,
@@ -49,6 +49,7 @@ class CoordinatorClient:
         self._device_id = device_id
         self._channel = open_channel(peer)
         self._stub = CoordinatorServiceStub(self._channel)
+        self._sender = Sender()
 
     async def close(self) -> None:
         await self._channel.close()
@@ -113,7 +114,7 @@ class CoordinatorClient:
             )
             return UploadState(response.offset, response.complete)
 
-        async def upload(offset: int, chunks: AsyncIterator[bytes]) -> None:
+        async def upload(offset: int, chunks: AsyncIterator[bytes]) -> bool:
             async def requests() -> AsyncIterator[pb.UploadUpdateRequest]:
                 header = pb.UploadUpdateHeader(
                     device_id=self._device_id,
@@ -125,14 +126,15 @@ class CoordinatorClient:
                 async for chunk in chunks:
                     yield pb.UploadUpdateRequest(data=chunk)
 
-            await call(
+            response = await call(
                 self._peer,
                 self._stub.UploadUpdate,
                 requests(),
                 timeout_seconds=_TRANSFER_SECONDS,
             )
+            return bool(response.already_present)
 
-        return await send(blobs, update, query, upload)
+        return await self._sender.send(blobs, update, query, upload)
 
     async def submit_update(self, task_id: str, report: UpdateReport) -> bool:
         """Hand in an uploaded update; true if it had been accepted before."""

@@ -8,13 +8,15 @@ from dataclasses import replace
 from hfmds.digest import Digest
 from hfmds.event_chain import Event
 from hfmds.service.channel import call, open_channel, translating
+from hfmds.service.exclusions import Exclusions
 from hfmds.service.peer import Peer
 from hfmds.service.tracing import call_metadata
 from hfmds.storage.blobs import Blobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.chunks import Content, fetch_all, send
+from hfmds.wire.chunks import Content, Sender, fetch_all
 from hfmds.wire.events import event_from
+from hfmds.wire.fleet import exclusions_message
 from hfmds.wire.messages import digest_message
 from hfmds.wire.snapshots import (
     contribution_from,
@@ -47,6 +49,7 @@ class StoreClient:
         self._peer = peer
         self._channel = open_channel(peer)
         self._stub = SynthesisStoreServiceStub(self._channel)
+        self._sender = Sender()
 
     async def close(self) -> None:
         await self._channel.close()
@@ -98,7 +101,7 @@ class StoreClient:
             )
             return UploadState(response.offset, response.complete)
 
-        async def upload(offset: int, chunks: AsyncIterator[bytes]) -> None:
+        async def upload(offset: int, chunks: AsyncIterator[bytes]) -> bool:
             async def requests() -> AsyncIterator[pb.PutBatchRequest]:
                 header = pb.PutBatchHeader(
                     pool_id=pool_id,
@@ -111,11 +114,12 @@ class StoreClient:
                 async for chunk in chunks:
                     yield pb.PutBatchRequest(data=chunk)
 
-            await call(
+            response = await call(
                 self._peer, self._stub.PutBatch, requests(), timeout_seconds=_TRANSFER_SECONDS
             )
+            return bool(response.already_present)
 
-        return await send(blobs, batch, query, upload)
+        return await self._sender.send(blobs, batch, query, upload)
 
     async def seal_pool(
         self, pool_id: str, contributions: Sequence[Contribution]
@@ -202,6 +206,18 @@ class StoreClient:
                     yield part.data
 
         return await fetch_all(content, digests, chunks)
+
+    # --- who is shut out ------------------------------------------------------------------------
+
+    async def set_exclusions(self, version: str, exclusions: Exclusions | None = None) -> str:
+        """Say who is shut out, or only which list is the newest; names the one it has then."""
+        request = pb.SetExclusionsRequest(version=version)
+        if exclusions is not None:
+            request.exclusions.CopyFrom(exclusions_message(exclusions))
+        response = await call(
+            self._peer, self._stub.SetExclusions, request, timeout_seconds=_CALL_SECONDS
+        )
+        return str(response.version)
 
     # --- keeping and giving up ------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from hfmds.errors import LimitExceeded, NotFound, Unavailable
 from hfmds.service.channel import Backoff
 from hfmds.service.peer import Peer
 from hfmds.storage.blobs import Blobs
-from hfmds.wire.chunks import Content, fetch_all, send
+from hfmds.wire.chunks import Content, Sender, fetch_all
 from hfmds.wire.tensors import encode_batch, encode_weights
 from hfmds.wire.types import (
     Assignment,
@@ -135,10 +135,12 @@ class Shelf:
             complete = digest in self.contents
             return UploadState(digest.size_bytes if complete else 0, complete)
 
-        async def take(offset: int, chunks: AsyncIterator[bytes]) -> None:
+        async def take(offset: int, chunks: AsyncIterator[bytes]) -> bool:
+            present = digest in self.contents
             assert self.put(b"".join([chunk async for chunk in chunks])) == digest
+            return present
 
-        return await send(blobs, digest, query, take)
+        return await Sender().send(blobs, digest, query, take)
 
 
 class FakeCoordinator(Faults):

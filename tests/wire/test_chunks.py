@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import CorruptData, InvalidInput, NotFound, Unavailable, WrongState
@@ -16,13 +17,14 @@ from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.chunks import (
     MAX_CHUNK_BYTES,
     Content,
+    Sender,
+    chunk_decoder,
+    download_message,
     fetch,
     fetch_all,
     outgoing,
     receive,
     rest_of,
-    send,
-    shard_chunk,
     split_upload,
     upload_state,
 )
@@ -220,10 +222,12 @@ def test_what_came_is_written_also_if_the_sender_hangs_up_meanwhile(tmp_path: Pa
     writes, may_write = threading.Event(), threading.Event()
 
     class Slow(Staging):
-        def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
+        def append(
+            self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview
+        ) -> int:
             writes.set()
             assert may_write.wait(30)
-            return super().append(owner, digest, offset, data)
+            return super().append(owner, digest, offset, *pieces)
 
     content = Content(MemoryBlobs(), Slow(tmp_path, max_bytes=1 << 24))
 
@@ -250,47 +254,82 @@ def test_what_came_is_written_also_if_the_sender_hangs_up_meanwhile(tmp_path: Pa
 class Receiver:
     """A server that holds so much of DATA already and takes the rest."""
 
-    def __init__(self, state: UploadState) -> None:
+    def __init__(self, state: UploadState, breaks: int = 0) -> None:
         self._state = state
+        self.breaks = breaks
+        self.queries = 0
         self.uploads: list[tuple[int, bytes]] = []
 
     async def query(self) -> UploadState:
+        self.queries += 1
         return self._state
 
-    async def upload(self, offset: int, chunks: AsyncIterator[bytes]) -> None:
+    async def upload(self, offset: int, chunks: AsyncIterator[bytes]) -> bool:
+        if self.breaks:
+            self.breaks -= 1
+            raise Unavailable("cut")
+        if self._state.complete:
+            return True
+        if offset != self._state.offset:
+            raise WrongState(f"offset {offset} was sent, {self._state.offset} is next")
         self.uploads.append((offset, b"".join(await collected(chunks))))
+        return False
 
 
-@pytest.mark.parametrize("held", [0, 1, len(DATA) - 1, len(DATA)])
-def test_send_sends_what_the_receiver_lacks(held: int) -> None:
+def sent(sender: Sender, receiver: Receiver) -> int:
+    return asyncio.run(sender.send(MemoryBlobs(DATA), DIGEST, receiver.query, receiver.upload))
+
+
+def test_what_is_sent_for_the_first_time_is_sent_without_a_question() -> None:
+    receiver = Receiver(UploadState(0, complete=False))
+    assert sent(Sender(), receiver) == len(DATA)
+    assert (receiver.uploads, receiver.queries) == ([(0, DATA)], 0)
+
+
+@pytest.mark.parametrize("held", [1, len(DATA) - 1, len(DATA)])
+def test_a_receiver_that_stands_elsewhere_is_asked_where(held: int) -> None:
     receiver = Receiver(UploadState(held, complete=False))
-    sent = asyncio.run(send(MemoryBlobs(DATA), DIGEST, receiver.query, receiver.upload))
-    assert sent == len(DATA)
+    assert sent(Sender(), receiver) == len(DATA)
     # Also when no byte is lacking: only the upload call makes the content count.
-    assert receiver.uploads == [(held, DATA[held:])]
+    assert (receiver.uploads, receiver.queries) == ([(held, DATA[held:])], 1)
 
 
-def test_send_sends_nothing_when_the_receiver_has_it() -> None:
-    receiver = Receiver(UploadState(len(DATA), complete=True))
-    assert asyncio.run(send(MemoryBlobs(DATA), DIGEST, receiver.query, receiver.upload)) == 0
-    assert receiver.uploads == []
+def test_after_a_sending_broke_the_receiver_is_asked_first() -> None:
+    sender, receiver = Sender(), Receiver(UploadState(7, complete=False), breaks=1)
+    with pytest.raises(Unavailable):
+        sent(sender, receiver)
+    assert sent(sender, receiver) == len(DATA)
+    assert (receiver.uploads, receiver.queries) == ([(7, DATA[7:])], 1)
+    other = Receiver(UploadState(0, complete=False))  # what has arrived is not broken any more
+    assert sent(sender, other) == len(DATA)
+    assert other.queries == 0
+
+
+@pytest.mark.parametrize("breaks", [0, 1])
+def test_what_the_receiver_has_is_not_counted(breaks: int) -> None:
+    sender, receiver = Sender(), Receiver(UploadState(len(DATA), complete=True), breaks)
+    if breaks:
+        with pytest.raises(Unavailable):
+            sent(sender, receiver)
+    assert sent(sender, receiver) == 0
+    assert (receiver.uploads, receiver.queries) == ([], breaks)
 
 
 class Replicas(Receiver):
     """Two servers: one is asked how much it holds, and then the other, which holds nothing."""
 
-    async def upload(self, offset: int, chunks: AsyncIterator[bytes]) -> None:
-        held, self._state = self._state.offset, UploadState(0, complete=False)
-        if held:
-            raise WrongState(f"offset {offset} was sent, 0 is next")
-        await super().upload(offset, chunks)
+    async def upload(self, offset: int, chunks: AsyncIterator[bytes]) -> bool:
+        if offset:
+            self._state = UploadState(0, complete=False)
+        return await super().upload(offset, chunks)
 
 
-def test_send_begins_anew_where_another_replica_answers() -> None:
-    receiver = Replicas(UploadState(7, complete=False))
-    sent = asyncio.run(send(MemoryBlobs(DATA), DIGEST, receiver.query, receiver.upload))
-    assert sent == len(DATA)
-    assert receiver.uploads == [(0, DATA)]
+def test_sending_begins_anew_where_another_replica_answers() -> None:
+    sender, receiver = Sender(), Replicas(UploadState(7, complete=False), breaks=1)
+    with pytest.raises(Unavailable):
+        sent(sender, receiver)
+    assert sent(sender, receiver) == len(DATA)
+    assert (receiver.uploads, receiver.queries) == ([(0, DATA)], 2)
 
 
 # --- at the server ------------------------------------------------------------------------------
@@ -305,10 +344,10 @@ def test_outgoing_is_cut_into_chunks() -> None:
 @pytest.mark.parametrize("sizes", [(0,), (1,), (127,), (100, 28), (5, 0, 16_379), (1 << 20,)])
 def test_a_chunk_of_shards_is_the_message_of_the_contract(sizes: tuple[int, ...]) -> None:
     pieces = [bytes([n]) * size for n, size in enumerate(sizes, start=1)]
-    assert pb.DownloadShardResponse.FromString(shard_chunk(pieces)).data == b"".join(pieces)
+    assert pb.DownloadShardResponse.FromString(download_message(*pieces)).data == b"".join(pieces)
     if any(sizes):
         expected = pb.DownloadShardResponse(data=b"".join(pieces)).SerializeToString()
-        assert shard_chunk(pieces) == expected
+        assert download_message(*pieces) == expected
 
 
 @pytest.mark.parametrize("offset", [0, 100, len(DATA)])
@@ -377,9 +416,9 @@ class StuckStaging(Staging):
         super().__init__(folder, max_bytes=1 << 24)
         self.go_on = threading.Event()
 
-    def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
+    def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
         self.go_on.wait()
-        return super().append(owner, digest, offset, data)
+        return super().append(owner, digest, offset, *pieces)
 
 
 def test_what_waits_to_be_written_of_all_uploads_has_a_limit(tmp_path: Path) -> None:
@@ -432,10 +471,13 @@ def test_a_stalled_upload_is_written_as_far_as_it_came(here: Content) -> None:
 # --- the shape of an upload ---------------------------------------------------------------------
 
 
+DECODE = chunk_decoder(pb.PutBatchRequest.FromString)
+
+
 async def split(*parts: pb.PutBatchRequest) -> tuple[str, list[bytes]]:
     async def requests() -> AsyncIterator[pb.PutBatchRequest]:
         for part in parts:
-            yield part
+            yield DECODE(part.SerializeToString())
 
     header, chunks = await split_upload(requests())
     return header.pool_id, await collected(chunks)
@@ -463,10 +505,41 @@ def test_an_upload_without_its_header_is_refused(parts: tuple[pb.PutBatchRequest
 
 @pytest.mark.parametrize("part", [HEADER, chunk(b""), pb.PutBatchRequest()])
 def test_after_the_header_nothing_but_chunks_with_bytes(part: pb.PutBatchRequest) -> None:
-    with pytest.raises(InvalidInput, match=r"PutBatchRequest\.data is missing"):
+    with pytest.raises(InvalidInput, match="data is missing"):
         asyncio.run(split(HEADER, part))
 
 
 def test_a_chunk_above_the_limit_is_refused() -> None:
     with pytest.raises(InvalidInput, match="at most 2097152"):
         asyncio.run(split(HEADER, chunk(bytes(MAX_CHUNK_BYTES + 1))))
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16383, 16384, CHUNK_BYTES, MAX_CHUNK_BYTES + 1])
+def test_the_bytes_of_a_chunk_are_found_where_they_are(size: int) -> None:
+    message = chunk(bytes(range(256)) * (size // 256 + 1)).SerializeToString()
+    whole = pb.PutBatchRequest.FromString(message).data
+    found = DECODE(message)
+    assert type(found) is memoryview
+    assert found == whole
+    assert found.obj is message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        chunk(b"a").SerializeToString() + chunk(b"bc").SerializeToString(),
+        chunk(b"a").SerializeToString() + HEADER.SerializeToString(),
+        b"\x12\x81\x00a",  # a length of one in two bytes
+        b"",
+    ],
+)
+def test_what_is_not_just_a_chunk_is_decoded_as_any_message(message: bytes) -> None:
+    found = DECODE(message)
+    data = found if type(found) is memoryview else found.data
+    assert data == pb.PutBatchRequest.FromString(message).data
+
+
+@pytest.mark.parametrize("message", [b"\x12", b"\x12\x05abc", b"\x12\xff\xff\xff\xff\xff\xff"])
+def test_a_chunk_that_is_cut_off_is_no_message(message: bytes) -> None:
+    with pytest.raises(DecodeError):
+        DECODE(message)
