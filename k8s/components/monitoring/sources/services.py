@@ -180,8 +180,23 @@ def _calls(made: Dashboard) -> None:
                 query(f"sum by (method) ({_rate(f'{what}_bytes_total')})", "{{method}}"),
                 unit="Bps",
                 stacked=True,
+                span=8,
             )
         )
+    made.with_panel(
+        lines(
+            "Refused as too many or too slow",
+            "Per second, before anything was done for them; docs/runbooks.md#calls-refused.",
+            query(
+                f'sum by (reason) (rate({{__name__=~"{_SERVERS}_rpc_refused_total"}}'
+                "[$__rate_interval]))",
+                "{{reason}}",
+            ),
+            unit="reqps",
+            stacked=True,
+            span=8,
+        )
+    )
 
 
 def _processes(made: Dashboard) -> None:
