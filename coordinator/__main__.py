@@ -17,6 +17,7 @@ from coordinator.drain import DrainRecords
 from coordinator.events import EventRecords
 from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
+from coordinator.membership import open_membership
 from coordinator.metrics import Metrics
 from coordinator.oversight import Oversight
 from coordinator.parts import Parts, PoolStore
@@ -34,6 +35,7 @@ from coordinator.task_records import TaskRecords
 from coordinator.web.server import serving_page
 from hfmds.plans.library import PlanLibrary
 from hfmds.service.allocator import reuse_freed_memory
+from hfmds.service.gate import Gate
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.pace import Pace
 from hfmds.service.peer import Peer
@@ -55,11 +57,9 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     registry = CollectorRegistry()
     show_program("coordinator", registry, settings.tls, settings.disk_places)
     metrics = Metrics(registry)
+    rpc_metrics, gate = RpcMetrics("coordinator", registry), Gate()
     server = GrpcServer(
-        settings.listen,
-        RpcMetrics("coordinator", registry),
-        limits=settings.limits,
-        tls=settings.tls,
+        settings.listen, rpc_metrics, limits=settings.limits, tls=settings.tls, gate=gate
     )
     store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE", settings.tls))
     with (
@@ -79,9 +79,14 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         runs = Runs(parts)
         metrics.count(devices=parts.registry.list, runs=runs.list)
         metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
-        CoordinatorServicer(parts.dispatch).add_to(server)
+        CoordinatorServicer(parts.dispatch, gate).add_to(server)
         oversight = Oversight(parts)
-        AdminServicer(runs, oversight).add_to(server)
+        admin = AdminServicer(runs, oversight)
+        admin.add_to(server)
+        membership = await asyncio.to_thread(
+            open_membership, settings, engine, gate, store, parts.dispatch.leave
+        )
+        membership.add_to(server)
         await asyncio.to_thread(runs.open)
         if replica:
             lease_seconds = settings.leader_lease_seconds
@@ -90,12 +95,18 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             await asyncio.to_thread(runs.lead)  # before anyone can create another
             metrics.leads(True)
         async with (
+            membership.lookout.looking_out(),
             server.serving(settings.shutdown_grace_seconds),
+            membership.serving_tokens(settings, rpc_metrics, admin) as tokens,
             serving_page(settings.web_listen, runs, oversight, store, tls=settings.tls) as page,
         ):
             await server.set_ready(True)
             with published_addresses(
-                settings.address_file, grpc=server.address, metrics=metrics_http.address, **page
+                settings.address_file,
+                grpc=server.address,
+                metrics=metrics_http.address,
+                **tokens,
+                **page,
             ):
                 await stop.wait()
             parts.dispatch.close()  # who waits for work or watches a run goes at once

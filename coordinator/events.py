@@ -10,7 +10,7 @@ from dataclasses import asdict
 from sqlalchemy import Engine, bindparam, func, insert, select
 from sqlalchemy.orm import Session
 
-from coordinator.tables import EventRow, RunRow
+from coordinator.tables import EventRow, FleetRow, RunRow
 from hfmds.errors import NotFound
 from hfmds.event_chain import Event
 from hfmds.storage.database import reading
@@ -47,7 +47,7 @@ class EventRecords:
         self._engine = engine
 
     def log_of(self, run: str) -> str:
-        """The unique id of the run that is meant: by that, or by the run's id.
+        """The unique id of the log that is meant: by that, or by the run's id; empty: the fleet's.
 
         Of runs that had the same id one after the other, the last.
         """
@@ -58,8 +58,10 @@ class EventRecords:
             .order_by(EventRow.at_microseconds.desc())
             .limit(1)
         )
+        of_fleet = select(FleetRow.log_id)
         with reading(self._engine) as session:
-            found = session.scalar(by_uid) or session.scalar(by_id)
+            asked = (by_uid, by_id) if run else (of_fleet,)
+            found = next(filter(None, map(session.scalar, asked)), None)
         if found is None:
             raise NotFound(f"there is no log of a run {run!r}; `hfmds run list` shows the runs")
         return found

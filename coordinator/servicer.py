@@ -13,6 +13,8 @@ from coordinator.oversight import Oversight
 from coordinator.runs import Runs
 from hfmds.service.access import DEVICE, OPERATOR, OWNER, VIEWER
 from hfmds.service.caller import caller
+from hfmds.service.exclusions import quarantine_notice
+from hfmds.service.gate import Gate
 from hfmds.service.interceptors import decoded
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
@@ -32,7 +34,9 @@ from hfmds.wire.messages import digest_from, require_finite, require_part
 from hfmds.wire.oversight import drain_message, funnel_message, status_message
 from hfmds.wire.pages import first_page, page
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
-from hfmds.wire.types import require_id
+from hfmds.wire.types import RetryLater, require_id
+
+_QUARANTINE_SECONDS = 30.0  # how soon a device may notice that its quarantine is over
 
 DEVICE_ACCESS = {
     method.name: DEVICE
@@ -60,8 +64,9 @@ ADMIN_ACCESS = {
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """CoordinatorService: what devices call."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch, gate: Gate | None = None) -> None:
         self._dispatch = dispatch
+        self._gate = gate or Gate()
 
     def add_to(self, server: GrpcServer) -> None:
         register = coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server
@@ -72,8 +77,13 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> coordinator_pb2.CheckInResponse:
         require_part(request, "profile")
         require_finite(request, "wait_seconds")
+        device_id = require_id(request.device_id, "device_id")
+        quarantine = self._gate.exclusions.quarantined.get(device_id)
+        if quarantine is not None:
+            notice = quarantine_notice(device_id, quarantine)
+            return outcome_message(RetryLater(_QUARANTINE_SECONDS, notice))
         outcome = await self._dispatch.check_in(
-            require_id(request.device_id, "device_id"),
+            device_id,
             profile_from(request.profile),
             request.wait_seconds,
             request.run_id,

@@ -26,6 +26,20 @@ class CoordinatorSettings(ServerSettings):
         description="host:port to serve the web page on; with TLS it is HTTPS, for admins; "
         "unset: there is no page",
     )
+    token_listen: ListenAddress | None = Field(
+        None,
+        description="host:port for devices and admins that have a token and no certificate; "
+        "unset: nobody is let in by a token",
+    )
+    issuer_certificate: Path | None = Field(
+        None,
+        description="PEM file of the device issuer's certificate, by which devices that enrol get "
+        "theirs; unset: devices get them elsewhere",
+    )
+    issuer_key: Path | None = Field(None, description="PEM file of the device issuer's key")
+    certificate_seconds: float = Field(
+        24 * 3600.0, gt=0, description="how long certificates of devices are good for"
+    )
     data_dir: Path = Field(
         Path("hfmds-data/coordinator"),
         description="folder of the embedded database, of stored content and of uploads under way",
@@ -73,6 +87,20 @@ class CoordinatorSettings(ServerSettings):
         ge=1,
         description="processor threads for evaluating models, and for what the server learns",
     )
+
+    @model_validator(mode="after")
+    def _tokens_need_tls(self) -> Self:
+        if (self.issuer_certificate is None) != (self.issuer_key is None):
+            raise ValueError(
+                "HFMDS_ISSUER_CERTIFICATE and HFMDS_ISSUER_KEY belong together; set both, or none"
+            )
+        if (self.token_listen or self.issuer_key) and not self.tls:
+            raise ValueError(
+                "tokens and certificates are given out over TLS only: set HFMDS_TLS_CERTIFICATE, "
+                "HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY, or unset HFMDS_TOKEN_LISTEN and "
+                "HFMDS_ISSUER_CERTIFICATE"
+            )
+        return self
 
     @model_validator(mode="after")
     def _others_see_the_page_by_tls(self) -> Self:

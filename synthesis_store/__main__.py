@@ -8,8 +8,10 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry
+from sqlalchemy import Engine
 
 from hfmds.service.allocator import reuse_freed_memory
+from hfmds.service.gate import Gate
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
 from hfmds.service.program_metrics import show_program
@@ -22,6 +24,7 @@ from hfmds.storage.migrations import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from synthesis_store.caretaker import Caretaker
+from synthesis_store.exclusions import ExclusionRecords
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pools import Pools
 from synthesis_store.servicer import StoreServicer
@@ -32,37 +35,48 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; ready once the database and the content are open."""
     registry = CollectorRegistry()
     show_program("store", registry, settings.tls, settings.disk_places)
+    gate = Gate()
     server = GrpcServer(
         settings.listen,
         RpcMetrics("store", registry),
         limits=settings.limits,
         tls=settings.tls,
+        gate=gate,
     )
     with (
         closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),
         MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
     ):
-        pools = await asyncio.to_thread(open_pools, settings, StoreMetrics(registry))
-        StoreServicer(pools).add_to(server)
+        engine = await asyncio.to_thread(open_tables, settings)
+        pools = await asyncio.to_thread(open_pools, settings, engine, StoreMetrics(registry))
+        exclusions = await asyncio.to_thread(ExclusionRecords, engine, gate)
+        StoreServicer(pools, exclusions).add_to(server)
         caretaker = Caretaker(pools, settings.look_every_seconds, settings.collect_every_seconds)
         async with server.serving(settings.shutdown_grace_seconds):
             await server.set_ready(True)
-            tending = asyncio.create_task(caretaker.tend())
+            tending = [caretaker.tend(), exclusions.keep_looking()]
+            tasks = [asyncio.create_task(each) for each in tending]
             with published_addresses(
                 settings.address_file, grpc=server.address, metrics=metrics_http.address
             ):
                 await stop.wait()
-            tending.cancel()
+            for task in tasks:
+                task.cancel()
 
 
-def open_pools(settings: StoreSettings, metrics: StoreMetrics) -> Pools:
+def open_tables(settings: StoreSettings) -> Engine:
+    """The store's database, with the tables that this version works with."""
+    engine = open_database(settings.resolved_database_url)
+    Schema("synthesis_store").prepare(engine)
+    return engine
+
+
+def open_pools(settings: StoreSettings, engine: Engine, metrics: StoreMetrics) -> Pools:
     """The pools kept where the settings say."""
     blobs = open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     ).place()
     staging = Staging(settings.data_dir / "uploads", settings.max_blob_bytes)
-    engine = open_database(settings.resolved_database_url)
-    Schema("synthesis_store").prepare(engine)
     pools = Pools(
         engine,
         Content(blobs, staging),

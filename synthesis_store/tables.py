@@ -174,3 +174,13 @@ class WithdrawalRow(Base):
     contributor: Mapped[str] = mapped_column(_ID)
     withdrawn_at: Mapped[datetime] = mapped_column(_UtcDateTime)
     erased_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)  # None: not all of it yet
+
+
+class ExclusionsRow(Base):
+    """Who is shut out of the fleet; one row, once the coordinator has said it."""
+
+    __tablename__ = "exclusions"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    version: Mapped[str] = mapped_column(_SHA256)  # as the coordinator names it
+    record: Mapped[bytes]

@@ -22,6 +22,7 @@ MAX_TOKEN_SECONDS = 365 * 24 * 3600.0
 _MAX_USES = 1_000_000
 _MAX_PREFIX_CHARACTERS = 100  # what the coordinator appends must fit
 _TOKEN_ID = re.compile(r"[0-9a-f]{12}")
+_VERSION = re.compile(r"[0-9a-f]{64}")
 _SERIAL = re.compile(r"[1-9a-f][0-9a-f]{0,39}")
 
 
@@ -130,6 +131,13 @@ def require_serial(serial: str) -> str:
             f"leading zeros, as `hfmds pki devices` shows them"
         )
     return serial
+
+
+def require_version(version: str) -> str:
+    """The name of a list of who is shut out."""
+    if not _VERSION.fullmatch(version):
+        raise InvalidInput("the version of a list is 64 lower-case hex digits")
+    return version
 
 
 def reason_from(reason: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from coordinator.fleet_servicer import ENROLMENT_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS
 from coordinator.servicer import ADMIN_ACCESS, DEVICE_ACCESS
 from coordinator.settings import CoordinatorSettings
 from hfmds.errors import ConfigurationError, NotAllowed, Unavailable
@@ -22,7 +23,13 @@ from hfmds.service.channel import Peer, call, open_channel
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.settings import load_settings
 from hfmds.service.tls import TlsFiles
-from hfmds.v1 import admin_pb2, coordinator_pb2, synthesis_store_pb2
+from hfmds.v1 import (
+    admin_pb2,
+    coordinator_pb2,
+    enrolment_pb2,
+    fleet_pb2,
+    synthesis_store_pb2,
+)
 from synthesis_store.servicer import ACCESS as STORE_ACCESS
 from tests.service.loopback import Stub, running
 
@@ -212,6 +219,9 @@ def test_people_may_name_devices() -> None:
     [
         (DEVICE_ACCESS, coordinator_pb2, "CoordinatorService"),
         (ADMIN_ACCESS, admin_pb2, "AdminService"),
+        (ENROLMENT_ACCESS, enrolment_pb2, "EnrolmentService"),
+        (RENEWAL_ACCESS, enrolment_pb2, "RenewalService"),
+        (FLEET_ACCESS, fleet_pb2, "FleetService"),
         (STORE_ACCESS, synthesis_store_pb2, "SynthesisStoreService"),
     ],
 )

@@ -146,3 +146,11 @@ def upgrade() -> None:
     with op.batch_alter_table("shards", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_shards_contributor"), ["contributor"], unique=False)
         batch_op.create_index(batch_op.f("ix_shards_sha256"), ["sha256"], unique=False)
+
+    op.create_table(
+        "exclusions",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.Column("record", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )

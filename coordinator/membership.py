@@ -1,0 +1,108 @@
+"""All that decides who belongs to the fleet, put together, and the port for who has a token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from coordinator.enrolment import Enrolment
+from coordinator.fleet_records import FleetRecords
+from coordinator.fleet_servicer import EnrolmentServicer, FleetServicer, RenewalServicer
+from coordinator.lookout import Guarded, Lookout
+from coordinator.members import Members
+from coordinator.nonces import Nonces
+from coordinator.servicer import AdminServicer
+from coordinator.settings import CoordinatorSettings
+from coordinator.tokens import Tokens
+from hfmds.pki.folder import read_issuer
+from hfmds.service.gate import Gate
+from hfmds.service.limits import Limits
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+
+# Whoever can reach the port can call: little is taken from each, and little in all.
+_TOKEN_LIMITS = Limits(
+    connections=1_000,
+    connection_calls=10,
+    calls=200,
+    calls_per_second=200.0,
+    address_calls_per_second=10.0,
+    message_bytes=256 * 1024,
+    message_seconds=20.0,
+    requests_seconds=20.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The fleet's books, and who acts on them."""
+
+    tokens: Tokens
+    lookout: Lookout
+    enrolment: Enrolment
+    members: Members
+
+    def add_to(self, server: GrpcServer) -> None:
+        """Serve what devices with certificates and admins call."""
+        RenewalServicer(self.enrolment).add_to(server)
+        self._fleet_servicer().add_to(server)
+
+    @asynccontextmanager
+    async def serving_tokens(
+        self, settings: CoordinatorSettings, metrics: RpcMetrics, admin: AdminServicer
+    ) -> AsyncIterator[dict[str, str]]:
+        """Inside, the token port is served, if there is one; where, for the address file."""
+        if settings.token_listen is None:
+            yield {}
+            return
+        server = GrpcServer(
+            settings.token_listen,
+            metrics,
+            limits=_TOKEN_LIMITS,
+            tls=settings.tls,
+            holder=self.tokens.admin,
+            supervised=False,
+            setting="HFMDS_TOKEN_LISTEN",
+        )
+        EnrolmentServicer(self.enrolment).add_to(server)
+        self._fleet_servicer().add_to(server)
+        admin.add_to(server)
+        async with server.serving(settings.shutdown_grace_seconds):
+            yield {"tokens": server.address}
+
+    def _fleet_servicer(self) -> FleetServicer:
+        return FleetServicer(self.tokens, self.members, self.enrolment, self.lookout)
+
+
+def open_membership(
+    settings: CoordinatorSettings,
+    engine: Engine,
+    gate: Gate,
+    store: Guarded,
+    dismiss: Callable[[str], Awaitable[None]],
+) -> Membership:
+    """The books of the database, with the issuer that the settings name."""
+    clock, issuer = time.time, None
+    if settings.issuer_certificate and settings.issuer_key:
+        issuer = read_issuer(settings.issuer_certificate, settings.issuer_key)
+    fleet = FleetRecords(engine, clock)
+    tokens, members = Tokens(engine, fleet, clock), Members(engine, fleet, clock)
+
+    def authority() -> bytes:
+        return settings.tls.authority.read_bytes() if settings.tls else b""
+
+    enrolment = Enrolment(
+        engine,
+        fleet,
+        tokens,
+        Nonces(fleet.nonce_key, clock),
+        issuer,
+        authority,
+        settings.certificate_seconds,
+        clock,
+    )
+    return Membership(tokens, Lookout(fleet, members, gate, store, dismiss), enrolment, members)
