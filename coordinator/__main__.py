@@ -98,7 +98,15 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             membership.lookout.looking_out(),
             server.serving(settings.shutdown_grace_seconds),
             membership.serving_tokens(settings, rpc_metrics, admin) as tokens,
-            serving_page(settings.web_listen, runs, oversight, store, tls=settings.tls) as page,
+            serving_page(
+                settings.web_listen,
+                runs,
+                oversight,
+                store,
+                tls=settings.tls,
+                holder=membership.tokens.admin,
+                gate=gate,
+            ) as page,
         ):
             await server.set_ready(True)
             with published_addresses(

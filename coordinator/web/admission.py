@@ -107,7 +107,7 @@ class Admission:
     async def _identity(self, request: web.Request) -> Identity | None:
         certificate = _certificate(request)
         if certificate:
-            # NotAllowed if it was revoked, or has run out.
+            # NotAllowed if it was revoked, Unavailable if it has run out.
             with self._gate.call(certificate, in_quarantine=True):
                 return certificate.identity
         kind, _, token = request.headers.get("Authorization", "").partition(" ")

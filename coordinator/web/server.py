@@ -120,8 +120,8 @@ async def serving_page(
     store: SnapshotStore,
     *,
     tls: TlsFiles | None,
-    holder: Holder | None = None,
-    gate: Gate | None = None,
+    holder: Holder,
+    gate: Gate,
 ) -> AsyncIterator[dict[str, str]]:
     """The page is served inside, if it is to be somewhere; its address, as the file has it."""
     if listen is None:

@@ -32,6 +32,7 @@ from tests.cli.values import a_device
 from tests.coordinator.web_bench import WebBench, batch_of, web_bench
 from tests.coordinator.workbench import LEAKAGE, PROFILE, echo, make_spec
 
+STATIC = Path(__file__).resolve().parents[2] / "coordinator" / "web" / "static"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -244,8 +245,7 @@ def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> Non
 
 
 def test_the_page_names_nothing_outside_of_this_server() -> None:
-    static = Path(__file__).resolve().parents[2] / "coordinator" / "web" / "static"
-    files = {path.name: path.read_text() for path in static.iterdir()}
+    files = {path.name: path.read_text() for path in STATIC.iterdir()}
     assert {"index.html", "login.html", "main.js", "style.css"} <= files.keys()
     for name, text in files.items():
         text = text.replace("http://www.w3.org/2000/svg", "")  # a name, not a place
@@ -256,6 +256,41 @@ def test_the_page_names_nothing_outside_of_this_server() -> None:
     for name in ("index.html", "login.html"):
         assert "<script>" not in files[name]
         assert "onclick" not in files[name]
+
+
+TEXT_ON_GROUND = [
+    *itertools.product(["ink", "muted"], ["ground", "surface", "sunken"]),
+    *[
+        ("accent", "surface"),
+        ("accent", "accent-soft"),
+        ("accent", "ground"),
+        ("surface", "accent"),
+    ],
+    *[(name, f"{name}-soft") for name in ("good", "warn", "bad")],
+    ("bad", "surface"),
+]
+
+
+def test_text_stands_out_in_light_and_in_dark() -> None:
+    style = (STATIC / "style.css").read_text()
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    for scheme in (light, dark):
+        colours = dict(re.findall(r"--([a-z0-9-]+): #([0-9a-f]{6});", scheme))
+        for text, ground in TEXT_ON_GROUND:
+            found = contrast(colours[text], colours[ground])
+            assert found >= 4.5, f"{text} on {ground}: {found:.2f}, below WCAG's AA"
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+    brighter, darker = sorted(map(luminance, (one, other)), reverse=True)
+    return (brighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 COHORT = tuple(f"device-{i:04}" for i in range(150))

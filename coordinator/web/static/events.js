@@ -24,5 +24,5 @@ export function showEvents(place, { events }) {
 
 function details(values) {
   return Object.entries(values).map(([name, value]) =>
-    h("span", {}, h("span", { class: "muted" }, `${name} `), HASH.test(value) ? String(value).slice(0, 12) : String(value)));
+    h("span", {}, h("span", { class: "muted" }, `${name} `), HASH.test(value) ? String(value).slice(0, 12) : String(value), " "));
 }
