@@ -41,6 +41,7 @@ from hfmds.service.pace import Pace
 from hfmds.service.peer import Peer
 from hfmds.service.process import published_addresses, run
 from hfmds.service.program_metrics import show_program
+from hfmds.service.rotation import following_rotation
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.database import open_database
@@ -95,6 +96,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             await asyncio.to_thread(runs.lead)  # before anyone can create another
             metrics.leads(True)
         async with (
+            following_rotation(settings.tls, store),
             membership.lookout.looking_out(),
             server.serving(settings.shutdown_grace_seconds),
             membership.serving_tokens(settings, rpc_metrics, admin) as tokens,

@@ -33,6 +33,7 @@ from hfmds.service.channel import Backoff, Peer
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
 from hfmds.service.program_metrics import show_program, software_version
+from hfmds.service.rotation import following_rotation
 from hfmds.service.telemetry import log_context
 from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.store_client import StoreClient
@@ -146,7 +147,8 @@ async def _work(settings: EdgeSettings) -> None:
         )
         stack.enter_context(published_addresses(settings.address_file, metrics=server.address))
         if membership is None:
-            await agent.run()
+            async with following_rotation(settings.tls, coordinator, store):
+                await agent.run()
         else:
             await _while(membership.stay(settings.coordinator_peer, coordinator, store), agent.run)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hfmds.errors import HfmdsError, NotAllowed, Unavailable
+from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.certificates import Certificate
 from hfmds.service.exclusions import Exclusions, quarantine_notice
 from hfmds.service.identity import Kind
@@ -111,15 +111,16 @@ class Gate:
     def call(
         self, certificate: Certificate | None, *, in_quarantine: bool = False
     ) -> Iterator[GatedCall]:
-        """Around a call; NotAllowed or TooLate at once if its caller is shut out.
+        """Around a call; NotAllowed, TooLate or Unavailable at once if its caller is shut out.
 
         `in_quarantine`: the call is also for devices in quarantine.
         """
         with self._lock:
             self._loop = self._loop or asyncio.get_running_loop()
         if certificate is not None and certificate.ends <= self._clock():
-            # TLS looks at it only when a connection begins.
-            raise NotAllowed(f"certificate {certificate.serial} has run out; come with a newer one")
+            # TLS looks at it only when a connection begins; then its refusal looks the same to the
+            # caller, who tries again, with a newer one.
+            raise Unavailable(f"certificate {certificate.serial} has run out; show a newer one")
         call = GatedCall(certificate, in_quarantine)
         call.require(self._exclusions)
         self._calls.add(call)

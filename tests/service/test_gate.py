@@ -107,7 +107,7 @@ def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(fleet: Fle
 
 def test_a_certificate_that_runs_out_during_a_connection_is_refused(fleet: Fleet) -> None:
     later = (NOW + 2 * DAY).timestamp()
-    with pytest.raises(NotAllowed, match="has run out"):
+    with pytest.raises(Unavailable, match="has run out"):
         talk(fleet, fleet.of(CAMERA), unary, gate=Gate(lambda: later))
 
 

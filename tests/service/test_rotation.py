@@ -1,0 +1,63 @@
+"""A certificate that was replaced is shown from then on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hfmds.pki.folder import create_authority, issue_pair
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.rotation import follow_rotation
+from hfmds.service.tls import TlsFiles
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+
+class Client:
+    """Counts how often it was opened anew."""
+
+    reopened = 0
+
+    async def reopen(self) -> None:
+        self.reopened += 1
+
+
+class EndOfTest(Exception):
+    """Raised by the last pause."""
+
+
+def certificate(folder: Path, name: str) -> TlsFiles:
+    authority = create_authority(folder / name, "tests", NOW, DAY)
+    path = issue_pair(folder / name, authority, Identity(Kind.SERVICE, "a"), NOW, DAY)
+    return TlsFiles(path, path.with_suffix(".key"), folder / name / "authority.crt")
+
+
+def test_clients_are_opened_anew_once_for_each_new_certificate(tmp_path: Path) -> None:
+    files, later = certificate(tmp_path, "now"), certificate(tmp_path, "later")
+    client, seen = Client(), []
+
+    def replace_key() -> None:  # the certificate is still that of the other key
+        later.key.replace(files.key)
+        os.utime(files.key, ns=(1, 1))  # whatever the clock's grain
+
+    def replace_certificate() -> None:
+        later.certificate.replace(files.certificate)
+        os.utime(files.certificate, ns=(2, 2))
+
+    steps = iter([lambda: None, replace_key, replace_certificate, lambda: None])
+
+    async def sleep(_: float) -> None:
+        seen.append(client.reopened)
+        try:
+            next(steps)()
+        except StopIteration:
+            raise EndOfTest from None
+
+    with pytest.raises(EndOfTest):
+        asyncio.run(follow_rotation(files, (client,), sleep))
+    assert seen == [0, 0, 0, 1, 1]
