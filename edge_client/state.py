@@ -30,7 +30,13 @@ from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.storage.files import FolderLock, make_folder_durably, write_whole
 from hfmds.wire.tensors import StoredWeights, encode_weights
-from hfmds.wire.types import DeviceReport, EvaluationReport, SynthesisReport, UpdateReport, require_id
+from hfmds.wire.types import (
+    DeviceReport,
+    EvaluationReport,
+    SynthesisReport,
+    UpdateReport,
+    require_id,
+)
 
 log = logging.getLogger(__name__)
 
