@@ -121,7 +121,8 @@ def _introduce(
     console.print(
         f"{setting.devices} devices with {setting.images_per_device} handwritten digits of "
         f"{classes} each; a coordinator and a synthesis store, over gRPC on loopback.\n"
-        f"Look at it from another terminal:\n"
+        f"Look at it in a browser: {coordinator.web}\n"
+        f"or from another terminal:\n"
         f"  curl http://{coordinator.metrics}/metrics   (coordinator)\n"
         f"  curl http://{store.metrics}/metrics   (synthesis store)\n"
         f"  hfmds devices --coordinator {coordinator.grpc}\n"

@@ -27,6 +27,7 @@ class Addresses:
 
     grpc: str
     metrics: str
+    web: str = ""  # of the coordinator
 
 
 class DemoServices:
@@ -51,6 +52,7 @@ class DemoServices:
             data_dir=str(self._folder / "coordinator"),
             store=store.grpc,
             held_out=str(data.held_out),
+            web_listen=_ANY_PORT,
         )
 
     def start_devices(self, coordinator: Addresses, store: Addresses, data: DemoData) -> None:
@@ -80,7 +82,7 @@ class DemoServices:
                 f"{name} was not ready after {_READY_SECONDS:.0f} s; is the machine very busy?"
             ) from None
         found = json.loads(file.read_text())
-        return Addresses(found["grpc"], found["metrics"])
+        return Addresses(found["grpc"], found["metrics"], found.get("web", ""))
 
     def _start(self, name: str, module: str, **settings: str) -> None:
         settings |= {
