@@ -72,7 +72,10 @@ def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
         table = lowerings(weights_learn=step.weights_learn)
         traced = make_fx(compute, table, _allow_non_fake_inputs=True)(*inputs)
     _infer_batch_of_views(traced)
+    _merge_constants(traced)
+    _turn_once(traced)
     traced.graph.eliminate_dead_code()
+    _add_to_products(traced)
     _require_repeatable(traced)
     once = CSEPass()(traced)  # what a gradient shares with what it is the gradient of
     return once.graph_module if once else traced, tuple(outputs)
@@ -84,6 +87,41 @@ def _infer_batch_of_views(traced: GraphModule) -> None:
         x, shape = node.args
         if sum(isinstance(size, Node) for size in shape) == 1 and -1 not in shape:
             node.args = (x, [-1 if isinstance(size, Node) else size for size in shape])
+
+
+def _merge_constants(traced: GraphModule) -> None:
+    """Let equal constants be one, so that what is made with them is seen to be the same, too."""
+    first: dict[str, Node] = {}
+    for node in traced.graph.find_nodes(op="get_attr"):
+        constant = getattr(traced, node.target)
+        if isinstance(constant, Tensor):
+            value = f"{constant.dtype} {constant.tolist()}"
+            node.replace_all_uses_with(first.setdefault(value, node))
+
+
+def _turn_once(traced: GraphModule) -> None:
+    """Leave a matrix as it is that is turned twice, as autograd does with gradients."""
+    turn = torch.ops.aten.t.default
+    for node in traced.graph.find_nodes(op="call_function", target=turn):
+        if node.args[0].target is turn:
+            node.replace_all_uses_with(node.args[0].args[0])
+
+
+def _add_to_products(traced: GraphModule) -> None:
+    """Let a product begin with what is added to it, as weight decay is: one pass less."""
+    aten = torch.ops.aten
+    for node in traced.graph.find_nodes(op="call_function", target=aten.add.Tensor):
+        product, other = node.args
+        if (
+            getattr(product, "target", None) is aten.mm.default
+            and list(product.users) == [node]
+            and other.meta["val"].shape == product.meta["val"].shape
+        ):
+            with traced.graph.inserting_before(node):
+                begun = traced.graph.call_function(aten.addmm.default, (other, *product.args))
+            begun.meta = node.meta
+            node.replace_all_uses_with(begun)
+    traced.graph.eliminate_dead_code()
 
 
 def _require_repeatable(traced: GraphModule) -> None:

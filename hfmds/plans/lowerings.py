@@ -55,23 +55,31 @@ def lowerings(*, weights_learn: bool) -> Table:
             ]
         )
     )
-    if weights_learn:
-        table[aten.convolution.default] = _convolution
-    return {
-        **table,
+    table |= {
         aten.convolution_backward.default: _convolution_backward,
         aten.max_pool2d_with_indices.default: _max_pool,
         aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
         aten.native_group_norm.default: _group_norm,
         aten.native_group_norm_backward.default: _group_norm_backward,
     }
+    if weights_learn:
+        table |= {
+            aten.convolution.default: _convolution,
+            aten.max_pool2d_with_indices.default: _max_pool_by_pairs,
+            aten.max_pool2d_with_indices_backward.default: _max_pool_by_pairs_backward,
+        }
+    return table
 
 
 # --- convolution --------------------------------------------------------------------------------
-# Where its weight has a gradient, a convolution is a product with columns (im2col), which the
-# gradient needs, too: made once, both take 1.9 and 4.9 ms. As ONNX's Conv, and the gradient by
-# columns, it was 2.3 and 5.7 ms; with the gradient as a convolution of x with the output's, 2.8 and
-# 6.2 ms.
+# Where its weight has a gradient, a convolution is a product with the patches of its input
+# (im2col), which the gradient needs, too: made once, the paper's two take 2.4 and 7.4 ms with all
+# gradients. A patch is a row where there are channels enough, so that long runs are copied, and
+# else a column: the other way round it is 3.5 and 8.6 ms. As ONNX's Conv, and the gradient as a
+# convolution of x with the output's, it was slower still. The gradient by x is ConvTranspose: where
+# it is as large as y, a product with the patches of y's gradient takes the same.
+
+_LONG_RUN = 16  # channels
 
 
 def _convolution(
@@ -88,8 +96,14 @@ def _convolution(
     if transposed or x.dim() != 4 or groups > 1:
         return NotImplemented
     n, (out_channels, _, *kernel) = x.shape[0], weight.shape
-    columns, height, width = _columns(x, kernel, stride, padding, dilation)
     matrix = weight.flatten(2).transpose(1, 2).reshape(out_channels, -1)
+    if _in_rows(weight.shape):
+        rows, height, width = _rows(x, kernel, stride, padding, dilation)
+        given = [rows, matrix] if bias is None else [rows, matrix, bias]
+        shape = (n * height * width, out_channels)
+        y = symbolic("Gemm", given, {"transB": 1}, dtype=x.dtype, shape=shape)
+        return y.view(n, height, width, out_channels).permute(0, 3, 1, 2).contiguous()
+    columns, height, width = _columns(x, kernel, stride, padding, dilation)
     y = _product(matrix, columns, (n, out_channels, height * width))
     if bias is not None:
         y = y + bias.view(1, out_channels, 1)
@@ -143,17 +157,43 @@ def _weight_gradient(
     groups: int,
 ) -> Tensor:
     n, (out_channels, in_channels, *kernel) = grad.shape[0], shape
-    columns, height, width = _columns(x, kernel, stride, padding, dilation)
-    rows, positions = columns.shape[1], height * width
-    if positions < out_channels:
-        # An image's product has more numbers than its columns: one product of all of them instead.
-        columns = columns.transpose(0, 1).reshape(rows, n * positions)
-        by_channel = grad.transpose(0, 1).reshape(out_channels, n * positions)
-        total = _product(by_channel, columns.t(), (out_channels, rows))
+    if _in_rows(shape):
+        rows, height, width = _rows(x, kernel, stride, padding, dilation)
+        by_channel = grad.transpose(0, 1).reshape(out_channels, n * height * width)
+        total = _product(by_channel, rows, (out_channels, rows.shape[1]))
     else:
-        by_position = grad.reshape(n, out_channels, positions).transpose(1, 2)
-        total = _product(columns, by_position, (n, rows, out_channels)).sum(0).t()
+        columns, height, width = _columns(x, kernel, stride, padding, dilation)
+        by_position = grad.permute(0, 2, 3, 1).reshape(n, height * width, out_channels)
+        of_each = _product(columns, by_position, (n, columns.shape[1], out_channels))
+        total = of_each.sum(0).t()
     return total.reshape(out_channels, -1, in_channels).transpose(1, 2).reshape(shape)
+
+
+def _in_rows(shape: Sequence[int]) -> bool:
+    """Whether a weight of this shape is multiplied with rows, or else with columns."""
+    _, in_channels, *kernel = shape
+    return in_channels >= _LONG_RUN and kernel != [1, 1]  # whose columns are x itself
+
+
+def _rows(
+    x: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[Tensor, int, int]:
+    """[n * height * width, taps * channels], and the output's height and width.
+
+    First along the width, then along the height: 0.4 ms for the second convolution, at once 0.6.
+    """
+    x = _padded(x, padding, padding).permute(0, 2, 3, 1)
+    n, in_height, _, channels = x.shape
+    height, width = _output_size(x.shape[1:3], kernel, stride, dilation)
+    along_height, along_width = (
+        torch.arange(size)[:, None] * stride[i] + torch.arange(kernel[i]) * dilation[i]
+        for i, size in enumerate((height, width))
+    )
+    strips = _gathered(x, 2, along_width, (n, in_height, width, kernel[1], channels))
+    strips = strips.reshape(n, in_height * width, kernel[1] * channels)
+    at = (along_height[:, None] * width + torch.arange(width)[:, None]).reshape(-1, kernel[0])
+    patches = _gathered(strips, 1, at, (n, height * width, kernel[0], kernel[1] * channels))
+    return patches.reshape(n * height * width, kernel[0] * kernel[1] * channels), height, width
 
 
 def _columns(
@@ -161,14 +201,12 @@ def _columns(
 ) -> tuple[Tensor, int, int]:
     """[n, taps * channels, height * width], and the output's height and width.
 
-    First along the width, then along the height, which copies long runs: 0.3 and 0.6 ms; tap by tap
-    0.5 and 1.2 ms. With the taps behind the channels, as weights have them, 0.4 and 1.1 ms: more
-    than it takes to turn the weights.
+    First along the width, then along the height, which copies long runs: 0.3 ms for the first
+    convolution; tap by tap 0.5 ms. With the taps behind the channels, as weights have them, 0.4 ms:
+    more than it takes to turn the weights.
     """
     x = _padded(x, padding, padding)
-    height, width = (
-        (x.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
-    )
+    height, width = _output_size(x.shape[2:], kernel, stride, dilation)
     for axis, size in ((1, width), (0, height)):
         taps = [
             _window(x, 2 + axis, i * dilation[axis], stride[axis], size)
@@ -176,6 +214,18 @@ def _columns(
         ]
         x = torch.cat(taps, dim=1) if len(taps) > 1 else taps[0]
     return x.reshape(x.shape[0], x.shape[1], height * width), height, width
+
+
+def _output_size(padded: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> tuple[int, int]:
+    height, width = (
+        (padded[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
+    )
+    return height, width
+
+
+def _gathered(x: Tensor, axis: int, at: Tensor, shape: Sequence[int | torch.SymInt]) -> Tensor:
+    """What is at these places of an axis; by ONNX's own operator, as torch's takes one row only."""
+    return symbolic("Gather", [x, at], {"axis": axis}, dtype=x.dtype, shape=shape)
 
 
 def _product(one: Tensor, other: Tensor, shape: Sequence[int | torch.SymInt]) -> Tensor:
@@ -225,7 +275,8 @@ def _window(x: Tensor, dim: int, start: int, step: int, count: int) -> Tensor:
 
 # --- max-pooling --------------------------------------------------------------------------------
 # onnxruntime takes 2.2 ms to pool when it is to give indices, and 0.1 without. For windows that do
-# not overlap they are found otherwise; the others' are torch's exporter's affair.
+# not overlap they are found otherwise: 0.9 ms with the gradient. The others' are torch's exporter's
+# affair.
 
 
 def _max_pool(
@@ -305,6 +356,72 @@ def _disjoint_max_pool_backward(grad: Tensor, x: Tensor, kernel: Pair) -> Tensor
 def _onnx_max_pool(x: Tensor, kernel: Pair, shape: Sequence[int | torch.SymInt]) -> Tensor:
     attributes: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(kernel)}
     return symbolic("MaxPool", [x], attributes, dtype=x.dtype, shape=shape)
+
+
+# Where weights learn, windows of 2x2 are two comparisons, along the width and then the height, with
+# channels last, as the products above have them: 0.6 ms with the gradient. After ONNX's Conv, which
+# has channels first, this is not worth while.
+
+
+def _max_pool_by_pairs(
+    x: Tensor,
+    kernel: Pair,
+    stride: Pair = (),
+    padding: Pair = (0, 0),
+    dilation: Pair = (1, 1),
+    ceil_mode: bool = False,
+) -> Any:
+    disjoint = _disjoint(kernel, stride, padding, dilation, ceil_mode)
+    if not disjoint or list(kernel) != [2, 2]:
+        return _max_pool(x, kernel, stride, padding, dilation, ceil_mode)
+    height, width = x.shape[2] // 2, x.shape[3] // 2
+    _, (upper, lower) = _pairs(x, height, width)
+    y = torch.maximum(upper, lower).reshape(x.shape[0], height, width, x.shape[1])
+    y = y.permute(0, 3, 1, 2).contiguous()
+    return y, torch.zeros_like(y, dtype=torch.int64)
+
+
+def _max_pool_by_pairs_backward(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
+    """Of equal values the first has the gradient, here too."""
+    disjoint = _disjoint(kernel, stride, padding, dilation, ceil_mode)
+    if not disjoint or list(kernel) != [2, 2]:
+        return _max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices)
+    n, channels, height, width = grad.shape
+    (left, right), (upper, lower) = _pairs(x, height, width)
+    grad = grad.permute(0, 2, 3, 1).reshape(n, height, width * channels)
+    of_upper = torch.where(upper >= lower, grad, 0.0)
+    of_rows = torch.stack([of_upper, grad - of_upper], 2)
+    of_rows = of_rows.reshape(n, 2 * height, width, channels)
+    of_left = torch.where(left >= right, of_rows, 0.0)
+    of_x = torch.cat([of_left, of_rows - of_left], 3)
+    of_x = of_x.reshape(n, 2 * height, 2 * width, channels).permute(0, 3, 1, 2).contiguous()
+    below, beside = x.shape[2] - 2 * height, x.shape[3] - 2 * width  # in no window
+    return _padded(of_x, (0, 0), (below, beside))
+
+
+def _pairs(
+    x: Tensor, height: int, width: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """What windows of 2x2 compare: left with right in each row, then the upper row with the lower.
+
+    With channels last: [n, 2 * height, width, channels], and [n, height, width * channels].
+    """
+    n, channels = x.shape[:2]
+    x = x.permute(0, 2, 3, 1)[:, : 2 * height, : 2 * width]
+    beside = x.reshape(n, 2 * height, width, 2 * channels)
+    left, right = beside[..., :channels], beside[..., channels:]
+    above = torch.maximum(left, right).reshape(n, height, 2, width * channels)
+    upper, lower = above.unbind(2)
+    return (left, right), (upper, lower)
 
 
 # --- group normalisation ------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def own_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_plan_of_the_papers_network_has_every_graph(tmp_path: Path) -> None:
-    plan = make_plan(ModelSpec("paper-cnn", channels=1, height=18, width=18, classes=3))
+    plan = make_plan(ModelSpec("paper-cnn", channels=3, height=18, width=18, classes=3))
     assert tuple(plan.graphs) == GRAPHS
     assert plan.features == 512
     path = tmp_path / "plan"
