@@ -116,6 +116,7 @@ ROOMS: dict[str, set[str]] = {
         "PIL",
         "matplotlib",
         "numpy",
+        "pydantic",
         "rich",
         "typer",
     },

@@ -1,4 +1,4 @@
-"""`hfmds audit ...`: what happened in a run or in the store, and whether its log is still whole."""
+"""`hfmds audit ...`: what happened in a run, in the store or to the fleet, and is its log whole?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfmds.cli.records import to_json
 from hfmds.event_chain import Event, flaw
 
 app = typer.Typer(
-    help="Read and check the event logs of runs, also of deleted ones, and of the store.",
+    help="Read and check the event logs of runs, also of deleted ones, of the store and the fleet.",
     no_args_is_help=True,
 )
 
@@ -43,6 +43,8 @@ Kinds = Annotated[
         "as task; may be repeated.",
     ),
 ]
+_FLEET = ""  # where a run's id would be
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Head = Annotated[
     str,
@@ -76,6 +78,17 @@ def show_store(
 
 
 @app.command()
+def show_fleet(
+    kinds: Kinds = None,
+    as_json: AsJson = False,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Show what became of tokens, certificates and the standing of devices, in order."""
+    log_id, events = ask_coordinator(coordinator, lambda client: client.list_events(_FLEET))
+    _show(log_id, events, kinds, as_json=as_json)
+
+
+@app.command()
 def verify(
     run: OfRun, head: Head = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
@@ -93,6 +106,13 @@ def verify(
 def verify_store(head: Head = "", store: StoreOption = DEFAULT_STORE) -> None:
     """Check that the synthesis store's log is what was written, as `verify` does for a run's."""
     log_id, events = ask_store(store, lambda client: client.list_events())
+    _verify(log_id, events, head)
+
+
+@app.command()
+def verify_fleet(head: Head = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+    """Check that the fleet's log is what was written, as `verify` does for a run's."""
+    log_id, events = ask_coordinator(coordinator, lambda client: client.list_events(_FLEET))
     _verify(log_id, events, head)
 
 

@@ -9,11 +9,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from hfmds.cli.settings import CommandSettings
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.address import split_addresses
 from hfmds.service.peer import Peer
-from hfmds.service.settings import ServiceSettings, load_settings
+from hfmds.service.settings import load_settings
 from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.fleet_client import FleetClient
 from hfmds.wire.store_client import StoreClient
 
 T = TypeVar("T")
@@ -55,6 +57,11 @@ async def admin_client(address: str) -> AsyncIterator[AdminClient]:
 @asynccontextmanager
 async def store_client(address: str) -> AsyncIterator[StoreClient]:
     """A client of the synthesis store, closed at the end."""
+    if load_settings(CommandSettings).enrols:
+        raise ConfigurationError(
+            "the synthesis store takes no tokens; unset HFMDS_TOKEN and HFMDS_TOKEN_FILE, and set "
+            "HFMDS_TLS_CERTIFICATE and HFMDS_TLS_KEY to an admin's (hfmds pki issue makes them)"
+        )
     client = StoreClient(_peer("synthesis store", address, STORE_SETTING))
     try:
         yield client
@@ -68,6 +75,19 @@ def ask_coordinator(address: str, question: Callable[[AdminClient], Awaitable[T]
     async def conversation() -> T:
         async with admin_client(address) as client:
             return await question(client)
+
+    return asyncio.run(conversation())
+
+
+def ask_fleet(address: str, question: Callable[[FleetClient], Awaitable[T]]) -> T:
+    """Run a command's conversation with the coordinator about who belongs to the fleet."""
+
+    async def conversation() -> T:
+        client = FleetClient(_peer("coordinator", address, COORDINATOR_SETTING))
+        try:
+            return await question(client)
+        finally:
+            await client.close()
 
     return asyncio.run(conversation())
 
@@ -89,4 +109,4 @@ def _peer(name: str, address: str, setting: str) -> Peer:
         raise ConfigurationError(
             f"the address of the {name} is {address!r}; it must be {error}; set {setting}"
         ) from error
-    return Peer(name, address, setting, load_settings(ServiceSettings).tls)
+    return Peer(name, address, setting, load_settings(CommandSettings).credentials)

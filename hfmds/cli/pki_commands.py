@@ -1,4 +1,8 @@
-"""`hfmds pki ...`: the certificates by which the parties of a fleet know each other."""
+"""`hfmds pki ...`: the certificates by which the parties of a fleet know each other.
+
+Here are those commands that only write files; the others, which ask the coordinator, are in
+`member_commands`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from typing import Annotated
 
 import typer
 
+from hfmds.cli import member_commands
 from hfmds.cli.console import output
 from hfmds.pki.folder import create_authority, issue_pair, open_authority
 from hfmds.service.identity import Identity, Kind, identity_from
 
 app = typer.Typer(
-    help="Make the certificates by which the parties of a fleet know each other.",
+    help="Say who belongs to the fleet: certificates, tokens, revocation, quarantine.",
     no_args_is_help=True,
 )
 
@@ -51,7 +56,7 @@ def init(
     host: Hosts = None,
     days: Days = 365,
 ) -> None:
-    """Make an authority, certificates of both services, and one of an owner called `admin`."""
+    """Make an authority, a device issuer, certificates of both services and of an owner `admin`."""
     now = datetime.now(UTC)
     authority = create_authority(folder, fleet, now, timedelta(days=_AUTHORITY_DAYS))
     lifetime = timedelta(days=days)
@@ -63,6 +68,9 @@ def init(
     output().print(
         f"\nGive each program HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY (the .key beside it) and "
         f"HFMDS_TLS_AUTHORITY={folder / 'authority.crt'}.\n"
+        f"To let devices enrol by themselves, give the coordinator "
+        f"HFMDS_ISSUER_CERTIFICATE={folder / 'device-issuer.crt'}, "
+        f"HFMDS_ISSUER_KEY={folder / 'device-issuer.key'} and HFMDS_TOKEN_LISTEN.\n"
         f"{folder / 'authority.key'} can make certificates of anybody: keep it where no program "
         f"runs.",
         highlight=False,
@@ -86,3 +94,6 @@ def issue(
 
 def _say(certificate: Path) -> None:
     output().print(str(certificate), highlight=False, soft_wrap=True)
+
+
+member_commands.add_to(app)

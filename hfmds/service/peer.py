@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hfmds.service.tls import TlsFiles, Trust
+from hfmds.service.tls import Bearer, TlsFiles, Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Peer:
     name: str
     address: str
     setting: str  # the setting that names the address
-    tls: TlsFiles | Trust | None = None  # what it must show, and what we show it
+    tls: TlsFiles | Trust | Bearer | None = None  # what it must show, and what we show it
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -94,6 +94,20 @@ class Trust:
             raise ConfigurationError(
                 f"cannot read {self.authority}: {error.strerror}; set HFMDS_TLS_AUTHORITY"
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """A caller that shows a token in place of a certificate; gRPC sends it over TLS only."""
+
+    trust: Trust
+    token: str = field(repr=False)  # a secret
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For calls to a server with a certificate of the authority, showing the token."""
+        return grpc.composite_channel_credentials(
+            self.trust.channel_credentials(), grpc.access_token_call_credentials(self.token)
+        )
 
 
 class _Rotation:

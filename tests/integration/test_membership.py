@@ -1,0 +1,298 @@
+"""A fleet whose devices enrol by token: let in, put into quarantine, shut out, let in again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from typer.testing import CliRunner
+
+from hfmds.cli.app import app
+from hfmds.errors import ConfigurationError, HfmdsError, NotAllowed, NotFound, TooLate
+from hfmds.pki.device_key import DeviceKey
+from hfmds.service.peer import Peer
+from hfmds.service.tls import TlsFiles, Trust
+from hfmds.wire.coordinator_client import CoordinatorClient
+from hfmds.wire.enrolment_client import EnrolmentClient, IssuedCertificate, RenewalClient
+from hfmds.wire.store_client import StoreClient
+from hfmds.wire.types import DeviceProfile, RetryLater
+from tests.integration.programs import Program, Programs
+
+pytestmark = pytest.mark.integration
+
+PROFILE = DeviceProfile(1, "1", "torch")
+
+
+class Fleet:
+    """What `hfmds pki init` makes, the two servers that use it, and commands of people."""
+
+    def __init__(self, folder: Path, programs: Programs) -> None:
+        self._pki = folder / "pki"
+        self._programs = programs
+        self._command({}, "pki", "init", "--folder", str(self._pki), "--host", "127.0.0.1")
+        self.store = self._start("synthesis_store", "synthesis-store", "127.0.0.1:0")
+        self.coordinator = self._start(
+            "coordinator",
+            "coordinator",
+            "127.0.0.1:0",
+            store=self.store.address("grpc"),
+            token_listen="127.0.0.1:0",
+            issuer_certificate=str(self._pki / "device-issuer.crt"),
+            issuer_key=str(self._pki / "device-issuer.key"),
+        )
+
+    @property
+    def authority(self) -> Path:
+        return self._pki / "authority.crt"
+
+    def as_owner(self, *arguments: str) -> str:
+        """The output of a command of the owner, who has a certificate."""
+        return self._command(
+            {
+                "HFMDS_COORDINATOR": self.coordinator.address("grpc"),
+                "HFMDS_TLS_CERTIFICATE": str(self._pki / "admin-owner-admin.crt"),
+                "HFMDS_TLS_KEY": str(self._pki / "admin-owner-admin.key"),
+                "HFMDS_TLS_AUTHORITY": str(self.authority),
+            },
+            *arguments,
+        )
+
+    def with_token(self, token: str, *arguments: str) -> str:
+        """The output of a command of somebody who has a token."""
+        return self._command(
+            {
+                "HFMDS_COORDINATOR": self.coordinator.address("tokens"),
+                "HFMDS_TOKEN": token,
+                "HFMDS_TLS_AUTHORITY": str(self.authority),
+            },
+            *arguments,
+        )
+
+    async def a_check_in_waits(self) -> None:
+        """NotFound unless one does."""
+        url = f"http://{self.coordinator.address('metrics')}/metrics"
+        shown = await asyncio.to_thread(lambda: urlopen(url).read().decode())
+        in_flight = re.search(r'rpc_in_flight\{method="CheckIn".*\} 1\.0', shown)
+        if not in_flight:
+            raise NotFound("no check-in waits")
+
+    def restart_store(self) -> None:
+        """As after a power cut."""
+        address = self.store.address("grpc")
+        self.store.stop(signal.SIGKILL)
+        self.store = self._start("synthesis_store", "synthesis-store", address)
+        self.store.address("grpc")
+
+    def _start(self, module: str, name: str, listen: str, **settings: str) -> Program:
+        return self._programs.start(
+            name,
+            module,
+            listen=listen,
+            data_dir=str(self._pki / f"{name}-data"),
+            tls_certificate=str(self._pki / f"service-{name}.crt"),
+            tls_key=str(self._pki / f"service-{name}.key"),
+            tls_authority=str(self.authority),
+            log_level="debug",
+            **settings,
+        )
+
+    def _command(self, environment: dict[str, str], *arguments: str) -> str:
+        result = CliRunner(env=environment).invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+
+class Device:
+    """A device that enrols, with whatever certificate it got last."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self._fleet = fleet
+        self._folder = folder
+        self.key = DeviceKey.create()
+        self.device_id = ""
+
+    async def enrol(self, token: str, device_id: str = "") -> None:
+        address = self._fleet.coordinator.address("tokens")
+        peer = Peer("coordinator", address, "HFMDS_ENROL", Trust(self._fleet.authority))
+        client = EnrolmentClient(peer)
+        try:
+            nonce, request = await client.begin(), self.key.request()
+            proof = self.key.proof(nonce, request)
+            found, issued = await client.enrol(token, nonce, device_id, request, proof)
+        finally:
+            await client.close()
+        self.device_id = found
+        self._keep(issued)
+
+    async def renew(self) -> None:
+        peer = self._peer(self._fleet.coordinator)
+        self._keep(await RenewalClient(peer, self.device_id).renew(self.key.request()))
+
+    async def check_in(self, wait_seconds: float = 0.0) -> Any:
+        client = CoordinatorClient(self._peer(self._fleet.coordinator), self.device_id)
+        try:
+            return await client.check_in(PROFILE, wait_seconds)
+        finally:
+            await client.close()
+
+    async def ask_store(self) -> None:
+        """For a snapshot that is none: NotFound is what a device in good standing hears."""
+        client = StoreClient(self._peer(self._fleet.store))
+        try:
+            await client.get_share("nothing")
+        finally:
+            await client.close()
+
+    def _peer(self, program: Program) -> Peer:
+        return Peer(program.name, program.address("grpc"), "HFMDS_LISTEN", self._files)
+
+    def _keep(self, issued: IssuedCertificate) -> None:
+        """Each in a folder of its own: what an open connection shows must not change."""
+        folder = self._folder / ssl.PEM_cert_to_DER_cert(issued.chain.decode()).hex()[-16:]
+        folder.mkdir(parents=True)
+        self._files = TlsFiles(*(folder / name for name in ("crt", "key", "ca")))
+        self._files.certificate.write_bytes(issued.chain)
+        self._files.key.write_bytes(self.key.pem)
+        self._files.authority.write_bytes(issued.authority)
+
+
+Way = Callable[[], Awaitable[Any]]
+
+
+async def refused(way: Way, error: type[HfmdsError]) -> None:
+    with pytest.raises(error):
+        await way()
+
+
+async def becomes(way: Way, expected: type[HfmdsError] | None) -> None:
+    """Returns once it goes so: servers hear of a change within seconds."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await way()
+            except HfmdsError as error:
+                if expected is not None and isinstance(error, expected):
+                    return
+            else:
+                if expected is None:
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def only_what_is_for_tokens_is_there(fleet: Fleet) -> None:
+    address = fleet.coordinator.address("tokens")
+    stranger = Peer("coordinator", address, "HFMDS_ENROL", Trust(fleet.authority))
+    client = CoordinatorClient(stranger, "camera")
+    try:
+        with pytest.raises(ConfigurationError, match="does not know this call"):
+            await client.check_in(PROFILE, 0.0)
+    finally:
+        await client.close()
+
+
+def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
+    with Programs(tmp_path) as programs:
+        fleet = Fleet(tmp_path, programs)
+        camera, thief, phone, old = (Device(fleet, tmp_path / str(n)) for n in range(4))
+        tokens: list[str] = []
+
+        async def owner(*arguments: str) -> str:
+            return await asyncio.to_thread(fleet.as_owner, *arguments)
+
+        async def vera(*arguments: str) -> str:
+            return await asyncio.to_thread(fleet.with_token, tokens[0], *arguments)
+
+        async def let_in(*options: str) -> str:
+            made = json.loads(await vera("pki", "enrol-token", "--json", *options))
+            tokens.append(made["token"])
+            return tokens[-1]
+
+        async def tokens_let_in_whom_they_say() -> None:
+            tokens.append((await owner("pki", "admin-token", "operator", "vera")).strip())
+            with pytest.raises(NotAllowed, match="operator vera may not call CreateAdminToken"):
+                await vera("pki", "admin-token", "owner", "vera")
+            for_camera = await let_in("--device", "camera")
+            for_phone = await let_in("--prefix", "phone-", "--uses", "2")
+            with pytest.raises(NotAllowed):
+                await asyncio.to_thread(fleet.with_token, for_camera, "pki", "devices")
+            with pytest.raises(NotAllowed, match="not one of this fleet"):
+                await thief.enrol(f"{for_camera[:-4]}0000")
+            await camera.enrol(for_camera)
+            with pytest.raises(NotAllowed, match="is spent"):
+                await thief.enrol(for_camera)
+            await phone.enrol(for_phone)
+            assert (camera.device_id, phone.device_id[:6]) == ("camera", "phone-")
+            for device in (camera, phone):
+                await device.renew()
+                assert isinstance(await device.check_in(), RetryLater)
+                await refused(device.ask_store, NotFound)
+            await only_what_is_for_tokens_is_there(fleet)
+
+        async def a_revoked_device_is_out() -> None:
+            old.key, old.device_id, old._files = camera.key, "camera", camera._files
+            waiting = asyncio.create_task(camera.check_in(60.0))
+            await becomes(fleet.a_check_in_waits, None)
+            await vera("pki", "revoke", "camera", "--reason", "lost")
+            with pytest.raises(NotAllowed, match="device camera was revoked"):
+                await waiting
+            await becomes(camera.ask_store, NotAllowed)
+            for way in (
+                camera.renew,
+                camera.check_in,
+                lambda: camera.enrol(tokens[1]),
+                lambda: camera.enrol("", "camera"),
+            ):
+                await refused(way, NotAllowed)
+            await asyncio.to_thread(fleet.restart_store)
+            await refused(camera.ask_store, NotAllowed)
+
+        async def it_comes_back_by_a_token_of_its_own() -> None:
+            camera.key = DeviceKey.create()
+            await camera.enrol(await let_in("--device", "camera"))
+            await becomes(camera.check_in, None)
+            await becomes(camera.ask_store, NotFound)
+            await refused(old.check_in, NotAllowed)
+            await refused(old.ask_store, NotAllowed)
+
+        async def a_device_in_quarantine_waits() -> None:
+            await vera("pki", "quarantine", phone.device_id, "--reason", "noisy")
+            await becomes(phone.ask_store, TooLate)
+            told = await phone.check_in(60.0)
+            assert told == RetryLater(30.0, f"device {phone.device_id} is in quarantine: noisy")
+            await phone.renew()
+            await vera("pki", "release", phone.device_id)
+            await becomes(phone.ask_store, NotFound)
+            assert "quarantine" not in (await phone.check_in()).reason
+
+        async def what_happened_is_in_the_log_and_no_token_is() -> None:
+            events = json.loads(await vera("audit", "show-fleet", "--json"))
+            kinds = [event["kind"] for event in events]
+            assert kinds.count("device-enrolled") == 3
+            assert {"device-revoked", "device-quarantined", "device-released"} <= set(kinds)
+            assert "is sound" in await owner("audit", "verify-fleet")
+            books = json.loads(await owner("pki", "devices", "--json"))
+            assert [(book["device_id"], book["revoked"]) for book in books] == [
+                ("camera", False),
+                (phone.device_id, False),
+            ]
+            written = fleet.store.log.read_text() + fleet.coordinator.log.read_text()
+            assert "call refused" in written
+            for token in tokens:
+                assert token.rpartition("_")[2] not in written
+
+        async def story() -> None:
+            await tokens_let_in_whom_they_say()
+            await a_revoked_device_is_out()
+            await it_comes_back_by_a_token_of_its_own()
+            await a_device_in_quarantine_waits()
+            await what_happened_is_in_the_log_and_no_token_is()
+
+        asyncio.run(story())
