@@ -17,6 +17,7 @@ NOT_ON_A_DEVICE = {
     "matplotlib",
     "onnx",
     "onnxscript",
+    "opentelemetry-sdk",
     "scikit-learn",
     "scipy",
     "sqlalchemy",
