@@ -29,6 +29,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "edge-simulator": EdgeSettings,
     "edge-client-torch": EdgeSettings,
 }
+FILES = rf"{PREFIX}\w+_(CERTIFICATE|KEY|AUTHORITY)"
 
 
 def templates(resources: tuple[Resource, ...]) -> list[Resource]:
@@ -189,6 +190,29 @@ def test_certificates_of_production_name_the_services_that_show_them() -> None:
         assert volume["secret"]["secretName"] == certificates[name]["secretName"]
         variables = environment(spec["template"]["spec"]["containers"][0])
         assert "HFMDS_INSECURE" not in variables
+
+
+def test_the_coordinator_of_production_alone_can_make_devices() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    for name, spec in with_specs(resources, "Deployment").items():
+        pod = spec["template"]["spec"]
+        sources = {one["name"]: one for one in pod["volumes"]}
+        assert sources["trust"]["configMap"] == {"name": "hfmds-trust"}
+        variables = environment(pod["containers"][0])
+        places = {one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+        files = {key: variables[key] for key in variables if re.fullmatch(FILES, key)}
+        assert {str(Path(file).parent) for file in files.values()} <= places
+        assert ("HFMDS_ISSUER_KEY" in files) == (name == "coordinator")
+        assert ("issuer" in sources) == (name == "coordinator")
+
+
+def test_production_shows_the_world_calls_and_nothing_else() -> None:
+    services = with_specs(rendered(MANIFESTS / "overlays" / "prod"), "Service")
+    assert {
+        name: [port["name"] for port in spec["ports"]]
+        for name, spec in services.items()
+        if spec.get("type") == "LoadBalancer"
+    } == {"coordinator": ["grpc", "token"], "synthesis-store": ["grpc"]}
 
 
 def test_network_policies_reach_pods_that_exist() -> None:
