@@ -1,5 +1,6 @@
 """The JSON that the web page lives on, for scripts, too. All of it only looks: GET and HEAD.
 
+    /api/me                             who asks, as far as that is known
     /api/status                         the coordinator: drain, and counts of runs, devices, tasks
     /api/runs                           the newest 200 runs
     /api/runs/RUN                       a run: state, progress, recipe, limits of leakage
@@ -19,8 +20,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -29,6 +32,7 @@ from coordinator.oversight import Oversight
 from coordinator.runs import Runs
 from coordinator.web.admission import Admission
 from coordinator.web.gallery import Gallery, SnapshotStore
+from coordinator.web.histories import Histories
 from coordinator.web.shapes import (
     Shape,
     devices_shape,
@@ -66,6 +70,7 @@ class Api:
         self._oversight = oversight
         self._store = store
         self._admission = admission
+        self._histories = Histories(runs)
         self._gallery = Gallery(store, clock)
         self._clock = clock
         self._threads = asyncio.Semaphore(_THREADS)
@@ -74,6 +79,7 @@ class Api:
     def add_to(self, application: web.Application) -> None:
         """Answer there. By the path: the method of AdminService that the same look needs."""
         routes: Mapping[str, tuple[str, Callable[[web.Request], Awaitable[Shape]]]] = {
+            "/api/status": ("GetStatus", self._status),
             "/api/runs": ("ListRuns", self._list),
             "/api/runs/{run}": ("GetRun", self._get),
             "/api/runs/{run}/rounds": ("ListRounds", self._rounds),
@@ -85,7 +91,7 @@ class Api:
         }
         for path, (method, shape) in routes.items():
             application.router.add_get(path, self._answer(method, shape))
-        application.router.add_get("/api/status", self._status)
+        application.router.add_get("/api/me", self._me)
         application.router.add_get("/api/runs/{run}/gallery/{snapshot}.png", self._png)
 
     def _answer(
@@ -115,10 +121,12 @@ class Api:
         async with self._threads:
             return await asyncio.to_thread(function, *args)
 
-    async def _status(self, request: web.Request) -> web.Response:
+    async def _me(self, request: web.Request) -> web.Response:
         identity = await self._admission.require(request, "GetStatus")
-        status = await self._in_thread(self._oversight.status)
-        return _response(request, _encoded(status_shape(status, str(identity or ""))))
+        return _response(request, _encoded({"identity": str(identity or "")}))
+
+    async def _status(self, request: web.Request) -> Shape:
+        return status_shape(await self._in_thread(self._oversight.status))
 
     async def _list(self, request: web.Request) -> Shape:
         return runs_shape(await self._in_thread(self._runs.list))
@@ -128,14 +136,16 @@ class Api:
 
     async def _rounds(self, request: web.Request) -> Shape:
         after = _number(request, "after")
-        return rounds_shape(await self._in_thread(self._runs.rounds, _run_id(request), after))
+        history = await self._in_thread(self._histories.of, await self._run(request))
+        first = bisect_right(history.rounds, after, key=itemgetter("number"))
+        return rounds_shape(history.rounds[first:], history.cohort)
 
     async def _privacy(self, request: web.Request) -> Shape:
         run = await self._run(request)
-        rounds = await self._in_thread(self._runs.rounds, run.run_id)
+        rounds = (await self._in_thread(self._histories.of, run)).rounds
         snapshots: dict[str, Snapshot] = {}
         told = ""
-        if any(one.refreshed for one in rounds):
+        if any(one["refreshed"] for one in rounds):
             try:
                 async with _patience():
                     found = await self._store.list_snapshots(run.run_id)

@@ -31,15 +31,14 @@ MOST_COHORT = 100  # of whom are named
 _BY_STATE = (DeviceState.WORKING, DeviceState.AVAILABLE, DeviceState.AWAY)
 
 
-def status_shape(status: Status, identity: str) -> Shape:
-    """The coordinator as a whole, and who looks at it."""
+def status_shape(status: Status) -> Shape:
+    """The coordinator as a whole."""
     drain = status.drain
     return {
         "drain": {"on": drain.on, "by": drain.by, "since": drain.since and drain.since.isoformat()},
         "runs": dict(status.runs),
         "devices": dict(status.devices),
         "tasks": dict(status.tasks),
-        "identity": identity,
     }
 
 
@@ -92,14 +91,12 @@ def limits_shape(policy: PoolPolicy) -> Shape:
     } | {"action": policy.leakage_action}
 
 
-def rounds_shape(rounds: Sequence[Round]) -> Shape:
+def rounds_shape(rounds: Sequence[Shape], cohort: Sequence[str]) -> Shape:
     """Completed rounds, thinned evenly if there are more than a curve can show."""
-    shown = thinned(rounds, MOST_ROUNDS)
-    last = rounds[-1] if rounds else None
     return {
         "total": len(rounds),
-        "rounds": [round_shape(one) for one in shown],
-        "cohort": list(last.device_ids[:MOST_COHORT]) if last else [],
+        "rounds": thinned(rounds, MOST_ROUNDS),
+        "cohort": cohort[:MOST_COHORT],
     }
 
 
@@ -135,23 +132,22 @@ def leakage_shape(leakage: LeakageSummary) -> Shape:
 
 
 def privacy_shape(
-    rounds: Sequence[Round], snapshots: Mapping[str, Snapshot], policy: PoolPolicy
+    rounds: Sequence[Shape], snapshots: Mapping[str, Snapshot], policy: PoolPolicy
 ) -> Shape:
     """What was measured of each pool, against the limits.
 
     PSNR is in the rounds; SSIM is only in the snapshots that the store still has, to 0.01.
     """
-    made = [one for one in rounds if one.refreshed and one.pool]
+    made = [one for one in rounds if one["refreshed"] and one["leakage"]]
     pools = []
     for one in thinned(made, MOST_POOLS):
-        assert one.pool is not None
         shape = {
-            "round": one.number,
-            "snapshot_id": one.pool.snapshot_id,
-            "samples": one.pool.samples,
-            **leakage_shape(one.pool.leakage),
+            "round": one["number"],
+            "snapshot_id": one["snapshot_id"],
+            "samples": one["pool_samples"],
+            **one["leakage"],
         }
-        snapshot = snapshots.get(one.pool.snapshot_id)
+        snapshot = snapshots.get(one["snapshot_id"])
         if snapshot and snapshot.histograms.samples:
             shape["ssim_paired"] = _spread_of(snapshot.histograms.ssim_paired)
             shape["ssim_nearest"] = _spread_of(snapshot.histograms.ssim_nearest)

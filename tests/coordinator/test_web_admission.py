@@ -103,7 +103,7 @@ def test_an_admin_is_known_by_its_certificate(
     tmp_path: Path, fleet: Fleet, server: TlsFiles
 ) -> None:
     async def question(page: WebBench) -> None:
-        assert (await page.get("/api/status"))["identity"] == "admin/viewer vera"
+        assert (await page.get("/api/me"))["identity"] == "admin/viewer vera"
         async with page.client.get("/") as answer:
             assert answer.url.path == "/"
 
@@ -149,7 +149,7 @@ def test_who_has_a_certificate_of_strangers_gets_no_connection(
 def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> None:
     async def question(page: WebBench) -> None:
         good = {"Authorization": "Bearer good"}
-        assert (await page.get("/api/status", headers=good))["identity"] == "admin/viewer vera"
+        assert (await page.get("/api/me", headers=good))["identity"] == "admin/viewer vera"
         for wrong in (
             "Bearer bad",
             "Bearer ",
@@ -182,7 +182,7 @@ def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None:
         assert (cookie["samesite"], cookie["path"], cookie["domain"]) == ("Strict", "/", "")
         assert (len(cookie.value), cookie["max-age"]) == (43, "43200")
         assert "good" not in cookie.value
-        assert (await page.get("/api/status"))["identity"] == "admin/viewer vera"
+        assert (await page.get("/api/me"))["identity"] == "admin/viewer vera"
         del tokens.known["good"]  # the token is revoked
         assert (await page.refused("/api/status"))[0] == 401
         tokens.known["good"] = VERA
@@ -285,7 +285,7 @@ def test_replaced_certificates_count_from_the_next_connection(tmp_path: Path, fl
             aiohttp.ClientSession(
                 page.server.address, connector=aiohttp.TCPConnector(ssl=context)
             ) as client,
-            client.get("/api/status") as answer,
+            client.get("/api/me") as answer,
         ):
             assert (await answer.json())["identity"] == "admin/viewer newcomer"
 

@@ -15,12 +15,14 @@ from typing import Any
 from PIL import Image
 
 from coordinator.web.gallery import PER_CLASS
+from coordinator.web.histories import Histories
 from coordinator.web.server import HEADERS
 from coordinator.web.shapes import (
     MOST_DEVICES,
     MOST_ROUNDS,
     devices_shape,
     privacy_shape,
+    round_shape,
     rounds_shape,
     thinned,
 )
@@ -90,7 +92,8 @@ def test_a_run_and_its_rounds(tmp_path: Path) -> None:
         assert (first["kind"], last["kind"]) == ("run-completed", "run-created")
         assert last["details"]["rounds"] == 2
         status = await page.get("/api/status")
-        assert (status["runs"], status["identity"]) == ({"completed": 1}, "")
+        assert (status["runs"], status["drain"]["on"]) == ({"completed": 1}, False)
+        assert await page.get("/api/me") == {"identity": ""}
 
     look(tmp_path, question)
 
@@ -311,8 +314,8 @@ def a_round(number: int, *, loss: float = 1.0) -> Round:
 
 
 def test_ten_thousand_rounds_are_few_points_and_not_many_bytes() -> None:
-    rounds = [a_round(number) for number in range(1, 10_001)]
-    told = rounds_shape(rounds)
+    rounds = [round_shape(a_round(number)) for number in range(1, 10_001)]
+    told = rounds_shape(rounds, COHORT)
     numbers = [one["number"] for one in told["rounds"]]
     assert (told["total"], len(numbers), numbers[0], numbers[-1]) == (
         10_000,
@@ -329,7 +332,7 @@ def test_ten_thousand_rounds_are_few_points_and_not_many_bytes() -> None:
 
 
 def test_a_loss_that_is_no_number_is_null() -> None:
-    (told,) = rounds_shape([a_round(1, loss=float("nan"))])["rounds"]
+    told = round_shape(a_round(1, loss=float("nan")))
     assert told["training_loss"] is None
     json.dumps(told, allow_nan=False)
 
@@ -345,3 +348,18 @@ def test_of_a_large_fleet_some_devices_are_shown() -> None:
     told = devices_shape(devices, "")
     assert (told["total"], len(told["devices"])) == (1000, MOST_DEVICES)
     assert sum(told["counts"].values()) == 1000
+
+
+def test_a_round_is_read_once_and_another_run_of_that_name_is_another(tmp_path: Path) -> None:
+    async def question(page: WebBench) -> None:
+        await completed(page, make_spec(rounds=2))
+        histories = Histories(page.bench.runs)
+        run = page.bench.runs.get("run")
+        first = histories.of(run)
+        assert ([one["number"] for one in first.rounds], first.cohort) == ([1, 2], ("camera",))
+        assert histories.of(run) is first
+        await asyncio.to_thread(page.bench.runs.delete, "run")
+        await page.bench.create(make_spec(rounds=9))
+        assert histories.of(page.bench.runs.get("run")).rounds == []
+
+    look(tmp_path, question)

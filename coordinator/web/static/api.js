@@ -7,23 +7,23 @@ const STALE_SECONDS = 12;
 const GIVE_UP_SECONDS = 25;
 
 /** An answer that is an error: its text is for people. */
-export class Refusal extends Error {
-  constructor(message, status) {
-    super(message);
-    this.status = status;
-  }
-}
+export class Refusal extends Error {}
+
+/** There is no answer, or none that is the coordinator's. */
+class Away extends Error {}
 
 /** The JSON at a path below /api. */
 export async function get(path) {
   const giveUp = AbortSignal.timeout(GIVE_UP_SECONDS * 1000);
-  const response = await fetch(`/api/${path}`, { signal: giveUp, cache: "no-cache" });
-  if (response.status === 401) {
-    location.assign("/login");
-    throw new Refusal("not logged in", 401);
+  let response, answer;
+  try {
+    response = await fetch(`/api/${path}`, { signal: giveUp, cache: "no-cache" });
+    answer = await response.json();
+  } catch {
+    throw new Away("The coordinator does not answer.");
   }
-  const answer = await response.json();
-  if (!response.ok) throw new Refusal(answer.error, response.status);
+  if (response.status === 401) location.assign("/login");
+  if (!response.ok) throw new Refusal(answer.error);
   return answer;
 }
 
@@ -34,7 +34,8 @@ export function path(parts, ...ids) {
 
 /**
  * Loads a page and keeps it up to date until `stop`. `load` resolves to whether anything is going
- * on; `tell({state, seconds, message, retry})` hears how it goes: live, stale or away.
+ * on; `tell({state, seconds, message, retry})` hears how it goes: loading, live,
+ * stale, refused or away.
  */
 export class Polling {
   #load;
@@ -42,6 +43,7 @@ export class Polling {
   #timer = 0;
   #failures = 0;
   #loadedAt = 0;
+  #answers = false;
   #message = "";
   #stopped = false;
   #busy = false;
@@ -86,11 +88,10 @@ export class Polling {
       wait = live ? LIVE_SECONDS : SLOW_SECONDS;
     } catch (error) {
       this.#failures += 1;
-      this.#message = error instanceof Refusal ? error.message : "The coordinator does not answer.";
+      this.#answers = !(error instanceof Away);
+      this.#message = error.message;
       wait = Math.min(LONGEST_SECONDS, LIVE_SECONDS * 2 ** (this.#failures - 1));
-      if (!(error instanceof Refusal) && !(error instanceof TypeError) && error.name !== "TimeoutError") {
-        console.error(error);
-      }
+      if (!(error instanceof Away || error instanceof Refusal)) console.error(error); // a bug
     }
     this.#busy = false;
     if (this.#stopped) return;
@@ -107,7 +108,8 @@ export class Polling {
     if (this.#stopped) return;
     const seconds = this.#loadedAt ? (Date.now() - this.#loadedAt) / 1000 : null;
     const stale = seconds !== null && seconds > STALE_SECONDS + SLOW_SECONDS;
-    const state = this.#failures ? "away" : stale ? "stale" : seconds === null ? "loading" : "live";
+    const failed = this.#answers ? "refused" : "away";
+    const state = this.#failures ? failed : stale ? "stale" : seconds === null ? "loading" : "live";
     this.#tell({ state, seconds, message: this.#message, retry: this.again });
   }
 }

@@ -3,7 +3,7 @@
 import { get, path } from "./api.js";
 import { h, nothing, panel, since, whenChanged } from "./dom.js";
 import { count, number } from "./format.js";
-import { badge } from "./runs.js";
+import { badge, MANY_DEVICES } from "./runs.js";
 
 export function devicesPage(reload) {
   let state = "";
@@ -53,7 +53,7 @@ export function devicesPage(reload) {
     const answer = await get(asked ? path`devices?state=${asked}` : "devices");
     showFilter({ counts: answer.counts, chosen: asked });
     showDevices(answer);
-    return answer.counts.working > 0;
+    return answer.counts.working > 0 && answer.total < MANY_DEVICES;
   }
 
   return { element, load };

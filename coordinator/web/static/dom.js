@@ -52,7 +52,7 @@ export function whenChanged(render) {
 }
 
 /** What is put where there is nothing to show. */
-export function nothing(text) {
+export function nothing(...text) {
   return h("p", { class: "nothing" }, text);
 }
 

@@ -1,6 +1,6 @@
 // The images of a pool, class by class, cut out of one picture.
 
-import { path } from "./api.js";
+import { path, Refusal } from "./api.js";
 import { h, nothing, since } from "./dom.js";
 import { count } from "./format.js";
 
@@ -11,7 +11,9 @@ export async function showGallery(place, runId, pool) {
   }
   const picture = new Image();
   picture.src = path`/api/runs/${runId}/gallery/${pool.snapshot_id}.png`;
-  await picture.decode();
+  await picture.decode().catch(() => {
+    throw new Refusal("the picture did not arrive");
+  });
   const { tile_width: width, tile_height: height } = pool;
   const rows = pool.rows.map((row, y) => {
     const tiles = Array.from({ length: row.shown }, (_, x) => {

@@ -35,9 +35,8 @@ function show({ first = false } = {}) {
     scrollTo(0, 0);
   }
   polling = new Polling(async () => {
-    const status = await get("status");
-    greet(status);
-    return shown.load(status);
+    greet(await get("me"));
+    return shown.load();
   }, tell);
 }
 
@@ -46,10 +45,11 @@ let told = "";
 function tell({ state, seconds: old, message, retry }) {
   pulse.dataset.state = state;
   const age = old === null ? "" : seconds(old);
-  const words = { live: "Live", loading: "Loading", stale: `${age} old`, away: "Away" }[state];
+  const words = { live: "Live", loading: "Loading", stale: `${age} old`, refused: "Problem", away: "Away" }[state];
   if (pulseText.textContent !== words) pulseText.textContent = words;
-  const problem = state === "away" ? message : "";
-  document.body.classList.toggle("out-of-date", state === "away" || state === "stale");
+  const failed = state === "away" || state === "refused";
+  const problem = failed ? message : "";
+  document.body.classList.toggle("out-of-date", failed || state === "stale");
   if (problem !== told) {
     told = problem;
     alerts.replaceChildren(
@@ -61,9 +61,9 @@ function tell({ state, seconds: old, message, retry }) {
   }
 }
 
-function greet(status) {
-  document.getElementById("identity").textContent = status.identity;
-  document.getElementById("logout").hidden = !status.identity;
+function greet({ identity }) {
+  document.getElementById("identity").textContent = identity;
+  document.getElementById("logout").hidden = !identity;
 }
 
 setInterval(() => {

@@ -4,6 +4,9 @@ import { get, path } from "./api.js";
 import { h, nothing, panel, since, whenChanged } from "./dom.js";
 import { count, NONE, percent } from "./format.js";
 
+/** Of so many devices the coordinator is not asked every other second. */
+export const MANY_DEVICES = 1000;
+
 /** A badge with the state of a run or a device. */
 export function badge(state) {
   return h("span", { class: "badge", "data-state": state.replaceAll(" ", "-") }, state);
@@ -45,13 +48,13 @@ export function runsPage() {
       tile("Tasks out", String(Object.values(tasks).reduce((a, b) => a + b, 0)), under || "none"),
     );
     drained.replaceChildren(
-      ...(drain.on ? [h("p", { class: "notice" }, `The coordinator is drained, by ${drain.by || "nobody known"}: it hands out no work until \`hfmds drain --off\`.`)] : []),
+      ...(drain.on ? [h("p", { class: "notice" }, `The coordinator is drained, by ${drain.by || "nobody known"}: it hands out no work until it is told `, h("code", {}, "hfmds drain --off"), ".")] : []),
     );
   });
 
   const showRuns = whenChanged(({ runs, total }) => {
     if (!runs.length) {
-      list.body.replaceChildren(nothing("No runs yet. `hfmds run create` makes one."));
+      list.body.replaceChildren(nothing("No runs yet. ", h("code", {}, "hfmds run create"), " makes one."));
       return;
     }
     list.body.replaceChildren(
@@ -70,11 +73,12 @@ export function runsPage() {
     );
   });
 
-  async function load(status) {
-    const runs = await get("runs");
+  async function load() {
+    const [status, runs] = await Promise.all([get("status"), get("runs")]);
     showStatus(status);
     showRuns(runs);
-    return runs.runs.some((run) => !run.ended);
+    const fleet = Object.values(status.devices).reduce((a, b) => a + b, 0);
+    return fleet < MANY_DEVICES && runs.runs.some((run) => !run.ended);
   }
 
   return { element, load };
