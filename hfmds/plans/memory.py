@@ -1,10 +1,10 @@
 """How much memory a graph's tensors need, from the graph alone.
 
 The operators are gone through in order; a tensor lives from the operator that makes it to the last
-one that uses it, inputs and outputs all the time. onnxruntime takes its memory in pieces that
-double, and up to twice as much of it: what depends on the batch is counted twice. So it was said to
-be 55, 376 and 449 MB where 40, 277 and 439 were measured (training, the paper's CNN with 20 and 200
-images, and the ResNet with 200).
+one that uses it, inputs and outputs all the time. onnxruntime takes its memory in pieces, and up to
+twice as much of it: what depends on the batch is counted twice. So it was said to be 45, 301 and
+549 MB where 42, 238 and 324 were measured (training, the paper's CNN with 20 and 200 images, and
+the ResNet with 200).
 """
 
 from __future__ import annotations
