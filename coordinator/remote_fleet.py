@@ -48,7 +48,7 @@ class RemoteFleet:
 
     def __init__(self, run: RunRecord, control: RunControl, parts: Parts, models: Models) -> None:
         self._run_id = run.run_id
-        self._run_uid = run.run_uid
+        self._pool_id = run.pool_id
         self._spec = run.spec
         self._control = control
         self._rounds = parts.rounds
@@ -81,7 +81,7 @@ class RemoteFleet:
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
         digest = self._models.put(weights)
-        pool_id, spec = f"{self._run_uid}-{round_number}", self._pool_spec(round_number, digest)
+        pool_id, spec = self._pool_id(round_number), self._pool_spec(round_number, digest)
         self._rounds.begin(self._run_id, round_number, self._clock())
         in_use = self._phases.snapshots_in_use(self._run_id)  # none, but in asynchronous rounds
         self._with_store(round_number, lambda: self._store.open_pool(pool_id, spec, in_use))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine, bindparam, delete, func, select
@@ -30,6 +31,7 @@ from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
 from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
 
+_POOL_MARK_DIGITS = 8  # a pool is open for minutes, and a device makes 100 calls a second at most
 _STATE = select(RunRow.state).where(RunRow.run_id == bindparam("run_id"))
 
 
@@ -47,6 +49,12 @@ class RunRecord:
     last_round: Round | None
     best_round: int = 0  # 0: none was evaluated
     start: Digest | None = None  # the model of another run that it starts from
+    pool_key: str = field(default="", repr=False)  # a secret
+
+    def pool_id(self, round_number: int) -> str:
+        """Names the pool of a refresh. Only devices that are asked to synthesise are told it."""
+        mark = hmac.digest(self.pool_key.encode(), str(round_number).encode(), "sha256")
+        return f"{self.run_uid}-{round_number}-{mark.hex()[:_POOL_MARK_DIGITS]}"
 
     def seen_with(self, progress: Progress | None) -> Run:
         """The run as operators see it."""
@@ -97,6 +105,7 @@ class RunRecords:
             row = RunRow(
                 run_id=run_id,
                 nonce=secrets.token_hex(4),
+                pool_key=secrets.token_hex(16),
                 spec=encode_run_spec(spec),
                 state=RunState.RUNNING.name,
                 state_reason="",
@@ -337,4 +346,5 @@ def _record(session: Session, row: RunRow) -> RunRecord:
         last_round=_round(last) if last else None,
         best_round=best_round(session, row.run_id),
         start=Digest(row.start_sha256, row.start_bytes) if row.start_sha256 else None,
+        pool_key=row.pool_key,
     )

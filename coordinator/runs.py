@@ -34,7 +34,7 @@ from hfmds.wire.types import Device, Progress, Round, Run, RunSpec, RunState, re
 
 log = logging.getLogger(__name__)
 
-_MAX_RUN_ID = 100  # pool ids are run ids with a nonce and the round behind
+_MAX_RUN_ID = 100  # pool ids are run ids with a nonce, the round and a mark behind
 _DELETION_SECONDS = 15.0  # how long who asked for one waits for it
 _LOOK_SECONDS = 0.05
 _WATCH_SECONDS = 30.0  # a watcher hears at least so often that the run is alive

@@ -31,6 +31,8 @@ class RunRow(Base):
     created_at: Mapped[float]
     # Tells this run from one of the same id that a coordinator with other storage once had.
     nonce: Mapped[str] = mapped_column(String(16))
+    # A secret: who is not told the id of one of its pools cannot work it out.
+    pool_key: Mapped[str] = mapped_column(String(32))
     # The model of another run that it starts from, in its own content; empty: fresh weights.
     start_sha256: Mapped[str] = mapped_column(_SHA256, default="")
     start_bytes: Mapped[int] = mapped_column(BigInteger, default=0)

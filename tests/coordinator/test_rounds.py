@@ -66,6 +66,24 @@ def test_an_assignment_carries_the_tasks_own_seed_and_the_first_model(tmp_path: 
     asyncio.run(scenario())
 
 
+def test_nobody_works_out_the_id_of_a_pool(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+            run = bench.parts.runs.get("run")
+            again = bench.parts.runs.get("run")  # as after a restart
+            ids = [run.pool_id(number) for number in (1, 2)]
+            assert ids == [again.pool_id(number) for number in (1, 2)]
+            marks = {pool_id.removeprefix(f"{run.run_uid}-")[2:] for pool_id in ids}
+            assert len(marks) == 2
+            assert all(len(mark) == 8 for mark in marks)
+            assert run.pool_key not in repr(run)
+            other = dataclasses.replace(run, pool_key="another")
+            assert other.pool_id(1) != run.pool_id(1)
+
+    asyncio.run(scenario())
+
+
 def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_the_snapshot(
     tmp_path: Path,
 ) -> None:
@@ -76,7 +94,7 @@ def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_the_snap
             # Round 1: train. Round 2: synthesise, then train.
             tasks, _ = await asyncio.gather(bench.play("a", 3, echo), bench.play("b", 3, echo))
             (pool_id,) = store.sealed
-            assert pool_id == f"{tasks[0].run_uid}-2"
+            assert pool_id == bench.parts.runs.get("run").pool_id(2)
             assert [task.work for task in tasks] == [
                 TrainWork(None),
                 SynthesiseWork(pool_id),

@@ -76,6 +76,7 @@ def upgrade() -> None:
         sa.Column("state_reason", sa.String(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("nonce", sa.String(length=16), nullable=False),
+        sa.Column("pool_key", sa.String(length=32), nullable=False),
         sa.Column("start_sha256", sa.String(length=64), nullable=False),
         sa.Column("start_bytes", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("run_id"),
