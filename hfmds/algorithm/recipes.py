@@ -151,7 +151,9 @@ class AggregationRecipe:
         require_one_of("aggregation.rule", self.rule, RULES)
         require_one_of("aggregation.optimiser", self.optimiser, SERVER_OPTIMISERS)
         fraction = self.trimmed_fraction
-        require_range("aggregation.trimmed_fraction", fraction, 0 < fraction < 0.5, "in (0, 0.5)")
+        require_range(
+            "aggregation.trimmed_fraction", fraction, 1e-6 <= fraction < 0.5, "in [1e-6, 0.5)"
+        )
         require_at_least(
             0,
             aggregation__hostile_devices=self.hostile_devices,
