@@ -104,6 +104,7 @@ class EdgeMetrics:
             self.cpu.labels(kind)
             for outcome in ("accepted", "late", "failed", "left"):
                 self.tasks.labels(kind, outcome)
+        self.tasks.labels("unknown", "failed")
 
     def observe_peer(self, name: str, up: bool) -> None:
         """Show whether a peer answers."""

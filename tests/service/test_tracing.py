@@ -89,7 +89,9 @@ def test_what_belongs_to_no_round_makes_no_span(traced: Traced) -> None:
     assert traced.spans() == {}
 
 
-def test_a_call_carries_its_place_and_others_are_not_traced(traced: Traced) -> None:
+def test_a_call_carries_its_place_and_others_are_not_traced(
+    traced: Traced, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with running() as it:
             await it.stub.unary(b"x")
@@ -103,6 +105,7 @@ def test_a_call_carries_its_place_and_others_are_not_traced(traced: Traced) -> N
     asyncio.run(scenario())
     made = traced.spans()
     assert set(made) == {"upload", f"{SERVICE}/Upload", f"{SERVICE}/Download"}
+    assert not [record for record in caplog.records if "opentelemetry" in record.name]
     for method in ("Upload", "Download"):
         assert parent_of(made[f"{SERVICE}/{method}"]) == id_of(made["upload"])
 
