@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
+import aiohttp
 import pytest
 
 from hfmds.algorithm.methods.settings import Hfmds
@@ -19,11 +21,15 @@ from hfmds.data.statistics import normalisation_of
 from hfmds.errors import NotAllowed
 from hfmds.event_chain import Event
 from hfmds.pki.folder import create_authority, issue_pair
+from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.service.certificates import read_certificate
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.peer import Peer
 from hfmds.service.tls import TlsFiles
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.coordinator_client import CoordinatorClient
+from hfmds.wire.fleet import AdminTerms, NewToken, Role
+from hfmds.wire.fleet_client import FleetClient
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.types import DeviceProfile, RoundPolicy, RunSpec, RunState
 from tests.integration.programs import Program, Programs
@@ -51,6 +57,7 @@ class Fleet:
             "coordinator",
             Identity(Kind.SERVICE, "coordinator"),
             store=reached(self.store),
+            web_listen="0.0.0.0:0",
         )
 
     def files(self, identity: Identity) -> TlsFiles:
@@ -117,6 +124,7 @@ def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
                 with pytest.raises(NotAllowed, match="may not call ReleaseRun"):
                     await thief.release_run("secured")
                 await until(lambda: ended(looker))
+                await the_page_is_for_admins(fleet, owner, viewer, stranger)
                 return (await admin.list_events("secured"))[1]
             finally:
                 for client in (admin, looker, liar, thief):
@@ -124,6 +132,41 @@ def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
 
         events = asyncio.run(conversation())
         assert json.loads(events[0].details)["by"] == "admin/owner olga"
+
+
+async def the_page_is_for_admins(
+    fleet: Fleet, owner: TlsFiles, viewer: TlsFiles, stranger: TlsFiles
+) -> None:
+    address = fleet.coordinator.address("web").replace("0.0.0.0", "127.0.0.1")
+
+    async def status(own: TlsFiles | None = None, token: str = "") -> int:
+        context = ssl.create_default_context(cafile=owner.authority)
+        if own:
+            context.load_cert_chain(own.certificate, own.key)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with (
+            aiohttp.ClientSession(address, connector=connector) as client,
+            client.get("/api/runs/secured/gallery", headers=headers) as answer,
+        ):
+            return answer.status
+
+    assert (await status(), await status(stranger), await status(viewer)) == (401, 403, 200)
+    token = new_token(TokenKind.ADMIN)
+    terms = AdminTerms(Role.VIEWER)
+    people = FleetClient(fleet.peer(fleet.coordinator, owner))
+    try:
+        await people.create_token(
+            NewToken(token.token_id, token.secret_sha256, "vera", 3600.0, terms)
+        )
+        assert await status(token=token.text) == 200
+        await people.revoke_token(token.token_id)
+        assert await status(token=token.text) == 401
+        serial = read_certificate(viewer.certificate.read_bytes()).serial
+        await people.revoke_certificate(serial)
+        assert await status(viewer) == 403
+    finally:
+        await people.close()
 
 
 def reached(program: Program) -> str:
