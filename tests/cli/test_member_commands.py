@@ -1,0 +1,191 @@
+"""`hfmds pki`: tokens and the standing of devices, at a coordinator that is the real one's part."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from typer.testing import CliRunner
+
+from coordinator.fleet_servicer import FleetServicer
+from coordinator.lookout import Lookout
+from hfmds.cli.app import app
+from hfmds.cli.peers import ask_store
+from hfmds.cli.settings import CommandSettings
+from hfmds.errors import ConfigurationError, InvalidInput, NotFound, WrongState
+from hfmds.pki.device_key import DeviceKey
+from hfmds.pki.tokens import TokenKind, parse_token
+from hfmds.service.exclusions import Exclusions
+from hfmds.service.gate import Gate
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+from hfmds.service.settings import load_settings
+from hfmds.service.tls import Bearer, Trust
+from tests.coordinator.registry_office import Office, certificate, new_issuer
+
+
+class Coordinator:
+    """The fleet's books, served by a thread: the command has an event loop of its own."""
+
+    def __init__(self, folder: Path, *, with_issuer: bool = True) -> None:
+        self.office = Office(folder, issuer=new_issuer() if with_issuer else None)
+        self.gate = Gate()
+        self.dismissed: list[str] = []
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.address = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.stop(0), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def set_exclusions(self, version: str, exclusions: Exclusions | None = None) -> str:
+        return version
+
+    async def _start(self) -> str:
+        office = self.office
+        lookout = Lookout(office.fleet, office.members, self.gate, self, self._dismiss)
+        self._server = GrpcServer("127.0.0.1:0", RpcMetrics("books", CollectorRegistry()))
+        FleetServicer(office.tokens, office.members, office.enrolment, lookout).add_to(self._server)
+        await self._server.start()
+        return self._server.address
+
+    async def _dismiss(self, device_id: str) -> None:
+        self.dismissed.append(device_id)
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
+    it = Coordinator(tmp_path)
+    yield it
+    it.stop()
+
+
+def pki(coordinator: Coordinator, *arguments: str) -> str:
+    environment = {"HFMDS_COORDINATOR": coordinator.address, "COLUMNS": "160"}
+    runner = CliRunner(env=environment)
+    result = runner.invoke(app, ["pki", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_token_that_was_made_lets_a_device_in(coordinator: Coordinator) -> None:
+    token = parse_token(
+        pki(coordinator, "enrol-token", "--device", "camera").strip(), TokenKind.ENROL
+    )
+    assert token is not None
+    assert coordinator.office.enrol(DeviceKey.create(), token).device_id == "camera"
+    told = json.loads(pki(coordinator, "enrol-token", "--prefix", "p-", "--uses", "7", "--json"))
+    assert told["record"]["terms"] == {"uses": 7, "device_id": "", "prefix": "p-", "used": 0}
+    assert parse_token(told["token"], TokenKind.ENROL) is not None
+
+
+def test_a_token_that_was_made_lets_a_person_in(coordinator: Coordinator) -> None:
+    token = pki(coordinator, "admin-token", "operator", "vera", "--days", "7").strip()
+    assert coordinator.office.tokens.admin(token) == Identity(Kind.OPERATOR, "vera")
+    shown = pki(coordinator, "tokens")
+    assert "a person, as operator" in shown
+    assert token not in shown
+    assert token.split("_")[2] in shown
+
+
+def test_tokens_are_listed_and_ended(coordinator: Coordinator) -> None:
+    assert "no tokens" in pki(coordinator, "tokens")
+    pki(coordinator, "enrol-token", "--prefix", "cam-", "--uses", "3", "--name", "north")
+    (token,) = json.loads(pki(coordinator, "tokens", "--json"))
+    assert (token["name"], token["terms"]["uses"]) == ("north", 3)
+    assert "devices cam-*" in pki(coordinator, "tokens")
+    pki(coordinator, "revoke", "--token", token["token_id"])
+    assert json.loads(pki(coordinator, "tokens", "--json")) == []
+    with pytest.raises(NotFound):
+        pki(coordinator, "revoke", "--token", "0" * 12)
+
+
+def test_a_device_is_revoked_and_its_standing_shown(coordinator: Coordinator) -> None:
+    assert "no device has enrolled" in pki(coordinator, "devices")
+    office = coordinator.office
+    issued = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    assert "member" in pki(coordinator, "devices")
+    assert certificate(issued).serial in pki(coordinator, "devices")
+    said = pki(coordinator, "revoke", "camera", "--reason", "lost")
+    assert "hfmds pki enrol-token --device camera" in said
+    assert coordinator.gate.exclusions.dead_until.keys() == {"camera"}
+    assert coordinator.dismissed == ["camera"]
+    shown = pki(coordinator, "devices")
+    assert "revoked" in shown
+    assert "lost" in shown
+
+
+def test_a_certificate_is_revoked_however_its_number_is_written(coordinator: Coordinator) -> None:
+    pki(coordinator, "revoke", "--certificate", "00:AB:12")
+    assert coordinator.gate.exclusions.serials == {"ab12"}
+    with pytest.raises(InvalidInput, match="not a serial number"):
+        pki(coordinator, "revoke", "--certificate", "camera")
+
+
+def test_a_quarantine_begins_and_ends(coordinator: Coordinator) -> None:
+    pki(coordinator, "quarantine", "phone", "--reason", "noisy")
+    assert coordinator.gate.exclusions.quarantined == {"phone": "noisy"}
+    assert "quarantine" in pki(coordinator, "devices")
+    pki(coordinator, "release", "phone")
+    assert coordinator.gate.exclusions == Exclusions()
+
+
+def test_whom_to_revoke_must_be_said(coordinator: Coordinator) -> None:
+    for arguments in ((), ("camera", "--token", "0" * 12)):
+        with pytest.raises(InvalidInput, match="say whom to shut out"):
+            pki(coordinator, "revoke", *arguments)
+
+
+def test_devices_are_let_in_only_where_there_is_an_issuer(tmp_path: Path) -> None:
+    coordinator = Coordinator(tmp_path, with_issuer=False)
+    try:
+        with pytest.raises(WrongState, match="HFMDS_ISSUER_CERTIFICATE"):
+            pki(coordinator, "enrol-token")
+    finally:
+        coordinator.stop()
+
+
+# --- how commands show who they are -------------------------------------------------------------
+
+
+def settings(monkeypatch: pytest.MonkeyPatch, **given: object) -> CommandSettings:
+    for name, value in given.items():
+        monkeypatch.setenv(f"HFMDS_{name.upper()}", str(value))
+    return load_settings(CommandSettings)
+
+
+def test_a_token_is_shown_in_place_of_a_certificate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file, authority = tmp_path / "token", tmp_path / "authority.crt"
+    file.write_text("secret\n")
+    found = settings(monkeypatch, token_file=file, tls_authority=authority).credentials
+    assert found == Bearer(Trust(authority), "secret")
+    assert "secret" not in repr(found)
+    with pytest.raises(ConfigurationError, match="not both"):
+        settings(monkeypatch, token="another")
+    monkeypatch.delenv("HFMDS_TOKEN_FILE")
+    assert settings(monkeypatch).credentials == Bearer(Trust(authority), "another")
+    with pytest.raises(ConfigurationError, match="takes no tokens"):
+        ask_store("127.0.0.1:1", lambda client: client.list_events())
+
+
+def test_settings_that_do_not_go_together_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match="set HFMDS_TLS_AUTHORITY"):
+        settings(monkeypatch, token="secret")
+    with pytest.raises(ConfigurationError, match="HFMDS_TLS_AUTHORITY"):
+        settings(monkeypatch, tls_certificate="a", tls_key="b", tls_authority="c")
+    for name in ("tls_certificate", "tls_key", "token"):
+        monkeypatch.delenv(f"HFMDS_{name.upper()}")
+    found = settings(monkeypatch, token_file=tmp_path / "missing")
+    with pytest.raises(ConfigurationError, match="HFMDS_TOKEN_FILE"):
+        _ = found.credentials

@@ -1,0 +1,145 @@
+"""Enrolment and standing as devices and admins meet them, over gRPC; and the settings for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from coordinator.dispatch import Dispatch
+from coordinator.fleet_servicer import EnrolmentServicer, RenewalServicer
+from coordinator.servicer import CoordinatorServicer
+from coordinator.settings import CoordinatorSettings
+from hfmds.errors import ConfigurationError, NotAllowed, TooLate, WrongState
+from hfmds.pki.device_key import DeviceKey
+from hfmds.service.exclusions import Exclusions
+from hfmds.service.gate import Gate
+from hfmds.service.peer import Peer
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+from hfmds.service.settings import load_settings
+from hfmds.wire.coordinator_client import CoordinatorClient
+from hfmds.wire.enrolment_client import EnrolmentClient, RenewalClient
+from hfmds.wire.types import DeviceProfile, RetryLater
+from tests.coordinator.registry_office import Office, new_issuer
+
+PROFILE = DeviceProfile(1, "1", "none")
+
+
+class Busy:
+    """As much of a dispatch as is asked: there is no work for anybody."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def check_in(self, device_id: str, *_: object) -> RetryLater:
+        self.asked.append(device_id)
+        return RetryLater(5.0, "no work")
+
+    async def renew_lease(self, device_id: str, *_: object) -> float:
+        return 60.0
+
+
+@asynccontextmanager
+async def served(office: Office, dispatch: Busy, gate: Gate) -> AsyncIterator[Peer]:
+    """Without TLS: a device is who it says."""
+    server = GrpcServer("127.0.0.1:0", RpcMetrics("books", CollectorRegistry()), gate=gate)
+    CoordinatorServicer(cast(Dispatch, dispatch), gate).add_to(server)
+    EnrolmentServicer(office.enrolment).add_to(server)
+    RenewalServicer(office.enrolment).add_to(server)
+    await server.start()
+    try:
+        yield Peer("coordinator", server.address, "HFMDS_COORDINATOR")
+    finally:
+        await server.stop(0)
+
+
+def talk(folder: Path, gate: Gate, story: Callable[[Peer, Busy, Office], Awaitable[Any]]) -> None:
+    async def main() -> None:
+        office, dispatch = Office(folder, issuer=new_issuer()), Busy()
+        async with served(office, dispatch, gate) as peer:
+            await story(peer, dispatch, office)
+
+    asyncio.run(main())
+
+
+def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_path: Path) -> None:
+    gate = Gate()
+    gate.replace(Exclusions(quarantined={"phone": "noisy"}))
+
+    async def story(peer: Peer, dispatch: Busy, office: Office) -> None:
+        phone, camera = CoordinatorClient(peer, "phone"), CoordinatorClient(peer, "camera")
+        try:
+            told = await phone.check_in(PROFILE, 60.0)
+            assert told == RetryLater(30.0, "device phone is in quarantine: noisy")
+            with pytest.raises(TooLate, match="noisy") as over:
+                await phone.renew_lease("task")
+            assert over.value.reason == "quarantined"
+            assert await camera.renew_lease("task") == 60.0
+            assert await camera.check_in(PROFILE, 60.0) == RetryLater(5.0, "no work")
+            assert dispatch.asked == ["camera"]
+        finally:
+            await phone.close()
+            await camera.close()
+
+    talk(tmp_path, gate, story)
+
+
+def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
+    async def story(peer: Peer, dispatch: Busy, office: Office) -> None:
+        key, client = DeviceKey.create(), EnrolmentClient(peer)
+        token = office.token(device_id="camera").text
+        try:
+            nonce, request = await client.begin(), key.request()
+            proof = key.proof(nonce, request)
+            device_id, issued = await client.enrol(token, nonce, "", request, proof)
+            assert device_id == "camera"
+            assert issued.authority == b"whom all believe"
+            assert issued.lifetime_seconds == 86400.0
+            with pytest.raises(TooLate):
+                await client.enrol(token, nonce, "", request, proof)
+            fresh = await client.begin()
+            proof = key.proof(fresh, request)
+            with pytest.raises(NotAllowed):
+                await client.enrol("hfmds_enrol_nonsense", fresh, "", request, proof)
+        finally:
+            await client.close()
+
+    talk(tmp_path, Gate(), story)
+
+
+def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
+    async def story(peer: Peer, dispatch: Busy, office: Office) -> None:
+        with pytest.raises(WrongState, match="over TLS only"):
+            await RenewalClient(peer, "camera").renew(DeviceKey.create().request())
+
+    talk(tmp_path, Gate(), story)
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+TLS = ("--tls-certificate=a", "--tls-key=b", "--tls-authority=c")
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (("--token-listen=127.0.0.1:0",), "over TLS only"),
+        (("--issuer-certificate=x", "--issuer-key=y"), "over TLS only"),
+        ((*TLS, "--issuer-certificate=x"), "belong together"),
+        ((*TLS, "--certificate-seconds=0"), "greater than 0"),
+    ],
+)
+def test_settings_that_would_be_unsafe_are_refused(flags: tuple[str, ...], what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what):
+        load_settings(CoordinatorSettings, flags)
+
+
+def test_settings_that_go_together_are_taken() -> None:
+    flags = (*TLS, "--token-listen=0.0.0.0:7404", "--issuer-certificate=x", "--issuer-key=y")
+    assert load_settings(CoordinatorSettings, flags).token_listen == "0.0.0.0:7404"

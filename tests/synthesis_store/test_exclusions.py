@@ -1,0 +1,80 @@
+"""The store keeps out whom the coordinator says, also after a restart and at its replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hfmds.errors import InvalidInput, NotAllowed
+from hfmds.service.certificates import Certificate
+from hfmds.service.exclusions import Exclusions
+from hfmds.service.gate import Gate
+from hfmds.service.identity import Identity, Kind
+from hfmds.storage.database import open_database
+from hfmds.v1 import synthesis_store_pb2 as pb
+from hfmds.wire.fleet import exclusions_from
+from synthesis_store.exclusions import ExclusionRecords
+from synthesis_store.tables import Base
+from tests.servers.databases import database_of
+from tests.synthesis_store.examples import Store
+from tests.synthesis_store.test_servicer import Caller, over_grpc
+
+LIST = Exclusions({"camera": 1_800_000_000}, frozenset({"ab12"}), {"phone": "noisy"})
+CAMERA = Certificate(Identity(Kind.DEVICE, "camera"), "1", 1_799_999_000, 2_000_000_000)
+
+
+def records(folder: Path) -> tuple[ExclusionRecords, Gate]:
+    """Those of a process of its own."""
+    engine, gate = open_database(database_of(folder)), Gate()
+    Base.metadata.create_all(engine)
+    return ExclusionRecords(engine, gate), gate
+
+
+def test_a_list_holds_at_once_after_a_restart_and_at_a_replica(tmp_path: Path) -> None:
+    (store, gate), (replica, others) = records(tmp_path), records(tmp_path)
+    assert store.version() == ""
+    store.replace(LIST.version, LIST)
+    with pytest.raises(NotAllowed):
+        gate.exclusions.require_alive(CAMERA)
+    assert others.exclusions == Exclusions()
+    replica.look()
+    restarted, again = records(tmp_path)
+    assert others.exclusions == again.exclusions == LIST
+    assert restarted.version() == LIST.version
+
+
+def test_a_later_list_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    store, gate = records(tmp_path)
+    store.replace(LIST.version, LIST)
+    store.replace(Exclusions().version, Exclusions())
+    assert gate.exclusions == Exclusions()
+    assert records(tmp_path)[1].exclusions == Exclusions()
+
+
+def test_the_coordinator_asks_and_tells(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+
+    async def test(caller: Caller) -> None:
+        assert await caller.client.set_exclusions(LIST.version) == ""
+        assert await caller.client.set_exclusions(LIST.version, LIST) == LIST.version
+        assert await caller.client.set_exclusions("0" * 64) == LIST.version
+        with pytest.raises(InvalidInput, match="64 lower-case hex digits"):
+            await caller.client.set_exclusions("newest", LIST)
+
+    over_grpc(store, tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.Exclusions(dead_until={"../camera": 1}),
+        pb.Exclusions(quarantined={"": "noisy"}),
+        pb.Exclusions(quarantined={"phone": "a\nb"}),
+        pb.Exclusions(serials=["00ab"]),
+        pb.Exclusions(serials=["f" * 41]),
+    ],
+)
+def test_a_list_that_is_none_is_refused(message: pb.Exclusions) -> None:
+    with pytest.raises(InvalidInput):
+        exclusions_from(message)

@@ -1,0 +1,111 @@
+"""Tokens and members, there and back, and what the way back refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from hfmds.errors import InvalidInput
+from hfmds.service.exclusions import Exclusions
+from hfmds.v1 import fleet_pb2 as pb
+from hfmds.wire.fleet import (
+    AdminTerms,
+    EnrolmentTerms,
+    Member,
+    NewToken,
+    Role,
+    TokenRecord,
+    decode_exclusions,
+    encode_exclusions,
+    member_from,
+    member_message,
+    new_token_from,
+    reason_from,
+    require_serial,
+    token_from,
+    token_message,
+)
+
+THEN = datetime(2026, 11, 16, 12, tzinfo=UTC)
+LATER = datetime(2026, 11, 17, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        AdminTerms(Role.OPERATOR),
+        EnrolmentTerms(uses=1, device_id="camera", used=1),
+        EnrolmentTerms(uses=5, prefix="cam-", used=2),
+        EnrolmentTerms(uses=5),
+    ],
+)
+def test_a_token_goes_there_and_back(terms: Any) -> None:
+    token = TokenRecord("0" * 12, "north", THEN, "admin/owner olga", LATER, terms)
+    assert token_from(token_message(token)) == token
+
+
+def test_a_member_goes_there_and_back() -> None:
+    full = Member("camera", "0" * 12, THEN, "ab", LATER, THEN, True, True, "noisy")
+    for member in (full, Member("phone")):
+        assert member_from(member_message(member)) == member
+
+
+def test_who_is_shut_out_is_kept_as_bytes() -> None:
+    excluded = Exclusions({"camera": 7}, frozenset({"ab"}), {"phone": ""})
+    assert decode_exclusions(encode_exclusions(excluded)) == excluded
+    assert decode_exclusions(b"") == Exclusions()
+
+
+def enrolment(**changes: Any) -> pb.CreateEnrolmentTokenRequest:
+    given: dict[str, Any] = {
+        "token_id": "0" * 12,
+        "secret_sha256": b"x" * 32,
+        "name": "north",
+        "lifetime_seconds": 60.0,
+        "terms": pb.EnrolmentTerms(uses=1, prefix="", used=99),
+    }
+    return pb.CreateEnrolmentTokenRequest(**{**given, **changes})
+
+
+def test_a_new_token_is_read_and_how_often_it_was_used_is_not_believed() -> None:
+    expected = NewToken("0" * 12, b"x" * 32, "north", 60.0, EnrolmentTerms(uses=1))
+    assert new_token_from(enrolment()) == expected
+    admin = pb.CreateAdminTokenRequest(
+        token_id="0" * 12,
+        secret_sha256=b"x" * 32,
+        name="vera",
+        lifetime_seconds=60.0,
+        terms=pb.AdminTerms(role="viewer"),
+    )
+    assert new_token_from(admin).terms == AdminTerms(Role.VIEWER)
+    admin.terms.role = "root"
+    with pytest.raises(InvalidInput, match="'root' is not viewer, operator or owner"):
+        new_token_from(admin)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"terms": None}, "terms is missing"),
+        ({"lifetime_seconds": float("nan")}, "lifetime_seconds is nan"),
+        ({"terms": pb.EnrolmentTerms(uses=1, device_id="")}, "device_id is empty"),
+        ({"terms": pb.EnrolmentTerms(uses=-1)}, "for -1 devices"),
+        ({"token_id": "x"}, "12 lower-case hex digits"),
+    ],
+)
+def test_a_token_that_is_none_is_refused(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(InvalidInput, match=what):
+        new_token_from(enrolment(**changes))
+
+
+def test_serials_and_reasons_are_what_they_should_be() -> None:
+    assert require_serial("ab12") == "ab12"
+    assert reason_from("sends noise") == "sends noise"
+    for serial in ("", "0ab", "AB", "g", "a" * 41):
+        with pytest.raises(InvalidInput, match="hfmds pki devices"):
+            require_serial(serial)
+    for reason in ("x" * 201, "two\nlines", "\x1b[2J"):
+        with pytest.raises(InvalidInput, match="200 characters"):
+            reason_from(reason)
