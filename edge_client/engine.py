@@ -42,6 +42,11 @@ def open_engine(settings: EdgeSettings, left_bytes: Callable[[], int] = lambda: 
 
     `left_bytes` says how much memory a task may use; 0: that is not known.
     """
+    if settings.mixed_precision and settings.engine == "onnx":
+        raise ConfigurationError(
+            "HFMDS_MIXED_PRECISION is set, but a plan computes in float32 only; unset it, or set "
+            "HFMDS_ENGINE to torch"
+        )
     # Imported here: a device has one of them, and a device with onnxruntime has no torch.
     try:
         if settings.engine == "onnx":
@@ -50,7 +55,9 @@ def open_engine(settings: EdgeSettings, left_bytes: Callable[[], int] = lambda: 
             return OnnxEngine(settings.compute_device, settings.threads, left_bytes)
         from edge_client.torch_engine import TorchEngine
 
-        return TorchEngine(settings.compute_device, settings.threads)
+        return TorchEngine(
+            settings.compute_device, settings.threads, mixed_precision=settings.mixed_precision
+        )
     except ImportError as error:
         extra = "edge" if settings.engine == "onnx" else "torch"
         raise ConfigurationError(

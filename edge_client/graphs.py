@@ -33,6 +33,11 @@ def providers_for(compute_device: str, available: Sequence[str]) -> list[str]:
         return [_ON_A_CPU]
     if compute_device == "auto":  # in onnxruntime's own order, with the processor as the last
         return [one for one in available if one != "AzureExecutionProvider"]
+    if compute_device == "mps":
+        raise ConfigurationError(
+            "HFMDS_COMPUTE_DEVICE is mps, which is torch's; set HFMDS_ENGINE to torch, or let "
+            "onnxruntime choose what it has (CoreML, ...) with auto"
+        )
     if _ON_CUDA not in available:
         raise ConfigurationError(
             "HFMDS_COMPUTE_DEVICE is cuda, but onnxruntime here has no CUDA (it has "

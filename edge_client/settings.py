@@ -119,8 +119,15 @@ class EdgeSettings(ServiceSettings):
         description="what computes; onnx needs no torch, and knows fedavg, fedprox and hfmds; "
         "torch knows all methods",
     )
-    compute_device: Literal["cpu", "cuda", "auto"] = Field(
-        "cpu", description="where the engine computes; auto: on a GPU if there is one"
+    compute_device: Literal["cpu", "cuda", "mps", "auto"] = Field(
+        "cpu",
+        description="where the engine computes; mps: on Apple's GPU, with torch; auto: on a GPU if "
+        "there is one",
+    )
+    mixed_precision: bool = Field(
+        False,
+        description="let the torch engine train with bfloat16 where float32 is not needed: quicker "
+        "on GPUs, less exact",
     )
     threads: int = Field(1, ge=1, le=1024, description="processor threads the engine may use")
     nice: int = Field(

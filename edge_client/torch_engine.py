@@ -10,28 +10,53 @@ from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.types import Evaluation
 from hfmds.errors import ConfigurationError
 
+_GPUS = {"cuda": "CUDA GPU", "mps": "GPU of Apple's"}  # the best first
+
 
 class TorchEngine:
-    """Torch on the processor or on a CUDA GPU."""
+    """Torch on the processor, on a CUDA GPU or on Apple's."""
 
     needs_plan = False
 
-    def __init__(self, compute_device: str = "cpu", threads: int = 1) -> None:
-        has_gpu = torch.cuda.is_available()
-        if compute_device == "cuda" and not has_gpu:
-            raise ConfigurationError(
-                "HFMDS_COMPUTE_DEVICE is cuda, but this machine has no CUDA GPU that torch can "
-                "use; set it to cpu or auto"
-            )
+    def __init__(
+        self, compute_device: str = "cpu", threads: int = 1, *, mixed_precision: bool = False
+    ) -> None:
+        """`mixed_precision`: train with bfloat16 where that is enough, and float32 elsewhere."""
+        self._device = _device_for(compute_device)
+        self._mixed_precision = mixed_precision
         torch.set_num_threads(threads)
-        self._device = "cuda" if has_gpu and compute_device != "cpu" else "cpu"
         self.name = f"torch-{self._device}"
 
     def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
-        return method_of(work.recipe).train(work, progress, self._device)
+        # Without its cache, which would go on with the weights of the first step.
+        with torch.autocast(
+            self._device, torch.bfloat16, enabled=self._mixed_precision, cache_enabled=False
+        ):
+            return method_of(work.recipe).train(work, progress, self._device)
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
+        # Always in float32: what it matches are shares of a feature down to 1e-6.
         return method_of(work.recipe).synthesise(work, progress, self._device)
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
         return evaluate_locally(work, progress, self._device)
+
+
+def _device_for(compute_device: str) -> str:
+    """Where torch computes; ConfigurationError if that is not here."""
+    found = [
+        name
+        for name, is_here in (
+            ("cuda", torch.cuda.is_available()),
+            ("mps", torch.backends.mps.is_available()),
+        )
+        if is_here
+    ]
+    if compute_device == "auto":
+        return (*found, "cpu")[0]
+    if compute_device != "cpu" and compute_device not in found:
+        raise ConfigurationError(
+            f"HFMDS_COMPUTE_DEVICE is {compute_device}, but this machine has no "
+            f"{_GPUS[compute_device]} that torch can use; set it to cpu or auto"
+        )
+    return compute_device

@@ -90,7 +90,7 @@ def synthesise(
         health = SynthesisHealth(
             matching_loss=l_hfm.item(),
             classification_loss=l_c.item(),
-            accuracy=(logits.argmax(dim=1) == labels).double().mean().item(),
+            accuracy=(logits.argmax(dim=1) == labels).sum().item() / len(labels),
             real_margin=_margin(model.classifier(z), labels),
             hard_margin=_margin(model.classifier(z_hard), labels),
             gradient_ratio=gradient_ratio,

@@ -122,6 +122,8 @@ def test_the_best_that_onnxruntime_has_here_is_used() -> None:
     assert providers_for("cuda", [other, cuda, cpu]) == [cuda, cpu]
     with pytest.raises(ConfigurationError, match=r"HFMDS_COMPUTE_DEVICE is cuda.*onnxruntime-gpu"):
         providers_for("cuda", [cpu])
+    with pytest.raises(ConfigurationError, match=r"is mps.*HFMDS_ENGINE to torch.*auto"):
+        providers_for("mps", [cpu])
     assert OnnxEngine().name == "onnx-cpu"
 
 
