@@ -150,7 +150,7 @@ async def _work(settings: EdgeSettings) -> None:
             async with following_rotation(settings.tls, coordinator, store):
                 await agent.run()
         else:
-            await _while(membership.stay(settings.coordinator_peer, coordinator, store), agent.run)
+            await _while(membership.stay(coordinator, store), agent.run)
 
 
 async def _while(side: Coroutine[None, None, None], work: Callable[[], Awaitable[None]]) -> None:

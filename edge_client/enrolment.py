@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hfmds.errors import ConfigurationError, TooLate, Unavailable
 from hfmds.pki.device_key import DeviceKey
@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 
 # While a machine sleeps, the clock that pauses are measured by may stand still.
 _LOOK_EVERY_SECONDS = 60.0
+
+
+Renew: TypeAlias = Callable[[bytes], Awaitable[IssuedCertificate]]
+"""Asks for the next certificate by the one that is there, with a certificate request."""
 
 
 class Registrar(Protocol):
@@ -118,9 +122,14 @@ class Enrolment:
         log.info("enrolled", extra={"device": device_id})
         return device_id
 
+    async def catch_up(self, renew: Renew, registrar: Registrar) -> None:
+        """Renew the certificate if it is time, as it is for a device that was off for long."""
+        if self.renew_in_seconds() <= 0:
+            await self._renew(renew, registrar)
+
     async def stay(
         self,
-        renew: Callable[[bytes], Awaitable[IssuedCertificate]],
+        renew: Renew,
         registrar: Registrar,
         patiently: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
         renewed: Callable[[], Awaitable[None]],
@@ -128,11 +137,11 @@ class Enrolment:
     ) -> None:
         """Ask for the next certificate in time, for ever, and say `renewed` each time.
 
-        `renew` asks with the certificate that is there; `patiently` repeats what may yet succeed.
+        `patiently` repeats what may yet succeed.
         """
 
         async def once() -> None:
-            await self._renew(renew, registrar)
+            await self.catch_up(renew, registrar)
 
         while True:
             left = self.renew_in_seconds()
@@ -140,7 +149,6 @@ class Enrolment:
                 await sleep(min(left, _LOOK_EVERY_SECONDS))
                 continue
             await patiently(once)
-            log.info("certificate renewed")
             await renewed()
 
     def renew_in_seconds(self) -> float:
@@ -152,9 +160,7 @@ class Enrolment:
         here = 0.0 if self._received is None else self._monotonic() - self._received
         return terms.renew_after_seconds - max(by_wall, here)
 
-    async def _renew(
-        self, renew: Callable[[bytes], Awaitable[IssuedCertificate]], registrar: Registrar
-    ) -> None:
+    async def _renew(self, renew: Renew, registrar: Registrar) -> None:
         terms = self._own_terms()
         try:
             issued = await renew(self._key.request())
@@ -163,6 +169,7 @@ class Enrolment:
             log.debug("not renewed by certificate, trying by key: %s", away)
             _, issued = await self._ask(registrar, "", terms.device_id)
         self._keep(issued, terms.device_id, terms.token_sha256)
+        log.info("certificate renewed")
 
     async def _ask(
         self, registrar: Registrar, token: str, device_id: str

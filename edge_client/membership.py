@@ -20,21 +20,37 @@ class Membership:
     """What an enrolled device does to stay one."""
 
     def __init__(
-        self, device_id: str, enrolment: Enrolment, registrar: EnrolmentClient, patience: Patience
+        self,
+        device_id: str,
+        enrolment: Enrolment,
+        registrar: EnrolmentClient,
+        renewal: RenewalClient,
+        patience: Patience,
     ) -> None:
         self.device_id = device_id
         self._enrolment = enrolment
         self._registrar = registrar
+        self._renewal = renewal
         self._patience = patience
 
-    async def stay(self, peer: Peer, coordinator: CoordinatorClient, store: StoreClient) -> None:
+    async def catch_up(self) -> None:
+        """Have a good certificate now."""
+        await self._enrolment.catch_up(self._renewal.renew, self._registrar)
+
+    async def stay(self, coordinator: CoordinatorClient, store: StoreClient) -> None:
         """Always have a good certificate, and show the newest, for ever."""
+        reopening: set[asyncio.Task[None]] = set()
 
         async def renewed() -> None:
-            await asyncio.gather(coordinator.reopen(), store.reopen())
+            # Not waited for: a call under way may last for longer than the new certificate.
+            for client in (coordinator, store):
+                task = asyncio.create_task(client.reopen())
+                reopening.add(task)
+                task.add_done_callback(reopening.discard)
 
-        renewal = RenewalClient(peer, self.device_id)
-        await self._enrolment.stay(renewal.renew, self._registrar, self._patience.call, renewed)
+        await self._enrolment.stay(
+            self._renewal.renew, self._registrar, self._patience.call, renewed
+        )
 
 
 async def enrol(
@@ -46,9 +62,14 @@ async def enrol(
     registrar = EnrolmentClient(peer)
     stack.push_async_callback(registrar.close)
     patience = patience_with(peer)
-    wished = settings.device_id or kept_device_id(settings.state_dir)
-    if settings.once:  # whoever starts a device so wants to know that nobody answers
+
+    async def member() -> Membership:
+        wished = settings.device_id or kept_device_id(settings.state_dir)
         device_id = await enrolment.enrol(registrar, settings.token, wished)
-    else:
-        device_id = await patience.call(enrolment.enrol, registrar, settings.token, wished)
-    return Membership(device_id, enrolment, registrar, patience)
+        renewal = RenewalClient(settings.coordinator_peer, device_id)
+        membership = Membership(device_id, enrolment, registrar, renewal, patience)
+        await membership.catch_up()
+        return membership
+
+    # Whoever starts a device for once wants to know that nobody answers.
+    return await (member() if settings.once else patience.call(member))
