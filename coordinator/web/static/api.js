@@ -20,7 +20,7 @@ export async function get(path) {
     response = await fetch(`/api/${path}`, { signal: giveUp, cache: "no-cache" });
     answer = await response.json();
   } catch {
-    throw new Away("The coordinator does not answer.");
+    throw new Away("The coordinator does not answer");
   }
   if (response.status === 401) location.assign("/login");
   if (!response.ok) throw new Refusal(answer.error);

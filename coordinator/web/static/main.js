@@ -54,7 +54,7 @@ function tell({ state, seconds: old, message, retry }) {
     told = problem;
     alerts.replaceChildren(
       ...(problem
-        ? [h("p", {}, problem, " ", age ? "What you see is from before. " : "", "It is tried again by itself. "),
+        ? [h("p", {}, `${problem}. `, age ? "What you see is from before. " : "", "It is tried again by itself. "),
            h("button", { onclick: retry }, "Try now")]
         : []),
     );

@@ -22,11 +22,13 @@ const LEAKAGE = [
   { key: "ssim_paired", title: "SSIM to its own real image", format: plain, limits: [["limit", "ssim_paired_max"]] },
 ];
 
+const ACTIONS = { report: "only reported", refuse: "refused, with their batch", drop: "dropped" };
+
 export function runPage(runId) {
   const api = (what) => get(path`runs/${runId}` + what);
   let rounds = [];
   let refreshes = -1;
-  const head = h("div", { class: "run-head" });
+  const head = h("div", { class: "run-head" }, h("h1", {}, runId));
   const tiles = h("dl", { class: "tiles" });
 
   const accuracy = new Chart({ title: "Accuracy", format: wholePercent, floor: 0, ceiling: 1, empty: "No model was evaluated yet." });
@@ -49,7 +51,7 @@ export function runPage(runId) {
   inAccuracy.body.append(accuracy.element);
   inLoss.body.append(loss.element);
   inCohort.body.append(cohort.element, names);
-  const panels = h("div", { class: "panels" }, [inAccuracy, inLoss, inPrivacy, inGallery, inCohort, inFunnel, inEvents, inRecipe].map((one) => one.element));
+  const panels = h("div", { class: "panels", hidden: true }, [inAccuracy, inLoss, inPrivacy, inGallery, inCohort, inFunnel, inEvents, inRecipe].map((one) => one.element));
   const element = h("div", { class: "page" }, head, tiles, panels);
 
   const showHead = whenChanged((run) => {
@@ -99,7 +101,7 @@ export function runPage(runId) {
         limits: kinds.filter(([, limit]) => limit in limits).map(([name, limit]) => ({ name, value: limits[limit] })),
       });
     }
-    privacyNote.textContent = away ? `SSIM is not known now: ${away}` : total ? `${count(total, "pool")}; samples over a limit: ${limits.action}.` : "";
+    privacyNote.textContent = away ? `SSIM is not known now: ${away}` : total ? `${count(total, "pool")}; images over a limit are ${ACTIONS[limits.action]}.` : "";
     inPrivacy.body.replaceChildren(...(total ? [subcharts, privacyNote] : [nothing("No pool yet. Methods that share images make one at each refresh.")]));
   }
 
@@ -132,6 +134,7 @@ export function runPage(runId) {
   async function load() {
     const [run, funnel, log] = await Promise.all([api(""), api("/funnel"), api("/events"), loadRounds()]);
     const measured = run.last_round;
+    panels.hidden = false;
     showHead(run);
     showTiles({ run, last: rounds.at(-1), moved: measured ? measured.received_bytes + measured.sent_bytes : 0 });
     funnels(funnel);
