@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
+    DataError,
     DBAPIError,
     OperationalError,
     PendingRollbackError,
@@ -25,7 +26,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from hfmds.errors import ConfigurationError, Unavailable
+from hfmds.errors import ConfigurationError, InvalidInput, Unavailable
 from hfmds.storage.files import make_data_folder
 
 _SETTING = "HFMDS_DATABASE_URL"
@@ -333,11 +334,17 @@ def _open_postgresql(url: URL, busy_timeout_seconds: float) -> Engine:
 
 @contextmanager
 def passing_errors_are_unavailable(engine: Engine) -> Iterator[None]:
-    """Around use of the engine: a busy or vanished database raises Unavailable."""
+    """Around use of the engine: a busy or vanished database raises Unavailable.
+
+    What it cannot keep, such as text with a NUL in PostgreSQL, raises InvalidInput: it comes from
+    callers, for whatever is ours fits the tables.
+    """
     try:
         yield
     except PoolTimeoutError as error:
         raise Unavailable(f"all connections to the database are in use: {error}") from error
+    except DataError as error:
+        raise InvalidInput(f"the database cannot keep this: {_reason(error)}") from error
     except DBAPIError as error:
         if not _passes(error):
             raise

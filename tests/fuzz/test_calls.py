@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from tests.coordinator.registry_office import Office, new_issuer
 from tests.coordinator.workbench import PROFILE, make_spec, workbench
 from tests.fuzz.budget import tried
 from tests.fuzz.protobuf import anything, changed
+from tests.servers.databases import use_database
 from tests.synthesis_store.examples import SPEC, Store, make_batch
 
 SERVICES = {
@@ -84,7 +86,7 @@ async def no_dismissal(device_id: str) -> None:
 class Servers:
     """A coordinator with a run whose device has a task, and a store with a pool and a snapshot."""
 
-    def __init__(self, folders: Callable[[str], Any]) -> None:
+    def __init__(self, folders: Callable[[str], Path]) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -96,7 +98,7 @@ class Servers:
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
-    async def _start(self, folders: Callable[[str], Any]) -> None:
+    async def _start(self, folders: Callable[[str], Path]) -> None:
         bench = await self._open.enter_async_context(workbench(folders("coordinator")))
         await bench.create(make_spec(lease_seconds=600))
         task = await bench.check_in("device")
@@ -132,7 +134,7 @@ class Servers:
             "lifetime_seconds": 100.0,
         }
 
-    def _store(self, folder: Any) -> Store:
+    def _store(self, folder: Path) -> Store:
         store = Store(folder)
         for pool_id in ("pool-1", "open-pool"):
             store.pools.open(pool_id, SPEC)
@@ -171,9 +173,20 @@ async def _stream(requests: list[Any]) -> AsyncIterator[Any]:
         yield request
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    servers = Servers(tmp_path_factory.mktemp)
+@pytest.fixture(
+    scope="module",
+    params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)],
+)
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
+    def folder(name: str) -> Path:
+        place = tmp_path_factory.mktemp(name)
+        if request.param == "postgresql":
+            use_database(place, request.getfixturevalue("postgres_server").new_database())
+        return place
+
+    servers = Servers(folder)
     yield servers
     servers.close()
 
