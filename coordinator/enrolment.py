@@ -118,8 +118,9 @@ class Enrolment:
         if wished_id not in ("", device_id) or not terms_of(token).admits(device_id):
             raise NotAllowed(f"enrolment token {token.token_id} is not for device id {wished_id!r}")
         self._require_place(session, device_id, key_sha256, token, again=used_by is not None)
-        if used_by is None:
-            self._tokens.spend(session, token, key_sha256, device_id)
+        if used_by is not None:  # it has not heard the answer; nothing is new
+            return device_id
+        self._tokens.spend(session, token, key_sha256, device_id)
         row = member(session, device_id)
         row.token_id, row.enrolled_at = token.token_id, self._clock()
         if row.revoked:

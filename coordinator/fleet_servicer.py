@@ -136,6 +136,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         self, request: fleet_pb2.RevokeTokenRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.RevokeTokenResponse:
         await asyncio.to_thread(self._tokens.revoke, request.token_id, caller(context))
+        await self._lookout.heed()
         return fleet_pb2.RevokeTokenResponse()
 
     async def RevokeDevice(

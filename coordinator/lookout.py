@@ -15,6 +15,7 @@ from typing import Protocol
 
 from coordinator.fleet_records import FleetRecords
 from coordinator.members import Members
+from coordinator.tokens import Tokens
 from hfmds.errors import HfmdsError
 from hfmds.service.exclusions import Exclusions
 from hfmds.service.gate import Gate
@@ -39,13 +40,16 @@ class Lookout:
         self,
         fleet: FleetRecords,
         members: Members,
+        tokens: Tokens,
         gate: Gate,
         store: Guarded,
         dismiss: Callable[[str], Awaitable[None]],
     ) -> None:
         """`dismiss` has a round wait no longer for a device."""
+        self.token_gate = Gate()  # of the port for tokens
         self._fleet = fleet
         self._members = members
+        self._tokens = tokens
         self._gate = gate
         self._store = store
         self._dismiss = dismiss
@@ -67,6 +71,7 @@ class Lookout:
             exclusions = self._members.exclusions()
             self._version = exclusions.version
             self._gate.replace(exclusions)
+            self.token_gate.replace(Exclusions(serials=self._tokens.revoked()))
             self._known_changes = changes  # of before: what came meanwhile is looked up again
 
     async def tell(self) -> None:

@@ -64,7 +64,8 @@ class Membership:
             metrics,
             limits=_TOKEN_LIMITS,
             tls=settings.tls,
-            holder=self.tokens.admin,
+            holder=self.tokens.holder,
+            gate=self.lookout.token_gate,
             supervised=False,
             setting="HFMDS_TOKEN_LISTEN",
         )
@@ -105,4 +106,5 @@ def open_membership(
         settings.certificate_seconds,
         clock,
     )
-    return Membership(tokens, Lookout(fleet, members, gate, store, dismiss), enrolment, members)
+    lookout = Lookout(fleet, members, tokens, gate, store, dismiss)
+    return Membership(tokens, lookout, enrolment, members)

@@ -16,6 +16,8 @@ from coordinator.fleet_records import FleetRecords
 from coordinator.tables import TokenRow, TokenUseRow
 from hfmds.errors import Conflict, NotAllowed, NotFound
 from hfmds.pki.tokens import Token, TokenKind, new_token, parse_token
+from hfmds.service.caller import Caller
+from hfmds.service.certificates import Certificate
 from hfmds.service.identity import Identity
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
@@ -77,18 +79,33 @@ class Tokens:
                 )
             if not row.revoked:
                 row.revoked = True
+                self._fleet.note_change(session)
                 self._fleet.append(session, EventKind.TOKEN_REVOKED, token=token_id, by=by)
+
+    def revoked(self) -> frozenset[str]:
+        """Those that were ended before their time, which is still to come."""
+        over = select(TokenRow.token_id).where(
+            TokenRow.revoked, TokenRow.expires_at > self._clock()
+        )
+        with reading(self._engine) as session:
+            return frozenset(session.scalars(over))
 
     def admin(self, text: str) -> Identity | None:
         """Whose token it is, if it is a person's that is good now."""
+        return self.holder(text).identity
+
+    def holder(self, text: str) -> Caller:
+        """The same as servers know their callers: the token stands for a certificate."""
         token = parse_token(text, TokenKind.ADMIN)
         if token is None:
-            return None
+            return Caller()
         with reading(self._engine) as session:
             row = _of(session, token)
             if row is None or row.revoked or row.expires_at <= self._clock():
-                return None
-            return Identity(Role(row.role).kind, row.name)
+                return Caller()
+            identity = Identity(Role(row.role).kind, row.name)
+            begins, ends = int(row.created_at), int(row.expires_at) + 1
+            return Caller(identity, Certificate(identity, row.token_id, begins, ends))
 
     # --- within a transaction -------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ class Caller:
     """What is known of who calls."""
 
     identity: Identity | None = None  # None: it is nobody of ours
-    certificate: Certificate | None = None  # None: it showed none
+    certificate: Certificate | None = None  # that it showed, or what stands for its token
 
 
 Recognise = Callable[[grpc.aio.ServicerContext], Awaitable[Caller]]
@@ -38,7 +38,7 @@ async def by_certificate(context: grpc.aio.ServicerContext) -> Caller:
     return Caller(certificate.identity if certificate else None, certificate)
 
 
-def by_token(holder: Callable[[str], Identity | None]) -> Recognise:
+def by_token(holder: Callable[[str], Caller]) -> Recognise:
     """For a port where callers have a token, or are strangers; `holder` knows whose it is."""
 
     async def recognise(context: grpc.aio.ServicerContext) -> Caller:
@@ -46,7 +46,7 @@ def by_token(holder: Callable[[str], Identity | None]) -> Recognise:
             if key == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
                 token = value.removeprefix(_BEARER)
                 if len(token) <= _MAX_TOKEN_CHARACTERS:
-                    return Caller(await asyncio.to_thread(holder, token))
+                    return await asyncio.to_thread(holder, token)
         return Caller()
 
     return recognise

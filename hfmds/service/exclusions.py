@@ -24,7 +24,7 @@ class Exclusions:
     """The whole list; it is never changed, only replaced."""
 
     dead_until: Mapping[str, int] = field(default_factory=dict)  # by device, seconds since 1970
-    serials: frozenset[str] = frozenset()  # hex digits
+    serials: frozenset[str] = frozenset()  # hex digits; at the token port, tokens by their ids
     quarantined: Mapping[str, str] = field(default_factory=dict)  # by device: why
 
     @property
@@ -36,7 +36,7 @@ class Exclusions:
     def require_alive(self, certificate: Certificate) -> None:
         """NotAllowed if the certificate is dead."""
         if certificate.serial in self.serials:
-            raise NotAllowed(f"certificate {certificate.serial} was revoked")
+            raise NotAllowed(f"certificate or token {certificate.serial} was revoked")
         identity = certificate.identity
         if identity is not None and identity.kind is Kind.DEVICE:
             dead_until = self.dead_until.get(identity.name)

@@ -14,9 +14,8 @@ from grpc_reflection.v1alpha import reflection
 from hfmds.errors import ConfigurationError
 from hfmds.service.access import Access
 from hfmds.service.address import bound_socket, join_address, split_address
-from hfmds.service.caller import by_certificate, by_token
+from hfmds.service.caller import Caller, by_certificate, by_token
 from hfmds.service.gate import Gate
-from hfmds.service.identity import Identity
 from hfmds.service.interceptors import CallInterceptor
 from hfmds.service.limits import Limits
 from hfmds.service.open_files import connections_allowed
@@ -60,7 +59,7 @@ class GrpcServer:
         *,
         limits: Limits = _DEFAULT,
         tls: TlsFiles | None = None,
-        holder: Callable[[str], Identity | None] | None = None,
+        holder: Callable[[str], Caller] | None = None,
         gate: Gate | None = None,
         supervised: bool = True,
         setting: str = "HFMDS_LISTEN",

@@ -50,7 +50,9 @@ class Coordinator:
 
     async def _start(self) -> str:
         office = self.office
-        lookout = Lookout(office.fleet, office.members, self.gate, self, self._dismiss)
+        lookout = Lookout(
+            office.fleet, office.members, office.tokens, self.gate, self, self._dismiss
+        )
         self._server = GrpcServer("127.0.0.1:0", RpcMetrics("books", CollectorRegistry()))
         FleetServicer(office.tokens, office.members, office.enrolment, lookout).add_to(self._server)
         await self._server.start()

@@ -40,8 +40,10 @@ class Post:
         self.office = Office(folder)
         self.gate, self.store = Gate(), Store()
         self.dismissed: list[str] = []
-        office = self.office
-        self.lookout = Lookout(office.fleet, office.members, self.gate, self.store, self._dismiss)
+        office, gate, store = self.office, self.gate, self.store
+        self.lookout = Lookout(
+            office.fleet, office.members, office.tokens, gate, store, self._dismiss
+        )
 
     async def _dismiss(self, device_id: str) -> None:
         self.dismissed.append(device_id)
@@ -67,6 +69,14 @@ def test_a_change_is_heeded_at_once_and_the_round_waits_no_longer(post: Post) ->
     asyncio.run(post.lookout.heed())
     assert post.gate.exclusions.serials == {"ab12"}
     assert post.dismissed == ["camera"]
+
+
+def test_a_revoked_token_is_told_to_the_gate_of_its_port(post: Post) -> None:
+    token = post.office.admin()
+    post.office.tokens.revoke(token.token_id, OLGA)
+    post.lookout.look()
+    assert post.lookout.token_gate.exclusions == Exclusions(serials=frozenset({token.token_id}))
+    assert post.gate.exclusions == Exclusions()
 
 
 def test_the_store_gets_the_list_once_and_then_only_its_name(post: Post) -> None:

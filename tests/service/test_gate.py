@@ -14,7 +14,8 @@ import pytest
 from hfmds.errors import NotAllowed, TooLate, Unavailable
 from hfmds.pki.authority import Authority, KeyPair
 from hfmds.service.access import DEVICE, IN_QUARANTINE, VIEWER, WHOEVER
-from hfmds.service.certificates import read_certificate
+from hfmds.service.caller import Caller
+from hfmds.service.certificates import Certificate, read_certificate
 from hfmds.service.channel import Peer, call, open_channel, translating
 from hfmds.service.exclusions import Exclusions
 from hfmds.service.gate import Gate
@@ -90,7 +91,7 @@ async def unary(peer: Peer, stub: Stub, _: Running) -> Any:
 def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(fleet: Fleet) -> None:
     first, gate = fleet.of(CAMERA), Gate()
     gate.replace(Exclusions(serials=frozenset({serial(first)})))
-    with pytest.raises(NotAllowed, match=f"certificate {serial(first)} was revoked"):
+    with pytest.raises(NotAllowed, match=f"{serial(first)} was revoked"):
         talk(fleet, first, unary, gate=gate)
     assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
 
@@ -287,8 +288,13 @@ def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_again() -
 # --- tokens -------------------------------------------------------------------------------------
 
 
-def holder(token: str) -> Identity | None:
-    return Identity(Kind.VIEWER, "olga") if token == "good" else None
+OLGA = Identity(Kind.VIEWER, "olga")
+
+
+def holder(token: str) -> Caller:
+    if token != "good":
+        return Caller()
+    return Caller(OLGA, Certificate(OLGA, "token-1", 0, FOR_EVER))
 
 
 def test_a_token_takes_the_place_of_a_certificate(fleet: Fleet) -> None:
@@ -312,6 +318,26 @@ def test_a_token_takes_the_place_of_a_certificate(fleet: Fleet) -> None:
 
     answers = talk(fleet, trust, ask, access=access, holder=holder, supervised=False)
     assert answers == [b"hello", b"whoever"]
+
+
+def test_a_call_with_a_token_is_cut_when_the_token_is_revoked(fleet: Fleet) -> None:
+    gate, trust = Gate(), Trust(fleet.of(CAMERA).authority)
+
+    async def watch(peer: Peer, stub: Stub, it: Running) -> None:
+        shown = (("authorization", "Bearer good"),)
+        watching = asyncio.create_task(_ended(peer, stub.wait(b"", metadata=shown)))
+        await it.probe.waiting.wait()
+        gate.replace(Exclusions(serials=frozenset({"token-1"})))
+        with pytest.raises(NotAllowed, match="token-1 was revoked"):
+            await watching
+
+    access = {"Wait": VIEWER}
+    talk(fleet, trust, watch, access=access, holder=holder, gate=gate, supervised=False)
+
+
+async def _ended(peer: Peer, rpc: Awaitable[Any]) -> Any:
+    with translating(peer):
+        return await rpc
 
 
 # --- lists --------------------------------------------------------------------------------------
