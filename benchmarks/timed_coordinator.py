@@ -22,7 +22,7 @@ from typing import Any
 
 STEPS = (
     "coordinator.registry:Registry.remember",
-    "coordinator.task_records:TaskRecords.lease",
+    "coordinator.task_records:TaskRecords.lease_each",
     "coordinator.task_records:TaskRecords.get",
     "coordinator.task_records:TaskRecords.get_pending",
     "coordinator.task_records:TaskRecords.accept",
@@ -35,7 +35,7 @@ STEPS = (
     "coordinator.run_records:RunRecords.get",
     "coordinator.run_records:RunRecords.state",
     "coordinator.run_records:RunRecords.complete_round",
-    "coordinator.dispatch:Dispatch._outcome_now",
+    "coordinator.dispatch:Dispatch._outcomes_now",
     "coordinator.dispatch:Dispatch._update_form",
     "coordinator.dispatch:Dispatch._check_update",
     "coordinator.driver:RunDriver._completed",

@@ -13,7 +13,7 @@ from coordinator.events import append_event
 from coordinator.round_records import enter
 from coordinator.states import RoundState, TaskState
 from coordinator.tables import PhaseRow, TaskRow
-from coordinator.task_rows import WholeTask, change_task, end_tasks, key_of, of_phase
+from coordinator.task_rows import WholeTask, end_tasks, key_of, of_phase
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason
 
@@ -31,17 +31,23 @@ _COUNTED = select(func.count()).where(
 )
 
 
-def count_result(session: Session, task: WholeTask, now: float) -> None:
-    """Count a result that is being accepted: in its own round, or in the one that is open."""
-    number, goal = task.round_number, task.goal
-    if task.asynchronous:
-        is_open = (PhaseRow.run_id == task.run_id, PhaseRow.kind == task.kind)
-        phase = session.scalar(select(PhaseRow).where(*is_open, PhaseRow.closed.is_(False)))
-        # Between two rounds nobody counts; the next round begins with what came meanwhile.
-        if phase is None or _has_counted(session, phase, task.device_id):
-            return
-        number, goal = phase.round_number, phase.goal
-    change_task(session.connection(), task.task_id, counted_round=number)
+def round_of_result(session: Session, task: WholeTask) -> tuple[int, int]:
+    """Where a result counts that is being accepted: its own round, or the one that is open.
+
+    With the goal of that round; 0: nowhere yet.
+    """
+    if not task.asynchronous:
+        return task.round_number, task.goal
+    is_open = (PhaseRow.run_id == task.run_id, PhaseRow.kind == task.kind)
+    phase = session.scalar(select(PhaseRow).where(*is_open, PhaseRow.closed.is_(False)))
+    # Between two rounds nobody counts; the next round begins with what came meanwhile.
+    if phase is None or _has_counted(session, phase, task.device_id):
+        return 0, 0
+    return phase.round_number, phase.goal
+
+
+def close_if_full(session: Session, task: WholeTask, number: int, goal: int, now: float) -> None:
+    """Close the phase in which a result counts from now on, if it has as many as it is to have."""
     if goal and _counted(session, task.run_id, number, task.kind) >= goal:
         phase = session.get_one(PhaseRow, (task.run_id, number, task.kind))
         close(session, phase, LateReason.GOAL_REACHED, now)

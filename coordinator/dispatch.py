@@ -6,9 +6,11 @@ import asyncio
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TypeAlias
 
 from coordinator import traces
 from coordinator.bell import Bell
@@ -22,6 +24,7 @@ from coordinator.run_records import RunRecords
 from coordinator.states import TaskState
 from coordinator.task_records import TaskRecords, not_uploaded
 from coordinator.task_rows import PhaseKey, Task
+from coordinator.together import Together
 from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
 from hfmds.algorithm.recipes import ModelSpec, Recipe
 from hfmds.algorithm.seeds import Phase as Kind
@@ -44,6 +47,7 @@ from hfmds.wire.types import (
     FailureCause,
     Finished,
     RetryLater,
+    RunState,
     SynthesiseWork,
     SynthesisReport,
     TaskStage,
@@ -58,11 +62,23 @@ _MAX_WAIT_SECONDS = 60.0
 _REMEMBERED = 256  # runs, and phases of them, of which what never changes is remembered
 _REMEMBERED_CONTENTS = 4
 _REMEMBERED_CONTENT_BYTES = 16 * CHUNK_BYTES  # what is larger is read as it is sent
-_MAX_LOOKING = 200  # check-ins that look for work at once, each in a thread
+_MAX_LOOKING = 200  # check-ins that look for work at once
 _NO_WORK = "no work for this device"
 _DRAINED = "the coordinator is drained: it hands out no new work"
 # safetensors' header may be laid out otherwise than ours, but not by more than this.
 _HEADER_SLACK_BYTES = 1 << 20
+
+
+_Outcome: TypeAlias = Assignment | Finished | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A device's question for work."""
+
+    device_id: str
+    profile: DeviceProfile
+    run_id: str
 
 
 class Dispatch:
@@ -94,6 +110,7 @@ class Dispatch:
         self._pace = pace
         self._max_waiting = max_waiting
         self._plans = plans
+        self._asked = Together[_Asked, _Outcome](self._outcomes_now, _MAX_LOOKING)
         self._looking = 0  # check-ins that look for work right now
         self.waiting = 0  # those that have found none, and wait for it
         self._waiting: defaultdict[str, set[Bell]] = defaultdict(set)  # check-ins by device
@@ -170,12 +187,10 @@ class Dispatch:
                     self.waiting -= 1
             return self._retry_later(device_id, "the coordinator is stopping")
 
-    async def _look(
-        self, device_id: str, profile: DeviceProfile, run_id: str
-    ) -> Assignment | Finished | str | None:
+    async def _look(self, device_id: str, profile: DeviceProfile, run_id: str) -> _Outcome:
         self._looking += 1
         try:
-            return await asyncio.to_thread(self._outcome_now, device_id, profile, run_id)
+            return await self._asked.ask(_Asked(device_id, profile, run_id))
         finally:
             self._looking -= 1
 
@@ -197,18 +212,30 @@ class Dispatch:
                 if not self._waiting[device_id]:
                     del self._waiting[device_id]
 
+    def _outcomes_now(self, asked: Sequence[_Asked]) -> list[_Outcome | Exception]:
+        """For each: work, or its end; a reason to come back later; None: worth waiting for."""
+        tasks = self._tasks.lease_each([(a.device_id, a.run_id) for a in asked], self._clock())
+        state_of = cache(self._runs.state)
+        outcomes: list[_Outcome | Exception] = []
+        for each, task in zip(asked, tasks, strict=True):
+            try:
+                outcomes.append(self._outcome_now(each, task, state_of))
+            except Exception as error:  # noqa: BLE001  # it is this device's alone
+                outcomes.append(error)
+        answered = zip(asked, outcomes, strict=True)
+        self._registry.remember(
+            {each.device_id: each.profile for each, o in answered if not isinstance(o, Exception)}
+        )
+        return outcomes
+
     def _outcome_now(
-        self, device_id: str, profile: DeviceProfile, run_id: str
-    ) -> Assignment | Finished | str | None:
-        """Work, or its end; a reason to come back later; None: worth waiting for."""
-        task = self._tasks.lease(device_id, run_id, self._clock())
-        state = self._runs.state(run_id) if run_id and task is None else None  # it must exist
-        self._registry.remember(device_id, profile)
+        self, asked: _Asked, task: Task | None, state_of: Callable[[str], RunState]
+    ) -> _Outcome:
         if task is not None:
             self._metrics.funnel.taken(task.key.kind, task.task_id)
-            return self._assignment(task, profile)
-        if state is not None and state.ended:
-            return Finished(f"run {run_id!r} is {state.value}")
+            return self._assignment(task, asked.profile)
+        if asked.run_id and (state := state_of(asked.run_id)).ended:  # it must exist
+            return Finished(f"run {asked.run_id!r} is {state.value}")
         return _DRAINED if self._drain.is_on() else None
 
     def plan_ready(

@@ -28,10 +28,22 @@ def append_event(
     session: Session, run_id: str, kind: EventKind, now: float, **details: object
 ) -> None:
     """Within the transaction that makes it true: write an event to a run's log."""
-    connection = session.connection()  # every accepted result comes by here
-    nonce = connection.execute(_NONCE, {"run_id": run_id}).scalar_one()
+    nonce = session.connection().execute(_NONCE, {"run_id": run_id}).scalar_one()
+    append_to_log(session, run_id, nonce, kind, now, details)
+
+
+def append_to_log(
+    session: Session,
+    run_id: str,
+    nonce: str,
+    kind: EventKind,
+    now: float,
+    details: dict[str, object],
+) -> None:
+    """As `append_event`, for whoever knows the run's nonce."""
     event = next_event(session, EventRow, f"{run_id}.{nonce}", now, kind.value, details)
-    connection.execute(_ADD, {"run_id": run_id, **asdict(event)})
+    # Not through the ORM: every accepted result comes by here.
+    session.connection().execute(_ADD, {"run_id": run_id, **asdict(event)})
 
 
 def require_log(session: Session, run_id: str) -> None:

@@ -7,7 +7,7 @@ seconds. What coordinators that share a database tell each other of it is in `pr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -146,35 +146,40 @@ class Registry:
                 and eligibility.admits(sighting.profile)
             }
 
-    def remember(self, device_id: str, profile: DeviceProfile) -> None:
-        """Keep how a device describes itself; of its free memory, only as it was when written."""
+    def remember(self, profiles: Mapping[str, DeviceProfile]) -> None:
+        """Keep how devices describe themselves; of free memory, only as it was when written."""
         with self._lock:
-            sighting = self._sightings.get(device_id)
-            if sighting and sighting.recorded:
-                return
+            seen = {device_id: self._sightings.get(device_id) for device_id in profiles}
+            news = {d: p for d, p in profiles.items() if not ((s := seen[d]) and s.recorded)}
+        if not news:
+            return
         with reading(self._engine) as session:
-            row = session.get(DeviceRow, device_id)
-            known = row is not None and _same_but_for_memory(profile_of(row), profile)
-        if not known:
+            rows = session.scalars(select(DeviceRow).where(DeviceRow.device_id.in_(news)))
+            known = {row.device_id: profile_of(row) for row in rows}
+        changed = [d for d in news if d not in known or not _same_but_for_memory(known[d], news[d])]
+        if changed:
             with transaction(self._engine) as session:
-                session.merge(
-                    DeviceRow(
-                        device_id=device_id,
-                        samples=profile.samples,
-                        software_version=profile.software_version,
-                        engine=profile.engine,
-                        labels=",".join(profile.labels),
-                        free_memory_bytes=profile.free_memory_bytes,
-                        charging=profile.charging,
-                        unmetered=profile.unmetered,
-                        last_seen_at=self._clock(),
-                    )
-                )
+                for device_id in changed:
+                    session.merge(self._row(device_id, news[device_id]))
         with self._lock:
-            sighting = self._sightings.get(device_id)
-            if sighting and _same_but_for_memory(sighting.profile, profile):
-                sighting.recorded = True
+            for device_id, profile in news.items():
+                sighting = self._sightings.get(device_id)
+                if sighting and _same_but_for_memory(sighting.profile, profile):
+                    sighting.recorded = True
         self._on_change()
+
+    def _row(self, device_id: str, profile: DeviceProfile) -> DeviceRow:
+        return DeviceRow(
+            device_id=device_id,
+            samples=profile.samples,
+            software_version=profile.software_version,
+            engine=profile.engine,
+            labels=",".join(profile.labels),
+            free_memory_bytes=profile.free_memory_bytes,
+            charging=profile.charging,
+            unmetered=profile.unmetered,
+            last_seen_at=self._clock(),
+        )
 
     def list(self) -> list[Device]:
         """All devices that ever checked in, by id."""

@@ -6,12 +6,13 @@ result does to its round is in `counting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
 
-from coordinator.counting import count_result
+from coordinator.counting import close_if_full, round_of_result
 from coordinator.drain import is_drained
 from coordinator.states import PENDING, TaskState
 from coordinator.tables import RunRow, TaskRow
@@ -22,6 +23,7 @@ from coordinator.task_rows import (
     WholeTask,
     change_task,
     move_task,
+    move_tasks,
     task_of,
     tell_of_task,
 )
@@ -34,19 +36,13 @@ from hfmds.wire.types import FailureCause, LateReason, RunState, TaskStage
 _ALMOST_NEW = 0.9  # of a lease that is not worth a commit
 
 _BY_ID = WHOLE_TASKS.where(TaskRow.task_id == bindparam("task_id"))
-_NEXT = (
-    WHOLE_TASKS.where(
-        TaskRow.device_id == bindparam("device_id"),
-        TaskRow.state.in_(PENDING_NAMES),
-        RunRow.state == RunState.RUNNING.name,
-    )
+_OFFERED = WHOLE_TASKS.where(
+    TaskRow.device_id.in_(bindparam("devices", expanding=True)),
+    TaskRow.state.in_(PENDING_NAMES),
+    RunRow.state == RunState.RUNNING.name,
     # LEASED sorts after ASSIGNED: a device goes on with what it holds.
-    .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
-    .limit(1)
-)
-_NEXT_OF_RUN = _NEXT.where(TaskRow.run_id == bindparam("run_id"))
-_NEXT_ID = _NEXT.with_only_columns(TaskRow.task_id)
-_NEXT_ID_OF_RUN = _NEXT_OF_RUN.with_only_columns(TaskRow.task_id)
+).order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
+_WHOSE_OFFERED = _OFFERED.with_only_columns(TaskRow.device_id, TaskRow.run_id)
 
 _WHY_LATE = {
     LateReason.ACCEPTED: "its result was accepted before",
@@ -68,30 +64,28 @@ class TaskRecords:
         self._engine = engine
 
     def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
-        """The device's next task, leased: the one it holds already, else the oldest assigned.
+        """As `lease_each`, for one device."""
+        return self.lease_each([(device_id, run_id)], now)[0]
 
-        Without a run id, a task of any running run. While the coordinator is drained, none but
-        that which it holds.
+    def lease_each(self, asking: Sequence[tuple[str, str]], now: float) -> list[Task | None]:
+        """Each device's next task, leased: the one it holds already, else the oldest assigned.
+
+        Asking are devices, each with a run id; without one, a task of any running run will do.
+        While the coordinator is drained, none but that which a device holds.
         """
-        whose = {"device_id": device_id, "run_id": run_id}
         # Looked for first without the write lock: most check-ins find nothing.
+        devices = {"devices": list({device_id for device_id, _ in asking})}
         with looking(self._engine) as connection:
-            if connection.scalar(_NEXT_ID_OF_RUN if run_id else _NEXT_ID, whose) is None:
-                return None
+            if not any(_firsts(connection.execute(_WHOSE_OFFERED, devices), asking)):
+                return [None] * len(asking)
         with transaction(self._engine) as session:
             connection = session.connection()
-            row = connection.execute(_NEXT_OF_RUN if run_id else _NEXT, whose).first()
-            if row is None:
-                return None
-            lease = {"lease_expires_at": now + row.lease_seconds}
-            if row.state == TaskState.LEASED.name:
-                change_task(connection, row.task_id, **lease)
-            elif is_drained(session):
-                return None
-            else:
-                lease |= {"leased_at": now, "stage": int(TaskStage.TAKEN)}
-                move_task(connection, row, TaskState.LEASED, **lease)
-            return replace(task_of(row), state=TaskState.LEASED)
+            rows = connection.execute(_OFFERED, devices).all()
+            if is_drained(session):
+                rows = [row for row in rows if row.state == TaskState.LEASED.name]
+            found = _firsts(rows, asking)
+            _lease_all(connection, [row for row in found if row is not None], now)
+        return [replace(task_of(row), state=TaskState.LEASED) if row else None for row in found]
 
     def renew(self, device_id: str, task_id: str, now: float) -> float:
         """Extend a lease; returns its seconds."""
@@ -161,17 +155,19 @@ class TaskRecords:
             _require_pending(row)
             if row.asynchronous and not is_here():
                 raise not_uploaded(result)
+            number, goal = round_of_result(session, row)
             move_task(
                 connection,
                 row,
                 TaskState.ACCEPTED,
                 accepted_at=now,
+                counted_round=number,
                 result_sha256=result.sha256,
                 report=report,
                 stage=int(TaskStage.UPLOADED),
             )
             tell_of_task(session, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
-            count_result(session, row, now)
+            close_if_full(session, row, number, goal, now)
             return False
 
     def refuse(self, device_id: str, task_id: str, what: str, now: float) -> None:
@@ -233,6 +229,24 @@ class TaskRecords:
         )
         with reading(self._engine) as session:
             return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
+
+
+def _firsts(rows: Iterable[WholeTask], asking: Iterable[tuple[str, str]]) -> list[WholeTask | None]:
+    """For each that asks, the first row that is of its device, and of its run if one is named."""
+    of_device = defaultdict[str, list[WholeTask]](list)
+    for row in rows:
+        of_device[row.device_id].append(row)
+    return [
+        next((row for row in of_device[device_id] if run_id in ("", row.run_id)), None)
+        for device_id, run_id in asking
+    ]
+
+
+def _lease_all(connection: Connection, rows: Sequence[WholeTask], now: float) -> None:
+    assigned = [row for row in rows if row.state != TaskState.LEASED.name]
+    move_tasks(connection, assigned, TaskState.LEASED, leased_at=now, stage=int(TaskStage.TAKEN))
+    for row in rows:
+        change_task(connection, row.task_id, lease_expires_at=now + row.lease_seconds)
 
 
 def not_uploaded(update: Digest) -> WrongState:

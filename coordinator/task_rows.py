@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from coordinator.events import append_event
+from coordinator.events import append_event, append_to_log
 from coordinator.states import PENDING, TASK_TRANSITIONS, TaskState
 from coordinator.tables import PhaseRow, RunRow, TaskRow
 from hfmds.algorithm.seeds import Phase as Kind
@@ -163,9 +163,19 @@ def add_tasks(session: Session, key: PhaseKey, devices: Iterable[str], now: floa
 
 def move_task(connection: Connection, task: WholeTask, wanted: TaskState, **values: object) -> None:
     """Bring one task into another state, and write what that comes with."""
-    what = f"task {task.task_id!r} of run {task.run_id!r}, round {task.round_number},"
-    require_transition(TASK_TRANSITIONS, TaskState[task.state], wanted, what)
-    change_task(connection, task.task_id, state=wanted.name, **values)
+    move_tasks(connection, [task], wanted, **values)
+
+
+def move_tasks(
+    connection: Connection, tasks: Collection[WholeTask], wanted: TaskState, **values: object
+) -> None:
+    """Bring tasks into another state, and write what that comes with, the same to each."""
+    for task in tasks:
+        what = f"task {task.task_id!r} of run {task.run_id!r}, round {task.round_number},"
+        require_transition(TASK_TRANSITIONS, TaskState[task.state], wanted, what)
+    if tasks:
+        values = {"state": wanted.name, **values}
+        connection.execute(_ONE_TASK, [{"which": task.task_id, **values} for task in tasks])
 
 
 def change_task(connection: Connection, task_id: str, **values: object) -> None:
@@ -202,7 +212,10 @@ def tell_of_task(
 ) -> None:
     """Write an event of a task to its run's log."""
     of_task = {"round": task.round_number, "phase": task.kind, "device": task.device_id}
-    append_event(session, task.run_id, kind, now, **of_task, **details)
+    if isinstance(task, TaskRow):
+        append_event(session, task.run_id, kind, now, **of_task, **details)
+    else:
+        append_to_log(session, task.run_id, task.nonce, kind, now, of_task | details)
 
 
 def give_second_chance(session: Session, run_id: str, now: float) -> None:

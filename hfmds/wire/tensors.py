@@ -40,6 +40,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 _LENGTH_BYTES = 8  # of the header's length, at the beginning of a safetensors file
 _MAX_NAMES, _MAX_NAME_CHARACTERS = 5, 100  # of tensors, in an error
+# At once, when all are looked at: each read gives the interpreter to other threads.
+_LOOKED_AT_VALUES = 1 << 18
 _MIXTURE_TYPES = {**_BATCH_TYPES, "shares": ("F32",)}
 
 
@@ -170,7 +172,7 @@ class StoredWeights(StoredTensors):
 
 def require_finite_weights(weights: Weights, what: str) -> None:
     """Refuse weights in which a value is not finite."""
-    for block in blocks_of(weights, list(weights)):
+    for block in blocks_of(weights, list(weights), _LOOKED_AT_VALUES):
         values = np.empty(len(block), np.float32)
         read_block(weights, block, values)
         if not np.isfinite(values).all():

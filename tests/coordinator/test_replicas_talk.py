@@ -70,7 +70,7 @@ class Replica:
 
     def meet(self, device_id: str) -> None:
         with self.registry.visit(device_id, PROFILE, ""):
-            self.registry.remember(device_id, PROFILE)
+            self.registry.remember({device_id: PROFILE})
 
     def here(self) -> list[str]:
         return list(self.registry.available("run"))
@@ -95,7 +95,7 @@ def test_a_device_at_one_replica_is_there_for_all(pair: tuple[Replica, Replica])
     one, other = pair
     rich = replace(PROFILE, free_memory_bytes=7)
     with other.registry.visit("b", rich, ""):
-        other.registry.remember("b", rich)
+        other.registry.remember({"b": rich})
         exchange(one, other)
         assert one.registry.available("run") == {"b": rich}
         assert one.arrivals == 1
@@ -121,7 +121,7 @@ def test_a_device_that_was_cut_off_may_be_waiting_elsewhere(
     one, other = pair
     visit = one.registry.visit("a", PROFILE, "")
     visit.__enter__()
-    one.registry.remember("a", PROFILE)
+    one.registry.remember({"a": PROFILE})
     exchange(one, other)
     other.now += 1.0
     other.meet("a")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.phase_records import PhasePlan, PhaseRecords
+from coordinator.phase_records import PhasePlan, PhaseRecord, PhaseRecords
 from coordinator.round_records import RoundRecords
 from coordinator.run_records import RunRecords
 from coordinator.states import (
@@ -82,6 +82,9 @@ class Records:
     def plan(self, kind: str = "train", goal: int = 0) -> PhasePlan:
         key = PhaseKey("run", 1, "train" if kind == "train" else "synthesise")
         return PhasePlan(key, digest_of(b"w"), "", self.spec.policy, goal)
+
+    def phase(self) -> PhaseRecord:
+        return self.phases.get(self.plan().key)
 
     def state(self) -> RoundState | None:
         found = self.rounds.in_progress("run")
@@ -164,6 +167,21 @@ def test_a_task_that_was_not_taken_cannot_be_handed_in(tmp_path: Path) -> None:
     assert again.task_id == task.task_id
     assert records.tasks.accept("a", task.task_id, digest_of(b"u"), b"", 7.0) is False
     assert records.tasks.get("a", task.task_id).state is TaskState.ACCEPTED
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_of_devices_that_ask_together_each_gets_its_own_task(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(), ["a", "b", "c"], 2.0)
+    held = records.tasks.lease("b", "", 3.0)
+    asking = [("a", ""), ("b", "run"), ("c", "another"), ("d", ""), ("a", "run")]
+    tasks = records.tasks.lease_each(asking, 5.0)
+    assert [task and task.device_id for task in tasks] == ["a", "b", None, None, "a"]
+    assert tasks[1] == held
+    assert tasks[4] == tasks[0]
+    ends = {task.device_id: task.lease_expires_at for task in records.phase().tasks}
+    lease_seconds = records.spec.policy.lease_seconds
+    assert ends == {"a": 5.0 + lease_seconds, "b": 5.0 + lease_seconds, "c": 0.0}
 
 
 @pytest.mark.usefixtures("both_databases")
