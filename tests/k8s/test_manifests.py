@@ -204,6 +204,8 @@ def test_the_coordinator_of_production_alone_can_make_devices() -> None:
         assert {str(Path(file).parent) for file in files.values()} <= places
         assert ("HFMDS_ISSUER_KEY" in files) == (name == "coordinator")
         assert ("issuer" in sources) == (name == "coordinator")
+        keys = [one["secret"] for one in sources.values() if "secret" in one]
+        assert {one["defaultMode"] for one in keys} == {0o440}  # for the pod's group alone
 
 
 def test_production_shows_the_world_calls_and_nothing_else() -> None:
