@@ -18,7 +18,6 @@ What is asked for by many is made once in a second. Errors are `{"error": "what,
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -31,6 +30,7 @@ from aiohttp import web
 from coordinator.oversight import Oversight
 from coordinator.runs import Runs
 from coordinator.web.admission import Admission
+from coordinator.web.answers import answer
 from coordinator.web.gallery import Gallery, SnapshotStore
 from coordinator.web.histories import Histories
 from coordinator.web.shapes import (
@@ -44,11 +44,12 @@ from coordinator.web.shapes import (
     runs_shape,
     status_shape,
 )
-from hfmds.errors import InvalidInput, NotFound, Unavailable
+from hfmds.errors import HfmdsError, InvalidInput, NotFound, Unavailable
 from hfmds.wire.types import DeviceState, Run, Snapshot, require_id
 
 T = TypeVar("T")
 
+_JSON = "application/json"
 _MOST_EVENTS = 100
 _SHARED_SECONDS = 1.0
 _STORE_SECONDS = 20.0
@@ -100,7 +101,7 @@ class Api:
         async def handler(request: web.Request) -> web.Response:
             await self._admission.require(request, method)
             body = await self._made_once(request.path_qs, lambda: _body(shape(request)))
-            return _response(request, body)
+            return answer(request, body, _JSON)
 
         return handler
 
@@ -123,7 +124,7 @@ class Api:
 
     async def _me(self, request: web.Request) -> web.Response:
         identity = await self._admission.require(request, "GetStatus")
-        return _response(request, _encoded({"identity": str(identity or "")}))
+        return answer(request, _encoded({"identity": str(identity or "")}), _JSON)
 
     async def _status(self, request: web.Request) -> Shape:
         return status_shape(await self._in_thread(self._oversight.status))
@@ -150,7 +151,7 @@ class Api:
                 async with _patience():
                     found = await self._store.list_snapshots(run.run_id)
                 snapshots = {snapshot.snapshot_id: snapshot for snapshot in found}
-            except Unavailable as error:  # PSNR is known here
+            except HfmdsError as error:  # PSNR is known here
                 told = str(error)
         return privacy_shape(rounds, snapshots, run.spec.recipe.pool) | {"store_away": told}
 
@@ -205,7 +206,7 @@ class Api:
         run = await self._run(request)  # it must exist
         async with _patience():
             picture = await self._gallery.picture(run.run_id, snapshot_id)
-        return _response(request, picture.png, "image/png")
+        return answer(request, picture.png, "image/png")
 
     async def _run(self, request: web.Request) -> Run:
         return await self._in_thread(self._runs.get, _run_id(request))
@@ -243,14 +244,3 @@ async def _body(shape: Awaitable[Shape]) -> bytes:
 
 def _encoded(shape: Shape) -> bytes:
     return json.dumps(shape, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _response(
-    request: web.Request, body: bytes, content_type: str = "application/json"
-) -> web.Response:
-    """The answer, or that it is the one that the caller has."""
-    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if request.headers.get("If-None-Match") == tag:
-        return web.Response(status=304, headers=headers)
-    return web.Response(body=body, content_type=content_type, headers=headers)

@@ -13,6 +13,7 @@ from importlib import resources
 from aiohttp import web
 
 from coordinator.web.admission import COOKIE, MOST_TOKEN_CHARACTERS, Admission
+from coordinator.web.answers import answer
 from coordinator.web.refusals import NotKnown, status_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
 
@@ -57,27 +58,28 @@ class Pages:
             if not self._admission.takes_tokens:
                 raise
             raise web.HTTPSeeOther("/login") from None
-        return self._file("index.html")
+        return self._file(request, "index.html")
 
     async def _static(self, request: web.Request) -> web.Response:
         self._admission.require_host(request)
         name = request.match_info["name"]
         if name not in self._files or name.endswith(".html"):
             raise web.HTTPNotFound
-        return self._file(name)
+        return self._file(request, name)
 
     async def _icon(self, request: web.Request) -> web.Response:
-        return self._file("icon.svg")
+        return self._file(request, "icon.svg")
 
     async def _login_form(self, request: web.Request) -> web.Response:
-        return self._form("")
+        return self._form(request, "")
 
     async def _log_in(self, request: web.Request) -> web.Response:
         try:
             name = await self._admission.log_in(request, await _token_in(request))
         except (InvalidInput, LimitExceeded, NotAllowed, NotKnown) as error:
             log.info("login refused", extra={"address": request.remote, "reason": str(error)})
-            return self._form(str(error), status=status_of(error))
+            return self._form(request, str(error), status_of(error))
+        log.info("logged in", extra={"address": request.remote})
         response = web.HTTPSeeOther("/")
         response.set_cookie(
             COOKIE,
@@ -96,22 +98,15 @@ class Pages:
         response.del_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="Strict")
         raise response
 
-    def _form(self, note: str, status: int = 200) -> web.Response:
+    def _form(self, request: web.Request, note: str, status: int = 200) -> web.Response:
         text = self._files["login.html"].decode()
         body = text.replace(_PLACE_OF_NOTE, html.escape(note)).encode()
-        return _page(body, "text/html", status)
+        return answer(request, body, "text/html", charset="utf-8", status=status)
 
-    def _file(self, name: str) -> web.Response:
+    def _file(self, request: web.Request, name: str) -> web.Response:
         kind = next(kind for ending, kind in _TYPES.items() if name.endswith(ending))
-        return _page(self._files[name], kind)
-
-
-def _page(body: bytes, content_type: str, status: int = 200) -> web.Response:
-    headers = {"Cache-Control": "no-cache"}
-    charset = None if content_type == "image/svg+xml" else "utf-8"
-    return web.Response(
-        body=body, content_type=content_type, charset=charset, headers=headers, status=status
-    )
+        charset = "utf-8" if kind.startswith("text/") else None
+        return answer(request, self._files[name], kind, charset=charset)
 
 
 async def _token_in(request: web.Request) -> str:

@@ -128,7 +128,8 @@ def test_a_certificate_that_was_revoked_opens_nothing_any_more(
         await page.get("/api/runs")
         serial = read_certificate(own.certificate.read_bytes()).serial
         gate.replace(Exclusions(serials=frozenset({serial})))
-        assert await page.refused("/api/runs") == (403, f"certificate {serial} was revoked")
+        status, reason = await page.refused("/api/runs")
+        assert (status, reason.endswith(f"{serial} was revoked")) == (403, True)
 
     look(tmp_path, server, question, own=own, gate=gate)
 

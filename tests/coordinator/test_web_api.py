@@ -235,6 +235,10 @@ def test_every_answer_tells_the_browser_what_it_may_do(tmp_path: Path) -> None:
 
 def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
+        async with page.client.get("/static/main.js") as answer:
+            had = {"If-None-Match": answer.headers["ETag"]}
+        async with page.client.get("/static/main.js", headers=had) as answer:
+            assert (answer.status, await answer.read()) == (304, b"")
         async with page.client.get("/api/devices") as answer:
             tag = answer.headers["ETag"]
         async with page.client.get("/api/devices", headers={"If-None-Match": tag}) as answer:

@@ -83,10 +83,13 @@ def test_a_run_is_seen_as_it_goes_on(launcher: Launcher, tmp_path: Path) -> None
             )
             await page.screenshot(tmp_path / "phone.png")
 
-            await visit(coordinator.address, HOSTILE)
             await page.open(f"{address}/#/devices")
             rows = "document.querySelectorAll('tbody tr').length"
-            await page.until(f"{rows} === 3")
+            await page.until(f"{rows} === 2")
+            await page.evaluate("document.querySelector('[data-key=available]').focus()")
+            await visit(coordinator.address, HOSTILE)
+            await page.until(f"{LOOK_AGAIN}, {rows} === 3")
+            assert await page.evaluate("document.activeElement.dataset.key") == "available"
             assert HOSTILE in await page.evaluate("document.body.innerText")
             assert await page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
             await page.open(f"{address}/#/")

@@ -1,7 +1,7 @@
 // The fleet, device by device.
 
 import { get, path } from "./api.js";
-import { h, nothing, panel, since, whenChanged } from "./dom.js";
+import { h, nothing, panel, replace, since, whenChanged } from "./dom.js";
 import { count, number } from "./format.js";
 import { badge, MANY_DEVICES } from "./runs.js";
 
@@ -14,8 +14,8 @@ export function devicesPage(reload) {
   const showFilter = whenChanged(({ counts, chosen }) => {
     const all = Object.values(counts).reduce((a, b) => a + b, 0);
     const names = [["", "all", all], ...Object.entries(counts).map(([name, many]) => [name, name, many])];
-    filter.replaceChildren(...names.map(([value, name, many]) =>
-      h("button", { class: "choice", "aria-pressed": String(value === chosen), onclick: () => choose(value) },
+    replace(filter, ...names.map(([value, name, many]) =>
+      h("button", { class: "choice", "data-key": name, "aria-pressed": String(value === chosen), onclick: () => choose(value) },
         name, h("span", { class: "number" }, many.toLocaleString("en")))));
   });
 

@@ -51,6 +51,20 @@ export function whenChanged(render) {
   };
 }
 
+/** Puts other children in place of those there are; who had the focus has it again. */
+export function replace(place, ...children) {
+  const focused = place.contains(document.activeElement) && keyOf(document.activeElement);
+  place.replaceChildren(...children);
+  if (focused) {
+    const again = [...place.querySelectorAll("a, button, summary, [tabindex]")];
+    again.find((one) => keyOf(one) === focused)?.focus({ preventScroll: true });
+  }
+}
+
+function keyOf(element) {
+  return element.getAttribute("href") ?? element.dataset.key ?? element.className;
+}
+
 /** What is put where there is nothing to show. */
 export function nothing(...text) {
   return h("p", { class: "nothing" }, text);

@@ -1,6 +1,6 @@
 // The end of a run's log.
 
-import { h, nothing } from "./dom.js";
+import { h, nothing, replace } from "./dom.js";
 import { clock } from "./format.js";
 
 const HASH = /^[0-9a-f]{64}$/;
@@ -10,7 +10,8 @@ export function showEvents(place, { events }) {
     place.replaceChildren(nothing("Nothing has happened yet."));
     return;
   }
-  place.replaceChildren(
+  const scrolled = place.querySelector(".scroll")?.scrollTop ?? 0;
+  replace(place,
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Events" },
       h("table", { class: "events" },
         h("thead", {}, h("tr", {}, ["#", "Time", "Event", "Details"].map((name) => h("th", { scope: "col" }, name)))),
@@ -20,6 +21,7 @@ export function showEvents(place, { events }) {
             h("td", { class: "number nowrap" }, h("time", { datetime: event.at }, clock(event.at))),
             h("td", { class: "nowrap" }, event.kind),
             h("td", { class: "details" }, details(event.details))))))));
+  place.querySelector(".scroll").scrollTop = scrolled;
 }
 
 function details(values) {

@@ -15,9 +15,17 @@ let polling;
 
 function page() {
   const [, name = "", id = ""] = location.hash.split("/");
-  if (name === "run" && id) return { name: "runs", title: decodeURIComponent(id), ...runPage(decodeURIComponent(id)) };
+  if (name === "run" && id) return { name: "runs", title: decoded(id), ...runPage(decoded(id)) };
   if (name === "devices") return { name: "devices", title: "Devices", ...devicesPage(() => polling.again()) };
   return { name: "runs", title: "Runs", ...runsPage() };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // somebody's own invention
+  }
 }
 
 function show({ first = false } = {}) {

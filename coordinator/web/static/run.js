@@ -2,7 +2,7 @@
 
 import { get, path, Refusal } from "./api.js";
 import { Chart } from "./chart.js";
-import { h, nothing, panel, since, whenChanged } from "./dom.js";
+import { h, nothing, panel, replace, since, whenChanged } from "./dom.js";
 import { showEvents } from "./events.js";
 import { bytes, count, decibel, NONE, number, percent, seconds } from "./format.js";
 import { showFunnels } from "./funnel.js";
@@ -55,16 +55,19 @@ export function runPage(runId) {
   const element = h("div", { class: "page" }, head, tiles, panels);
 
   const showHead = whenChanged((run) => {
-    head.replaceChildren(
+    replace(head,
       h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Runs"), " / "),
       h("h1", {}, run.run_id, " ", badge(run.state)),
-      doing(run) && h("p", { class: run.state === "paused" ? "doing notice" : "doing" }, doing(run)),
+      doing(run) ? h("p", { class: run.state === "paused" ? "doing notice" : "doing" }, doing(run)) : "",
       progressBar(run),
       h("p", { class: "muted" }, `${run.method}, created `, since(run.created_at), run.start_from ? `, from ${run.start_from}` : ""));
-    const model = run.recipe.model;
+  });
+
+  const showRecipe = whenChanged(({ recipe, policy }) => {
+    const model = recipe.model;
     inRecipe.body.replaceChildren(
-      h("p", { class: "muted" }, `${model.architecture} for images of ${model.channels} × ${model.height} × ${model.width} in ${count(model.classes, "class", "classes")}; seed ${run.recipe.seed}`),
-      h("details", {}, h("summary", {}, "All of it"), h("div", { class: "pairs" }, pairs({ ...run.recipe, policy: run.policy }))));
+      h("p", { class: "muted" }, `${model.architecture} for images of ${model.channels} × ${model.height} × ${model.width} in ${count(model.classes, "class", "classes")}; seed ${recipe.seed}`),
+      h("details", {}, h("summary", {}, "All of it"), h("div", { class: "pairs" }, pairs({ ...recipe, policy }))));
   });
 
   const showTiles = whenChanged(({ run, last, moved }) => {
@@ -136,6 +139,7 @@ export function runPage(runId) {
     const measured = run.last_round;
     panels.hidden = false;
     showHead(run);
+    showRecipe({ recipe: run.recipe, policy: run.policy });
     showTiles({ run, last: rounds.at(-1), moved: measured ? measured.received_bytes + measured.sent_bytes : 0 });
     funnels(funnel);
     events(log);

@@ -1,7 +1,7 @@
 // The list of runs, and the coordinator in a few numbers.
 
 import { get, path } from "./api.js";
-import { h, nothing, panel, since, whenChanged } from "./dom.js";
+import { h, nothing, panel, replace, since, whenChanged } from "./dom.js";
 import { count, NONE, percent } from "./format.js";
 
 /** Of so many devices the coordinator is not asked every other second. */
@@ -57,7 +57,7 @@ export function runsPage() {
       list.body.replaceChildren(nothing("No runs yet. ", h("code", {}, "hfmds run create"), " makes one."));
       return;
     }
-    list.body.replaceChildren(
+    replace(list.body,
       h("table", { class: "cards" },
         h("thead", {}, h("tr", {}, ["Run", "State", "Method", "Rounds", "Accuracy", "Created"].map((name) =>
           h("th", { scope: "col", class: ["Accuracy"].includes(name) ? "right" : null }, name)))),
