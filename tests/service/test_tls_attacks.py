@@ -1,0 +1,170 @@
+"""What somebody on the network, or with a certificate of little worth, gets from a server: nothing.
+
+By hand where gRPC's own client would not be so rude. Revoked certificates are in
+tests/integration/test_membership.py, expired ones and those of strangers in test_tls.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmds.errors import Unavailable
+from hfmds.pki.authority import Authority
+from hfmds.service.address import split_address
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.tls import TlsFiles
+from tests.service.loopback import Running, running
+from tests.service.raw_http2 import PREFACE, connected, is_closed, settings
+from tests.service.test_tls import DAY, PROBE, Fleet, ask, new_authority, unary
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path, new_authority())
+
+
+def serving(fleet: Fleet, visit: Callable[[Running], Any]) -> Any:
+    """What a visitor, who blocks, makes of a server with TLS."""
+
+    async def scenario() -> Any:
+        async with running(tls=fleet.of(Kind.SERVICE, "tester"), access=PROBE) as it:
+            return await asyncio.to_thread(visit, it)
+
+    return asyncio.run(scenario())
+
+
+def context(files: TlsFiles) -> ssl.SSLContext:
+    """As gRPC's own client has it."""
+    made = ssl.create_default_context(cafile=str(files.authority))
+    made.load_cert_chain(files.certificate, files.key)
+    made.set_alpn_protocols(["h2"])
+    return made
+
+
+def spoken(it: Running, made: ssl.SSLContext) -> bytes:
+    """The first bytes a server says to this client in HTTP/2; none if it hangs up."""
+    host, port = split_address(it.server.address)
+    with (
+        suppress(ssl.SSLError, ConnectionError),
+        socket.create_connection((host, port), timeout=10) as plain,
+        made.wrap_socket(plain, server_hostname=host) as connection,
+    ):
+        connection.sendall(PREFACE + settings())
+        return connection.recv(9)
+    return b""
+
+
+def test_a_client_as_ours_is_spoken_to(fleet: Fleet) -> None:
+    """Else the tests below would say nothing."""
+    olga = fleet.of(Kind.OPERATOR, "olga")
+    assert serving(fleet, lambda it: spoken(it, context(olga)))[3:4] == b"\x04"  # its settings
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
+def test_old_versions_of_tls_are_not_spoken(fleet: Fleet, version: ssl.TLSVersion) -> None:
+    old = context(fleet.of(Kind.OPERATOR, "olga"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        old.minimum_version = old.maximum_version = version
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    assert serving(fleet, lambda it: spoken(it, old)) == b""
+
+
+@pytest.mark.parametrize("ciphers", ["AES128-SHA", "ECDHE-ECDSA-AES128-SHA", "NULL"])
+def test_weak_ciphers_are_not_spoken(fleet: Fleet, ciphers: str) -> None:
+    weak = context(fleet.of(Kind.OPERATOR, "olga"))
+    weak.maximum_version = ssl.TLSVersion.TLSv1_2
+    weak.set_ciphers(f"{ciphers}:@SECLEVEL=0")
+    assert serving(fleet, lambda it: spoken(it, weak)) == b""
+
+
+@pytest.mark.parametrize("protocols", [[], ["http/1.1"]])
+def test_nothing_but_http2_is_agreed_on(fleet: Fleet, protocols: list[str]) -> None:
+    other = ssl.create_default_context()
+    files = fleet.of(Kind.OPERATOR, "olga")
+    other.load_verify_locations(files.authority)
+    other.load_cert_chain(files.certificate, files.key)
+    if protocols:
+        other.set_alpn_protocols(protocols)
+    assert serving(fleet, lambda it: spoken(it, other)) == b""
+
+
+def test_plain_text_to_a_port_with_tls_is_hung_up_on(fleet: Fleet) -> None:
+    def visit(it: Running) -> bool:
+        with connected(it.server.address) as plain:
+            plain.sendall(PREFACE + settings())
+            return is_closed(plain)
+
+    assert serving(fleet, visit)
+
+
+def test_a_conversation_cannot_be_played_again(fleet: Fleet) -> None:
+    made = context(fleet.of(Kind.OPERATOR, "olga"))
+
+    def visit(it: Running) -> bool:
+        said = said_in_a_conversation(it, made)
+        with connected(it.server.address) as again:
+            for data in said:
+                with suppress(ConnectionError):
+                    again.sendall(data)
+            return is_closed(again)
+
+    assert serving(fleet, visit)
+
+
+def said_in_a_conversation(it: Running, made: ssl.SSLContext) -> list[bytes]:
+    """What a client sends, as somebody on the network sees it."""
+    host, port = split_address(it.server.address)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    talk = made.wrap_bio(incoming, outgoing, server_hostname=host)
+    said: list[bytes] = []
+    with socket.create_connection((host, port), timeout=10) as connection:
+
+        def until_done(step: Callable[[], Any]) -> Any:
+            while True:
+                with suppress(ssl.SSLWantReadError):
+                    return step()
+                if data := outgoing.read():
+                    said.append(data)
+                    connection.sendall(data)
+                incoming.write(connection.recv(65536))
+
+        until_done(talk.do_handshake)
+        talk.write(PREFACE + settings())
+        assert until_done(lambda: talk.read(9))[3:4] == b"\x04"  # the server's settings
+    return said
+
+
+def test_a_certificate_that_its_owner_signed_is_worth_nothing(fleet: Fleet) -> None:
+    server = fleet.of(Kind.SERVICE, "tester")
+    own = Authority.create("tests", datetime.now(UTC), 10 * DAY)[0]  # of the same name
+    pair = own.pair(Identity(Kind.OWNER, "mallory"), datetime.now(UTC), DAY)
+    with pytest.raises(Unavailable):
+        ask(server, fleet.files("mallory", pair), unary)
+
+
+def test_a_device_cannot_make_certificates(fleet: Fleet) -> None:
+    server, now = fleet.of(Kind.SERVICE, "tester"), datetime.now(UTC)
+    device = fleet.authority.pair(Identity(Kind.DEVICE, "camera"), now, DAY)
+    made = Authority(device).pair(Identity(Kind.OPERATOR, "mallory"), now, timedelta(hours=1))
+    chained = replace(made, certificate=made.certificate + device.certificate)
+    with pytest.raises(Unavailable):
+        ask(server, fleet.files("mallory", chained), unary)
+
+
+def test_a_certificate_that_is_not_good_yet_is_not_good(fleet: Fleet) -> None:
+    server = fleet.of(Kind.SERVICE, "tester")
+    early = fleet.of(Kind.OPERATOR, "olga", now=datetime.now(UTC) + 3 * DAY)
+    with pytest.raises(Unavailable):
+        ask(server, early, unary)
