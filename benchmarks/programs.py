@@ -1,7 +1,7 @@
-"""The coordinator and the synthesis store as child processes, and what they cost the machine.
+"""The three programs as child processes, and what they cost the machine.
 
-Shared by the benchmarks of the coordinator: they measure the programs an operator runs, on a real
-file system, over real gRPC on loopback. Reads /proc, so Linux only.
+Shared by benchmarks of the coordinator and of devices: they measure the programs an operator runs,
+on a real file system, over real gRPC on loopback. Reads /proc, so Linux only.
 """
 
 from __future__ import annotations
@@ -119,6 +119,11 @@ class Programs:
         """Start the coordinator; on the address of a killed one it is a restart."""
         given = {"listen": listen, "data_dir": str(self.folder / "coordinator"), "store": store}
         return self._start("coordinator", module, wait=wait, **given, **settings)
+
+    def start_device(self, name: str, *, wait: bool = True, **settings: str) -> Program:
+        """Start an edge client."""
+        given = {"device_id": name, "state_dir": str(self.folder / name)}
+        return self._start(name, "edge_client", wait=wait, **given, **settings)
 
     def _start(self, name: str, module: str, *, wait: bool = True, **settings: str) -> Program:
         file = self.folder / f"{name}.json"

@@ -1,0 +1,141 @@
+"""How long does a round of ten devices on this machine take, with onnxruntime and with torch?
+
+    .venv/bin/python benchmarks/device_rounds.py [--devices 10] [--quick]
+
+A real federation on loopback: a coordinator, a synthesis store and ten edge clients of one thread
+each, which train the paper's CNN by HFMDS-FL, with a refresh in every other round. The first rounds
+are left out: in them the plan is made and engines are opened. A round's time is what the
+coordinator has recorded; beside it, what all devices together took of the processors in a round,
+and the most memory that one of them had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from programs import MEGABYTE, Program, Programs, programs, show, tell, usage, warn_if_busy
+
+from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.algorithm.types import LabelledImages
+from hfmds.cli.following import FollowedRun, follow
+from hfmds.data.sources import save_npz
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.types import RoundPolicy, RunSpec
+
+ENGINES = ("onnx", "torch")
+MODEL = ModelSpec()
+WARM_UP_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured with one engine."""
+
+    plain_seconds: float  # of a round without a refresh
+    refresh_seconds: float
+    cpu_seconds: float  # of all devices, in a round of either kind
+    peak_bytes: int  # of the device that had most
+
+
+def spec_for(devices: int, rounds: int) -> RunSpec:
+    """A run in which all devices take part in every round."""
+    recipe = Recipe(
+        MODEL,
+        Normalisation((0.5,) * MODEL.channels, (0.25,) * MODEL.channels),
+        rounds=WARM_UP_ROUNDS + rounds,
+        training=TrainingRecipe(local_epochs=5),
+        method=Hfmds(first_round=1, every_rounds=2, samples_per_device=20, steps=30),
+    )
+    policy = RoundPolicy(minimum_devices=devices, deadline_seconds=600, lease_seconds=60)
+    return RunSpec(recipe, policy)
+
+
+def save_shard(path: Path, number: int) -> str:
+    """A hundred images for a device: noise, of two classes."""
+    random = np.random.default_rng(number)
+    pixels = random.integers(0, 256, (100, *MODEL.image_shape), np.uint8)
+    save_npz(path, LabelledImages(pixels, (number + random.integers(0, 2, 100)) % MODEL.classes))
+    return str(path)
+
+
+async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> Found:
+    """A whole run with one engine."""
+    store = ours.start_store().peer.address
+    coordinator = ours.start_coordinator(store=store, plans_dir=str(plans))
+    devices = [
+        ours.start_device(
+            f"device-{number:02}",
+            engine=engine,
+            coordinator=coordinator.peer.address,
+            store=store,
+            data=save_shard(ours.folder / f"{number:02}.npz", number),
+            retry_max_seconds="1",
+        )
+        for number in range(spec.policy.minimum_devices)
+    ]
+    client = AdminClient(coordinator.peer)
+    try:
+        run = FollowedRun(engine, await client.create_run(spec))
+        warm = 0.0
+        async for new_rounds in follow(client, run):
+            run.require_not_stuck()
+            for done in new_rounds:
+                tell(f"{engine}, round {done.number}: {done.duration_seconds:.1f} s")
+                if done.number == WARM_UP_ROUNDS:
+                    warm = cpu_seconds(devices)
+        run.require_completed()
+    finally:
+        await client.close()
+    measured = run.rounds[WARM_UP_ROUNDS:]
+    plain, refresh = (
+        median(done.duration_seconds for done in measured if done.refreshed == refreshed)
+        for refreshed in (False, True)
+    )
+    return Found(
+        plain,
+        refresh,
+        (cpu_seconds(devices) - warm) / len(measured),
+        max(usage(device.pid).peak_rss_bytes for device in devices),
+    )
+
+
+def cpu_seconds(devices: list[Program]) -> float:
+    """What they have used of the processors since they were started."""
+    return sum(usage(device.pid).cpu_seconds for device in devices)
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=10, help="that are measured")
+    parser.add_argument("--quick", action="store_true", help="to see that it works")
+    options = parser.parse_args()
+    if options.quick:
+        options.devices, options.rounds = 3, 2
+    warn_if_busy()
+    found: dict[str, Found] = {}
+    spec = spec_for(options.devices, options.rounds)
+    with programs() as shared:
+        for engine in ENGINES:
+            with programs() as ours:
+                found[engine] = asyncio.run(measure(ours, engine, spec, shared.folder / "plans"))
+    show(f"| {options.devices} devices | {' | '.join(ENGINES)} | onnx / torch |\n|---|---|---|---|")
+    for label, name, scale, unit in (
+        ("round: 50 steps of 10 + 10 on each", "plain_seconds", 1.0, "s"),
+        ("round with a refresh: 30 steps of 20 more", "refresh_seconds", 1.0, "s"),
+        ("all devices in a round, processor", "cpu_seconds", 1.0, "s"),
+        ("peak memory of a device", "peak_bytes", 1 / MEGABYTE, "MB"),
+    ):
+        ours, theirs = (getattr(found[engine], name) * scale for engine in ENGINES)
+        show(f"| {label} | {ours:.1f} {unit} | {theirs:.1f} {unit} | {ours / theirs:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
