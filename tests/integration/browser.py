@@ -35,6 +35,10 @@ _FLAGS = (
 )
 
 
+class Refused(AssertionError):
+    """The browser does not do what it is told, as while it goes from one page to another."""
+
+
 class Page:
     """One tab."""
 
@@ -93,9 +97,11 @@ class Page:
         value = None
         with suppress(TimeoutError):
             async with asyncio.timeout(SECONDS):
-                while not (value := await self.evaluate(script)):  # noqa: ASYNC110
+                while True:
+                    with suppress(Refused):
+                        if value := await self.evaluate(script):
+                            return value
                     await asyncio.sleep(_LOOK_SECONDS)
-                return value
         text = await self.evaluate("document.body.innerText")
         raise AssertionError(f"{script} is {value}; complaints {self.complaints}; page:\n{text}")
 
@@ -115,7 +121,7 @@ class Page:
                 if answer.done():  # nobody waits for it any more
                     continue
                 if "error" in told:
-                    answer.set_exception(AssertionError(told["error"]))
+                    answer.set_exception(Refused(told["error"]))
                 else:
                     answer.set_result(told["result"])
             else:

@@ -161,7 +161,9 @@ def test_logging_in_and_out(tmp_path: Path) -> None:
             await fill_in(page, "good")
             await page.until("document.querySelector('#identity')?.innerText.includes('vera')")
             assert await page.evaluate("document.cookie") == ""  # no script can read it
-            await page.evaluate("document.querySelector('#logout button').click()")
+            await page.evaluate(
+                "void setTimeout(() => document.querySelector('#logout button').click())"
+            )
             await page.until("location.pathname === '/login'")
             await fill_in(page, "good")
             await page.until("document.querySelector('#pulse')?.dataset.state === 'live'")
@@ -176,5 +178,5 @@ async def fill_in(page: Page, token: str) -> None:
     await page.until("document.querySelector('#token') !== null")
     await page.evaluate(
         f"document.querySelector('#token').value = '{token}'; "
-        "document.querySelector('form button').click()"
+        "void setTimeout(() => document.querySelector('form button').click())"
     )
