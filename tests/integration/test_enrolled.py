@@ -1,0 +1,184 @@
+"""Devices that bring nothing but a token: they enrol, work, renew, are shut out and come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hfmds.algorithm.methods.settings import FedAvg
+from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
+from hfmds.data.sources import load_images
+from hfmds.data.statistics import normalisation_of
+from hfmds.pki.folder import create_authority, issue_pair
+from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.peer import Peer
+from hfmds.service.tls import TlsFiles
+from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.fleet import EnrolmentTerms, Member, NewToken
+from hfmds.wire.fleet_client import FleetClient
+from hfmds.wire.types import RoundPolicy, RunSpec, RunState
+from tests.integration.programs import Program, Programs
+
+pytestmark = pytest.mark.integration
+
+SIZE = 16
+DAY = timedelta(days=1)
+# So short that certificates are renewed while the test looks on.
+CERTIFICATE_SECONDS = "9"
+
+
+class Stage:
+    """Both services, an operator, and devices that have a state folder and no certificate."""
+
+    def __init__(self, folder: Path, programs: Programs) -> None:
+        self.pki = folder / "pki"
+        self._folder = folder
+        self._programs = programs
+        self._now = datetime.now(UTC)
+        self._authority = create_authority(self.pki, "tests", self._now, DAY)
+        self.store = self._start_service("synthesis_store", "synthesis-store")
+        self.coordinator = self._start_service(
+            "coordinator",
+            "coordinator",
+            store=self.store.address("grpc"),
+            token_listen="127.0.0.1:0",
+            issuer_certificate=str(self.pki / "device-issuer.crt"),
+            issuer_key=str(self.pki / "device-issuer.key"),
+            certificate_seconds=CERTIFICATE_SECONDS,
+        )
+        operator = self._files(Identity(Kind.OPERATOR, "olga"))
+        self.peer = Peer("coordinator", self.coordinator.address("grpc"), "", operator)
+
+    def start_device(self, device_id: str, token: str) -> Program:
+        return self._programs.start(
+            device_id,
+            "edge_client",
+            device_id=device_id,
+            enrol=self.coordinator.address("tokens"),
+            enrol_token=token,
+            tls_authority=str(self.pki / "authority.crt"),
+            state_dir=str(self._folder / f"state-{device_id}"),
+            coordinator=self.coordinator.address("grpc"),
+            store=self.store.address("grpc"),
+            data=f"digits:{SIZE}#train@{device_id[-1]}/10",
+            engine="torch",
+            wait_seconds="1",
+            retry_max_seconds="1",
+        )
+
+    def _start_service(self, module: str, name: str, **settings: str) -> Program:
+        files = self._files(Identity(Kind.SERVICE, name))
+        return self._programs.start(
+            name,
+            module,
+            listen="127.0.0.1:0",
+            data_dir=str(self._folder / name),
+            tls_certificate=str(files.certificate),
+            tls_key=str(files.key),
+            tls_authority=str(files.authority),
+            **settings,
+        )
+
+    def _files(self, identity: Identity) -> TlsFiles:
+        certificate = issue_pair(
+            self.pki, self._authority, identity, self._now, DAY, ("127.0.0.1",)
+        )
+        return TlsFiles(certificate, certificate.with_suffix(".key"), self.pki / "authority.crt")
+
+
+def test_a_devices_life_in_a_fleet(tmp_path: Path) -> None:
+    with Programs(tmp_path) as programs:
+        stage = Stage(tmp_path, programs)
+        asyncio.run(life(stage))
+        for log in tmp_path.glob("*.log"):
+            assert "hfmds_enrol_" not in log.read_text(), f"{log.name} has a token"
+
+
+async def life(stage: Stage) -> None:
+    fleet, admin = FleetClient(stage.peer), AdminClient(stage.peer)
+    try:
+        token = await made(fleet, EnrolmentTerms(uses=2, prefix="cam-"))
+        devices = [stage.start_device(f"cam-{i}", token) for i in range(2)]
+        await admin.create_run(run_spec(), "enrolled")
+        await until(lambda: completed(admin))
+        await renewals(fleet)
+
+        await fleet.quarantine("cam-1", "its clock is strange")
+        await until(lambda: says(devices[1], "in quarantine: its clock is strange"))
+        await fleet.release("cam-1")
+
+        await fleet.revoke_device("cam-0", "stolen")
+        await until(lambda: ended(devices[0]))
+        assert devices[0].process.returncode != 0
+        assert await says(devices[0], "device cam-0 was revoked")
+
+        # What it has is worth nothing any more; a token made for it since lets it in again.
+        again = stage.start_device("cam-0", token)
+        await until(lambda: ended(again))
+        assert again.process.returncode != 0
+        later = await made(fleet, EnrolmentTerms(device_id="cam-0"))
+        told = devices[0].log.stat().st_size
+        back = stage.start_device("cam-0", later)
+        await until(lambda: says(back, "waiting for work", told))
+        assert not (await member(fleet, "cam-0")).revoked
+        assert devices[1].process.poll() is None
+    finally:
+        await fleet.close()
+        await admin.close()
+
+
+async def made(fleet: FleetClient, terms: EnrolmentTerms) -> str:
+    token = new_token(TokenKind.ENROL)
+    await fleet.create_token(NewToken(token.token_id, token.secret_sha256, "cams", 3600.0, terms))
+    return token.text
+
+
+async def renewals(fleet: FleetClient) -> None:
+    """Wait until each device has another certificate."""
+    before = {one.device_id: one.serial for one in await fleet.list_members()}
+
+    async def all_new() -> bool:
+        return all(one.serial != before[one.device_id] for one in await fleet.list_members())
+
+    await until(all_new)
+
+
+async def member(fleet: FleetClient, device_id: str) -> Member:
+    return next(one for one in await fleet.list_members() if one.device_id == device_id)
+
+
+async def completed(admin: AdminClient) -> bool:
+    run = await admin.get_run("enrolled")
+    assert run.state in (RunState.RUNNING, RunState.COMPLETED), run.state_reason
+    return run.state is RunState.COMPLETED
+
+
+async def ended(program: Program) -> bool:
+    return program.process.poll() is not None
+
+
+async def says(program: Program, text: str, since: int = 0) -> bool:
+    return text in program.log.read_bytes()[since:].decode()
+
+
+def run_spec() -> RunSpec:
+    recipe = Recipe(
+        model=ModelSpec(channels=1, height=SIZE, width=SIZE, classes=10),
+        normalisation=normalisation_of(load_images(f"digits:{SIZE}#train")),
+        rounds=2,
+        seed=0,
+        training=TrainingRecipe(),
+        method=FedAvg(),
+    )
+    return RunSpec(recipe, RoundPolicy(minimum_devices=2))
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(120):
+        while not await condition():  # noqa: ASYNC110 (another process's state has no event)
+            await asyncio.sleep(0.1)
