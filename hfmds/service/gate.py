@@ -115,8 +115,9 @@ class Gate:
 
         `in_quarantine`: the call is also for devices in quarantine.
         """
-        with self._lock:
-            self._loop = self._loop or asyncio.get_running_loop()
+        if self._loop is None:
+            with self._lock:
+                self._loop = asyncio.get_running_loop()
         if certificate is not None and certificate.ends <= self._clock():
             # TLS looks at it only when a connection begins; then its refusal looks the same to the
             # caller, who tries again, with a newer one.

@@ -31,6 +31,7 @@ def office(tmp_path: Path, issuer: Authority) -> Office:
 # --- a token ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_a_token_makes_a_device_with_a_certificate_of_its_key(office: Office) -> None:
     key = DeviceKey.create()
     issued = office.enrol(key, office.token(device_id="camera"))
@@ -113,6 +114,7 @@ def test_nobody_takes_a_devices_place_without_a_token_for_its_id(office: Office)
 # --- proofs -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_a_nonce_is_good_once_and_for_a_while_and_for_every_replica(
     office: Office, tmp_path: Path, issuer: Authority
 ) -> None:
@@ -250,6 +252,7 @@ def test_without_an_issuer_nobody_enrols(tmp_path: Path) -> None:
 # --- devices that were revoked ------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_a_revoked_device_comes_back_only_by_a_later_token_for_its_id(office: Office) -> None:
     key, token = DeviceKey.create(), office.token(device_id="camera")
     old, group = office.enrol(key, token), office.token(uses=9)

@@ -14,6 +14,8 @@ from hfmds.service.exclusions import Exclusions
 from hfmds.wire.fleet import Member
 from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
 
+pytestmark = pytest.mark.usefixtures("both_databases")
+
 
 @pytest.fixture
 def office(tmp_path: Path) -> Office:

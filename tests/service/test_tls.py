@@ -247,3 +247,14 @@ def test_other_machines_are_served_with_tls_only_unless_told_otherwise() -> None
 def test_tls_is_whole_or_not_there() -> None:
     with pytest.raises(ConfigurationError, match="belong together"):
         load_settings(CoordinatorSettings, ["--tls-certificate", "c"])
+
+
+def test_devices_cannot_list_what_they_were_not_told_of() -> None:
+    by_name = {"PutBatch", "QueryBatch", "GetShare", "DownloadShard"}
+    assert {method for method, who in STORE_ACCESS.items() if Kind.DEVICE in who} == by_name
+    assert not any(Kind.DEVICE in who for who in (*ADMIN_ACCESS.values(), *FLEET_ACCESS.values()))
+
+
+def test_a_service_steers_the_store_alone() -> None:
+    others = (DEVICE_ACCESS, ADMIN_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS)
+    assert not any(Kind.SERVICE in who for access in others for who in access.values())
