@@ -45,6 +45,7 @@ from coordinator.web.shapes import (
     status_shape,
 )
 from hfmds.errors import HfmdsError, InvalidInput, NotFound, Unavailable
+from hfmds.service.gate import Gate
 from hfmds.wire.types import DeviceState, Run, Snapshot, require_id
 
 T = TypeVar("T")
@@ -65,12 +66,14 @@ class Api:
         oversight: Oversight,
         store: SnapshotStore,
         admission: Admission,
+        gate: Gate,
         clock: Callable[[], float],
     ) -> None:
         self._runs = runs
         self._oversight = oversight
         self._store = store
         self._admission = admission
+        self._gate = gate
         self._histories = Histories(runs)
         self._gallery = Gallery(store, clock)
         self._clock = clock
@@ -170,7 +173,8 @@ class Api:
         known = [one.value for one in DeviceState]
         if state not in ("", *known):
             raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
-        return devices_shape(await self._in_thread(self._runs.devices), state)
+        devices = await self._in_thread(self._runs.devices)
+        return devices_shape(devices, state, self._gate.exclusions.quarantined)
 
     async def _pictured(self, request: web.Request) -> Shape:
         run = await self._run(request)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'",
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
@@ -76,14 +76,15 @@ class WebServer:
         )
         self._application.on_response_prepare.append(_protect)
         loopback = is_loopback(split_address(listen)[0])
+        gate = gate or Gate(clock)
         admission = Admission(
             tls=tls is not None,
             only_loopback=loopback and not tls,
             holder=holder,
-            gate=gate or Gate(clock),
+            gate=gate,
             clock=clock,
         )
-        Api(runs, oversight, store, admission, clock).add_to(self._application)
+        Api(runs, oversight, store, admission, gate, clock).add_to(self._application)
         Pages(admission).add_to(self._application)
 
     @property

@@ -173,8 +173,11 @@ def funnels_shape(funnels: Sequence[Funnel]) -> Shape:
     }
 
 
-def devices_shape(devices: Sequence[Device], state: str) -> Shape:
-    """The fleet in numbers, and devices of one state or of any: those at work first."""
+def devices_shape(devices: Sequence[Device], state: str, quarantined: Mapping[str, str]) -> Shape:
+    """The fleet in numbers, and devices of one state or of any: those at work first.
+
+    `quarantined` has by device why it is in quarantine.
+    """
     counts = Counter(device.state for device in devices)
     wanted = [device for device in devices if state in ("", device.state.value)]
     wanted.sort(key=lambda device: (_BY_STATE.index(device.state), device.device_id))
@@ -185,6 +188,7 @@ def devices_shape(devices: Sequence[Device], state: str) -> Shape:
             {
                 "device_id": device.device_id,
                 "state": device.state.value,
+                "quarantine": quarantined.get(device.device_id),
                 "stage": device.stage.name.lower() if device.stage is not None else None,
                 "task_id": device.task_id,
                 "last_seen_at": device.last_seen_at.isoformat(),

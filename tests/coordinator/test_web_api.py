@@ -29,6 +29,7 @@ from coordinator.web.shapes import (
 from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.types import Evaluation, Pool, Traffic
 from hfmds.digest import digest_of
+from hfmds.service.exclusions import Exclusions
 from hfmds.wire.types import Round, RunSpec
 from tests.cli.values import a_device
 from tests.coordinator.web_bench import WebBench, batch_of, web_bench
@@ -176,10 +177,12 @@ def test_devices_by_state(tmp_path: Path) -> None:
         await page.bench.dispatch.check_in("camera", hostile, 0.0, "")
         await page.bench.arrive_and_leave("phone")
         await page.bench.dispatch.leave("phone")
+        page.gate.replace(Exclusions(quarantined={"phone": HOSTILE}))
         told = await page.get("/api/devices")
         assert told["counts"] == {"working": 0, "available": 1, "away": 1}
         assert [device["device_id"] for device in told["devices"]] == ["camera", "phone"]
         assert told["devices"][0]["software_version"] == HOSTILE
+        assert [device["quarantine"] for device in told["devices"]] == [None, HOSTILE]
         (phone,) = (await page.get("/api/devices?state=away"))["devices"]
         assert (phone["device_id"], phone["state"], phone["samples"]) == ("phone", "away", 5)
         status, reason = await page.refused("/api/devices?state=busy")
@@ -349,7 +352,7 @@ def test_thinning_keeps_all_there_are_if_they_are_few() -> None:
 
 def test_of_a_large_fleet_some_devices_are_shown() -> None:
     devices = [replace(a_device(), device_id=f"device-{i:05}") for i in range(1000)]
-    told = devices_shape(devices, "")
+    told = devices_shape(devices, "", {})
     assert (told["total"], len(told["devices"])) == (1000, MOST_DEVICES)
     assert sum(told["counts"].values()) == 1000
 

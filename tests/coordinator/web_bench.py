@@ -21,6 +21,7 @@ from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import NotFound, Unavailable
+from hfmds.service.gate import Gate
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import PoolSpec, Shard, Snapshot
@@ -119,6 +120,7 @@ class WebBench:
     server: WebServer
     client: aiohttp.ClientSession
     clock: Clock
+    gate: Gate
 
     async def get(self, path: str, **options: Any) -> Any:
         """The JSON there; the answer must be good."""
@@ -134,13 +136,24 @@ class WebBench:
 
 @asynccontextmanager
 async def web_bench(
-    folder: Path, *, client_tls: ssl.SSLContext | None = None, **options: Any
+    folder: Path,
+    *,
+    client_tls: ssl.SSLContext | None = None,
+    gate: Gate | None = None,
+    **options: Any,
 ) -> AsyncIterator[WebBench]:
     """A page on a free port of this machine."""
     async with workbench(folder) as bench:
         snapshots, clock = SnapshotsInMemory(), Clock()
+        gate = gate or Gate(clock)
         server = WebServer(
-            "127.0.0.1:0", bench.runs, bench.oversight, snapshots, clock=clock, **options
+            "127.0.0.1:0",
+            bench.runs,
+            bench.oversight,
+            snapshots,
+            gate=gate,
+            clock=clock,
+            **options,
         )
         async with (
             server.serving(),
@@ -150,4 +163,4 @@ async def web_bench(
                 cookie_jar=aiohttp.CookieJar(unsafe=True),  # the host is a number
             ) as client,
         ):
-            yield WebBench(bench, snapshots, server, client, clock)
+            yield WebBench(bench, snapshots, server, client, clock, gate)
