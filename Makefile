@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-images lint format edge-binary proto render packages clean
+.PHONY: help demo test test-fast test-images lint format edge-binary fuzz audit sbom proto render packages clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,16 @@ packages:  ## install the programs that tests need beyond Python's, where that c
 	else \
 		echo "The tests need these Debian packages:$$missing; install them: sudo apt-get install$$missing" >&2; exit 2; \
 	fi
+
+# FUZZ_TIMES=1000 takes some hours. What it finds is tried first the next time.
+fuzz: $(READY)  ## try decoders and calls with fifty times as many hostile inputs as the tests do
+	FUZZ_TIMES=$(or $(FUZZ_TIMES),50) $(BIN)/python -m pytest tests/fuzz --timeout 36000
+
+audit: $(READY)  ## ask whether the installed packages have known holes; ends with 3 if nobody can be asked
+	$(BIN)/python packaging/audit.py
+
+sbom: $(READY)  ## write dist/sbom/IMAGE.cdx.json, what is in each image, as CycloneDX has it
+	$(BIN)/python packaging/sbom.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

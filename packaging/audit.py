@@ -1,0 +1,66 @@
+"""Asks PyPI's advisory database whether what is installed here has known holes.
+
+    python packaging/audit.py [-s osv]     what follows goes to pip-audit
+
+Ends with 1 if something has, and with 3 if nobody could be asked: pip-audit by itself passes over
+packages that a mirror says nothing about, and ends well.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+HOLES, NOT_ASKED = 1, 3
+
+_COMMAND = (
+    sys.executable,
+    *("-m", "pip_audit", "--skip-editable", "--format", "json", "--progress-spinner", "off"),
+)
+_REMEDY = (
+    "run it where https://pypi.org is, not a mirror, or with `-s osv` where https://api.osv.dev is"
+)
+
+
+def verdict(dependencies: Sequence[dict[str, Any]]) -> tuple[int, list[str]]:
+    """How to end, and what to say, after what pip-audit found."""
+    said = [
+        f"{one['name']} {one['version']}: {hole['id']}, mended in "
+        f"{', '.join(hole['fix_versions']) or 'no version yet'}"
+        for one in dependencies
+        for hole in one.get("vulns", ())
+    ]
+    skipped = [
+        one["name"]
+        for one in dependencies
+        if "skip_reason" in one and "editable" not in one["skip_reason"]
+    ]
+    if skipped:
+        said.append(
+            f"{len(skipped)} of {len(dependencies)} packages could not be asked about "
+            f"({', '.join(skipped[:3])}, ...); {_REMEDY}"
+        )
+    asked = len(dependencies) - len(skipped)
+    if not said:
+        said.append(f"no known holes in {asked} packages")
+    holes = any(one.get("vulns") for one in dependencies)
+    return HOLES if holes else NOT_ASKED if skipped else 0, said
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run pip-audit and tell."""
+    ran = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True)  # noqa: S603
+    try:
+        code, said = verdict(json.loads(ran.stdout)["dependencies"])
+    except ValueError:
+        last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        code, said = NOT_ASKED, [f"pip-audit could not ask ({last[:300]}); {_REMEDY}"]
+    sys.stdout.write("\n".join(said) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

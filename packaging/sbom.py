@@ -1,0 +1,155 @@
+"""What is in each image: a bill of materials in CycloneDX's JSON, one file for each.
+
+    python packaging/sbom.py [--output dist/sbom] [--packages FOLDER]
+
+What the project needs is what pyproject.toml says; names, versions, licences and what needs what
+are those of the packages that are installed here, or in the `site-packages` of an image that was
+unpacked. Beyond Python's packages an image has what its base has: the registry knows that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = "hfmds-fl"
+_PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+_PROJECT = tomllib.loads(_PYPROJECT.read_text())["project"]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What k8s/Dockerfile installs for one of its targets."""
+
+    extras: tuple[str, ...]
+    besides: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()
+
+
+IMAGES: Mapping[str, Image] = {
+    "coordinator": Image(
+        ("server", "torch", "postgres", "s3", "cli"), without=frozenset({"triton"})
+    ),
+    "synthesis-store": Image(("server", "postgres", "s3")),
+    "edge-client": Image(("edge",)),
+    "edge-simulator": Image(("edge",), ("scikit-learn",)),
+    "edge-client-torch": Image(("edge", "torch"), ("scikit-learn",)),
+}
+
+
+class NotInstalled(Exception):
+    """A package that an image has is not here."""
+
+
+class Packages:
+    """Those that are installed in some folders; none: where this runs."""
+
+    def __init__(self, folders: Sequence[str] = ()) -> None:
+        found = distributions(path=list(folders)) if folders else distributions()
+        self._by_name = {canonicalize_name(one.metadata["Name"]): one for one in found}
+
+    def __getitem__(self, name: str) -> Distribution:
+        try:
+            return self._by_name[canonicalize_name(name)]
+        except KeyError:
+            raise NotInstalled(
+                f"{name} is not installed; run `make test` once, or give --packages"
+            ) from None
+
+    def needs(self, name: str, extras: Iterable[str]) -> Iterator[Requirement]:
+        """What a package with these extras needs here."""
+        if name == PROJECT:  # its installed metadata are as old as the last `pip install`
+            optional = _PROJECT["optional-dependencies"]
+            texts = [*_PROJECT["dependencies"], *(text for e in extras for text in optional[e])]
+        else:
+            texts = self[name].requires or []
+        for needed in map(Requirement, texts):
+            marker = needed.marker
+            if marker is None or any(marker.evaluate({"extra": e}) for e in (*extras, "")):
+                yield needed
+
+    def closure(self, image: Image) -> dict[str, set[str]]:
+        """All packages of an image by name, each with those it needs itself."""
+        found: dict[str, set[str]] = {}
+        seen: set[tuple[str, frozenset[str]]] = set()
+        left = [
+            (PROJECT, frozenset(image.extras)),
+            *((name, frozenset()) for name in image.besides),
+        ]
+        while left:
+            name, extras = left.pop()
+            if (name, extras) in seen:
+                continue
+            seen.add((name, extras))
+            needs = found.setdefault(name, set())
+            for needed in self.needs(name, extras):
+                other = canonicalize_name(needed.name)
+                if other in image.without:
+                    continue
+                if other != name:  # an extra of its own
+                    needs.add(other)
+                left.append((other, frozenset(needed.extras)))
+        return found
+
+
+def bill(name: str, packages: Packages) -> str:
+    """The bill of one image, as JSON."""
+    needs = packages.closure(IMAGES[name])
+    components = {one: _component(packages[one]) for one in sorted(needs)}
+    image = Component(name=f"hfmds/{name}", type=ComponentType.CONTAINER, bom_ref=f"image-{name}")
+    bom = Bom(components=components.values())
+    bom.metadata.component = image
+    bom.register_dependency(
+        image, [components[PROJECT], *(components[b] for b in IMAGES[name].besides)]
+    )
+    for one, others in needs.items():
+        bom.register_dependency(components[one], [components[other] for other in sorted(others)])
+    return JsonV1Dot6(bom).output_as_string(indent=2)
+
+
+def _component(package: Distribution) -> Component:
+    name = canonicalize_name(package.metadata["Name"])
+    expression = package.metadata.get("License-Expression")
+    return Component(
+        name=name,
+        version=package.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"{name}=={package.version}",
+        purl=PackageURL("pypi", None, name, package.version),
+        description=package.metadata.get("Summary"),
+        licenses=[LicenseFactory().make_from_string(expression)] if expression else (),
+    )
+
+
+def main() -> None:
+    """Write a bill for each image."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("dist/sbom"))
+    parser.add_argument("--packages", action="append", default=[], metavar="FOLDER")
+    given = parser.parse_args()
+    packages = Packages(given.packages)
+    given.output.mkdir(parents=True, exist_ok=True)
+    for name in IMAGES:
+        path = given.output / f"{name}.cdx.json"
+        try:
+            path.write_text(bill(name, packages))
+        except NotInstalled as error:
+            sys.exit(f"{name}: {error}")
+        sys.stdout.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    main()
