@@ -31,7 +31,7 @@ def rendered(folder: Path) -> tuple[dict[str, Any], ...]:
 
 @cache
 def base_with(component: str) -> tuple[dict[str, Any], ...]:
-    """The base with a component that no overlay has."""
+    """The base with a component."""
     with tempfile.TemporaryDirectory() as folder:
         kustomization = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -49,9 +49,9 @@ def all_overlays() -> tuple[str, ...]:
     return tuple(sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir()))
 
 
-@pytest.fixture(params=[*all_overlays(), "backup", "gpu"])
+@pytest.fixture(params=[*all_overlays(), "backup", "gpu", "tls"])
 def overlay(request: pytest.FixtureRequest) -> tuple[dict[str, Any], ...]:
-    """The resources of each overlay, and of the base with each component that none has."""
+    """The resources of each overlay, and of the base with components that none has like this."""
     if request.param in all_overlays():
         return rendered(MANIFESTS / "overlays" / request.param)
     return base_with(request.param)
