@@ -3,6 +3,7 @@
 const LIVE_SECONDS = 2;
 const SLOW_SECONDS = 10;
 const LONGEST_SECONDS = 30;
+const PAUSES = 10; // as long as an answer took: who has much to look up is asked less often
 const STALE_SECONDS = 12;
 const GIVE_UP_SECONDS = 25;
 
@@ -48,6 +49,7 @@ export class Polling {
   #stopped = false;
   #busy = false;
   #again = false;
+  #wait = 0;
   #watch;
 
   constructor(load, tell) {
@@ -80,12 +82,14 @@ export class Polling {
     clearTimeout(this.#timer);
     if (this.#stopped || this.#busy || document.hidden) return;
     this.#busy = true;
+    const began = Date.now();
     let wait;
     try {
       const live = await this.#load();
       this.#failures = 0;
       this.#loadedAt = Date.now();
-      wait = live ? LIVE_SECONDS : SLOW_SECONDS;
+      const took = (Date.now() - began) / 1000;
+      wait = Math.min(LONGEST_SECONDS, Math.max(live ? LIVE_SECONDS : SLOW_SECONDS, PAUSES * took));
     } catch (error) {
       this.#failures += 1;
       this.#answers = !(error instanceof Away);
@@ -96,6 +100,7 @@ export class Polling {
     this.#busy = false;
     if (this.#stopped) return;
     this.#say();
+    this.#wait = wait;
     if (this.#again) {
       this.#again = false;
       wait = 0;
@@ -107,7 +112,7 @@ export class Polling {
   #say() {
     if (this.#stopped) return;
     const seconds = this.#loadedAt ? (Date.now() - this.#loadedAt) / 1000 : null;
-    const stale = seconds !== null && seconds > STALE_SECONDS + SLOW_SECONDS;
+    const stale = seconds !== null && seconds > STALE_SECONDS + this.#wait;
     const failed = this.#answers ? "refused" : "away";
     const state = this.#failures ? failed : stale ? "stale" : seconds === null ? "loading" : "live";
     this.#tell({ state, seconds, message: this.#message, retry: this.again });

@@ -3,7 +3,7 @@
 import { get, path } from "./api.js";
 import { h, nothing, panel, replace, since, whenChanged } from "./dom.js";
 import { count, number } from "./format.js";
-import { badge, MANY_DEVICES } from "./runs.js";
+import { badge } from "./runs.js";
 
 export function devicesPage(reload) {
   let state = "";
@@ -54,7 +54,7 @@ export function devicesPage(reload) {
     const answer = await get(asked ? path`devices?state=${asked}` : "devices");
     showFilter({ counts: answer.counts, chosen: asked });
     showDevices(answer);
-    return answer.counts.working > 0 && answer.total < MANY_DEVICES;
+    return answer.counts.working > 0;
   }
 
   return { element, load };

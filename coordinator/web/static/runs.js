@@ -4,9 +4,6 @@ import { get, path } from "./api.js";
 import { h, nothing, panel, replace, since, whenChanged } from "./dom.js";
 import { count, NONE, percent } from "./format.js";
 
-/** Of so many devices the coordinator is not asked every other second. */
-export const MANY_DEVICES = 1000;
-
 /** A badge with the state of a run or a device. */
 export function badge(state) {
   return h("span", { class: "badge", "data-state": state.replaceAll(" ", "-") }, state);
@@ -77,8 +74,7 @@ export function runsPage() {
     const [status, runs] = await Promise.all([get("status"), get("runs")]);
     showStatus(status);
     showRuns(runs);
-    const fleet = Object.values(status.devices).reduce((a, b) => a + b, 0);
-    return fleet < MANY_DEVICES && runs.runs.some((run) => !run.ended);
+    return runs.runs.some((run) => !run.ended);
   }
 
   return { element, load };
