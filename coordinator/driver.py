@@ -128,10 +128,11 @@ class RunDriver:
                     pass
             except Deposed as error:
                 log.warning("the run is another coordinator's to drive: %s", error)
+                self._stopping = True
             finally:
                 self._watch.end()
                 self.progress = None
-                self._parts.metrics.run_left(self.run_id)
+                self._parts.metrics.run_left(self.run_id, to_another=self._stopping)
                 self._on_end(self)
                 self._tell()
 

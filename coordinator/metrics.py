@@ -196,17 +196,19 @@ class Metrics:
         """Keep the series of a run that ended for a while."""
         self._ended_runs.append(run_id)
         while len(self._ended_runs) > _ENDED_RUNS_KEPT:
-            forgotten = self._ended_runs.popleft()
-            self._best.pop(forgotten, None)
-            for gauge in (*self._by_run, self._leakage):
-                gauge.remove_by_labels({"run": forgotten})
+            self._forget(self._ended_runs.popleft())
 
     def run_progressed(self, run_id: str) -> None:
         """Something happened in a run: a result came, or a phase began."""
         self._progressed_at.labels(run_id).set(self._clock())
 
-    def run_left(self, run_id: str) -> None:
-        """Nobody here drives the run any more, so its standing still is no news."""
+    def run_left(self, run_id: str, *, to_another: bool = False) -> None:
+        """Nobody here drives the run any more, so its standing still is no news.
+
+        If another coordinator drives it, that one shows it.
+        """
+        if to_another:
+            self._forget(run_id)
         self._progressed_at.remove_by_labels({"run": run_id})
 
     def phase_ended(self, phase: Phase, seconds: float) -> None:
@@ -234,6 +236,11 @@ class Metrics:
         """Count a device's bytes."""
         self._received.inc(traffic.received_bytes)
         self._sent.inc(traffic.sent_bytes)
+
+    def _forget(self, run_id: str) -> None:
+        self._best.pop(run_id, None)
+        for gauge in (*self._by_run, self._leakage):
+            gauge.remove_by_labels({"run": run_id})
 
     def _show_leakage(self, run_id: str, leakage: LeakageSummary) -> None:
         for real in ("paired", "nearest"):

@@ -197,6 +197,23 @@ def test_the_best_accuracy_stays() -> None:
     assert read("device_loss", run="run") == examples.ROUND.device_evaluation.loss
 
 
+def test_a_coordinator_that_leads_no_more_does_not_show_the_runs_of_another(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            read = Read(bench.registry)
+            await bench.create(make_spec(rounds=2))
+            await bench.play("a", 1, echo)
+            await bench.check_in("a")  # of the second round
+            assert read("round_number", run="run") == 1
+            bench.runs.follow()
+            await read.until_left("run")
+            assert b'run="run"' not in generate_latest(bench.registry)
+
+    asyncio.run(scenario())
+
+
 # --- what devices report --------------------------------------------------------------------------
 
 
