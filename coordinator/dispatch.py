@@ -25,6 +25,7 @@ from coordinator.states import TaskState
 from coordinator.task_records import TaskRecords, not_uploaded
 from coordinator.task_rows import PhaseKey, Task
 from coordinator.together import Together
+from coordinator.upload_quota import UploadQuota
 from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
 from hfmds.algorithm.recipes import ModelSpec, Recipe
 from hfmds.algorithm.seeds import Phase as Kind
@@ -110,6 +111,7 @@ class Dispatch:
         self._pace = pace
         self._max_waiting = max_waiting
         self._plans = plans
+        self._upload_quota = UploadQuota()
         self._asked = Together[_Asked, _Outcome](self._outcomes_now, _MAX_LOOKING)
         self._looking = 0  # check-ins that look for work right now
         self.waiting = 0  # those that have found none, and wait for it
@@ -334,6 +336,7 @@ class Dispatch:
 
         def look() -> tuple[Content, UploadState]:
             content = self._uploading(device_id, task_id, update)
+            self._upload_quota.take(task_id, update)
             return content, upload_state(content, task_id, update)
 
         content, state = await asyncio.to_thread(look)

@@ -1,0 +1,44 @@
+"""That one task cannot fill the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from coordinator.upload_quota import MOST_UPDATES, UploadQuota
+from hfmds.digest import digest_of
+from hfmds.errors import LimitExceeded
+from tests.coordinator.workbench import make_spec, workbench
+
+
+def test_a_few_updates_may_be_sent_and_each_again_and_again() -> None:
+    quota = UploadQuota()
+    for _ in range(3):
+        for number in range(MOST_UPDATES):
+            quota.take("task", digest_of(bytes([number])))
+    with pytest.raises(LimitExceeded, match="submit one of them"):
+        quota.take("task", digest_of(b"one more"))
+    quota.take("other", digest_of(b"one more"))
+
+
+def test_old_tasks_are_forgotten() -> None:
+    quota = UploadQuota()
+    for number in range(10_100):
+        quota.take(str(number), digest_of(b"x"))
+    assert len(quota._updates) == 10_000
+
+
+def test_a_device_that_sends_ever_new_updates_is_stopped(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec())
+            task = await bench.check_in("greedy")
+            for number in range(MOST_UPDATES):
+                await bench.upload("greedy", task, bytes([number]))
+            with pytest.raises(LimitExceeded, match="8 different updates"):
+                await bench.upload("greedy", task, b"one more")
+            await bench.upload("greedy", task, bytes([0]))
+
+    asyncio.run(scenario())
