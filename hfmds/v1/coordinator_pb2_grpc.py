@@ -205,7 +205,8 @@ class CoordinatorServiceServicer:
         Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task; ABORTED the task is over;
         FAILED_PRECONDITION the offset is not where the coordinator stands (ask QueryUpload), or the task is
         not to train;
-        RESOURCE_EXHAUSTED the update is larger than the coordinator allows; DATA_LOSS the bytes do not match
+        RESOURCE_EXHAUSTED the update is larger than the coordinator allows, or the ninth different one for this
+        task; DATA_LOSS the bytes do not match
         the digest (they are discarded, start again at 0).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
