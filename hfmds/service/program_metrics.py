@@ -70,14 +70,13 @@ class CertificateExpiry(Collector):
         )
 
     def _ends_at(self) -> float | None:
-        # Imported here: who has no TLS needs no such library.
-        from cryptography import x509
+        # Imported here: who has no TLS does without the library it loads.
+        from hfmds.service.certificates import read_certificate
 
         try:
             changed_at = self._certificate.stat().st_mtime_ns
             if self._read is None or self._read[0] != changed_at:
-                found = x509.load_pem_x509_certificate(self._certificate.read_bytes())
-                self._read = changed_at, found.not_valid_after_utc.timestamp()
+                self._read = changed_at, read_certificate(self._certificate.read_bytes()).ends
         except (OSError, ValueError) as error:
             # Half replaced, or gone: what was read before is what the program shows.
             log.warning("cannot read when the certificate ends: %s", error)
