@@ -1,4 +1,7 @@
-"""The three programs where every party has a certificate: a run, and who is kept out of it."""
+"""The three programs where every party has a certificate: a run, and who is kept out of it.
+
+One of the devices has its certificate from a file, the other gets it by a token and renews it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from hfmds.service.peer import Peer
 from hfmds.service.tls import TlsFiles
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.fleet import AdminTerms, NewToken, Role
+from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
 from hfmds.wire.fleet_client import FleetClient
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.types import DeviceProfile, RoundPolicy, RunSpec, RunState
@@ -40,6 +43,7 @@ Result = TypeVar("Result")
 
 SIZE = 16
 DEVICES = ("camera", "phone")
+ENROLS = "phone"
 LOCAL = ("127.0.0.1",)
 
 
@@ -58,6 +62,10 @@ class Fleet:
             Identity(Kind.SERVICE, "coordinator"),
             store=reached(self.store),
             web_listen="0.0.0.0:0",
+            token_listen="127.0.0.1:0",
+            issuer_certificate=str(self._folder / "device-issuer.crt"),
+            issuer_key=str(self._folder / "device-issuer.key"),
+            certificate_seconds="10",
         )
 
     def files(self, identity: Identity) -> TlsFiles:
@@ -67,21 +75,52 @@ class Fleet:
         key = certificate.with_suffix(".key")
         return TlsFiles(certificate, key, self._folder / "authority.crt")
 
-    def start_devices(self) -> None:
+    def start_devices(self, owner: TlsFiles) -> dict[str, Program]:
         split = label_skew(self.images.labels, len(DEVICES), 2, seed=0, samples_per_device=12)
+        devices = {}
         for device_id, part in zip(DEVICES, split, strict=True):
             data = self._folder / f"{device_id}.npz"
             save_npz(data, self.images.take(part))
-            self._start(
-                "edge_client",
-                Identity(Kind.DEVICE, device_id),
-                device_id=device_id,
-                data=str(data),
-                engine="torch",
-                state_dir=str(self._folder / device_id),
-                coordinator=reached(self.coordinator),
-                store=reached(self.store),
-            )
+            settings = {
+                "device_id": device_id,
+                "data": str(data),
+                "engine": "torch",
+                "state_dir": str(self._folder / device_id),
+                "coordinator": reached(self.coordinator),
+                "store": reached(self.store),
+            }
+            if device_id == ENROLS:
+                token = self._folder / "token"
+                token.write_text(self._token(owner, device_id))
+                devices[device_id] = self._programs.start(
+                    device_id,
+                    "edge_client",
+                    enrol=self.coordinator.address("tokens"),
+                    enrol_token_file=str(token),
+                    tls_authority=str(self._folder / "authority.crt"),
+                    **settings,
+                )
+            else:
+                identity = Identity(Kind.DEVICE, device_id)
+                devices[device_id] = self._start("edge_client", identity, **settings)
+        return devices
+
+    def _token(self, owner: TlsFiles, device_id: str) -> str:
+        """One that lets the device in."""
+        token = new_token(TokenKind.ENROL)
+
+        async def make() -> None:
+            client = FleetClient(self.peer(self.coordinator, owner))
+            terms = EnrolmentTerms(device_id=device_id)
+            try:
+                await client.create_token(
+                    NewToken(token.token_id, token.secret_sha256, device_id, 60.0, terms)
+                )
+            finally:
+                await client.close()
+
+        asyncio.run(make())
+        return token.text
 
     def peer(self, program: Program, files: TlsFiles) -> Peer:
         return Peer(program.name, reached(program), "HFMDS_LISTEN", files)
@@ -104,8 +143,8 @@ class Fleet:
 def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         fleet = Fleet(tmp_path, programs)
-        fleet.start_devices()
         owner = fleet.files(Identity(Kind.OWNER, "olga"))
+        devices = fleet.start_devices(owner)
         viewer = fleet.files(Identity(Kind.VIEWER, "vera"))
         stranger = fleet.files(Identity(Kind.DEVICE, "stranger"))
 
@@ -124,6 +163,7 @@ def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
                 with pytest.raises(NotAllowed, match="may not call ReleaseRun"):
                     await thief.release_run("secured")
                 await until(lambda: ended(looker))
+                await until(lambda: renewed(devices[ENROLS]))
                 await the_page_is_for_admins(fleet, owner, viewer, stranger)
                 return (await admin.list_events("secured"))[1]
             finally:
@@ -132,6 +172,8 @@ def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
 
         events = asyncio.run(conversation())
         assert json.loads(events[0].details)["by"] == "admin/owner olga"
+        said = [record["message"] for record in devices[ENROLS].records()]
+        assert "enrolled" in said
 
 
 async def the_page_is_for_admins(
@@ -190,6 +232,10 @@ async def ended(client: AdminClient) -> bool:
     run = await client.get_run("secured")
     assert run.state in (RunState.RUNNING, RunState.COMPLETED), run.state_reason
     return run.state is RunState.COMPLETED
+
+
+async def renewed(device: Program) -> bool:
+    return any(record["message"] == "certificate renewed" for record in device.records())
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
