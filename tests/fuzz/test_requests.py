@@ -1,0 +1,89 @@
+"""What the issuer reads of callers that have no certificate yet: requests, nonces, tokens, ids."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmds.errors import HfmdsError
+from hfmds.pki.device_key import DeviceKey
+from hfmds.pki.requests import Request
+from hfmds.pki.tokens import TokenKind, parse_token
+from hfmds.service.identity import identity_from
+from tests.coordinator.registry_office import Office, new_issuer
+from tests.fuzz.budget import tried
+from tests.fuzz.protobuf import damaged
+
+# As a device makes it, of a key that nobody has any more.
+REQUEST = bytes.fromhex(
+    "3081cb30730201003011310f300d06035504030c066465766963653059301306072a8648ce3d020106082a86"
+    "48ce3d030107034200044f6d67932f5a5335bb748c7314a752f1b8f7acf3aabdd53a3d33157e834e44ccb495"
+    "a83835f5419717ddd06ddf610734ec29076b58e0f30112c5ef9a9c0f2a01a000300a06082a8648ce3d040302"
+    "034800304502202525b6a760f039d63a79d047a7554d8a002ad419c1b3cfa2d8332eab973f86da022100ecf0"
+    "0d6e3621f7a437a86f9146efae91c2d9431c8409aa41681e5daab096a92e"
+)
+
+
+@tried(300)
+@given(der=damaged(REQUEST) | st.binary(max_size=300))
+def test_a_request_that_was_changed_is_refused(der: bytes) -> None:
+    if der == REQUEST:
+        return
+    with suppress(HfmdsError):
+        request = Request(der)
+        pytest.fail(f"taken as a request of the key {request.key_sha256}")
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
+    folder: Path = tmp_path_factory.mktemp("office")
+    return Office(folder, issuer=new_issuer())
+
+
+@tried(60)
+@given(data=st.data())
+def test_nobody_enrols_with_anything_wrong(office: Office, data: st.DataObject) -> None:
+    key = DeviceKey.create()
+    nonce, request = office.enrolment.begin(), key.request()
+    given = {
+        "token": office.token().text,
+        "nonce": nonce,
+        "wished_id": "camera",
+        "csr": request,
+        "signature": key.proof(nonce, request),
+    }
+    wrong = data.draw(st.sampled_from(sorted(given.keys() - {"wished_id"})))
+    flip = data.draw(st.integers(0, 7))
+    at = data.draw(st.integers(0, 500))
+    value = given[wrong]
+    content = bytearray(value.encode() if isinstance(value, str) else value)
+    content[at % len(content)] ^= 1 << flip
+    changed = bytes(content)
+    given[wrong] = changed.decode(errors="replace") if isinstance(value, str) else changed
+    with suppress(HfmdsError):
+        office.enrolment.enrol(**given)  # type: ignore[arg-type]
+        pytest.fail(f"enrolled with another {wrong}")
+
+
+@tried(100)
+@given(
+    text=st.text()
+    | damaged(b"hfmds_enrol_0123456789ab_" + b"0" * 64).map(lambda b: b.decode(errors="replace"))
+)
+def test_tokens_are_read_whole_or_not_at_all(text: str) -> None:
+    token = parse_token(text, TokenKind.ENROL)
+    assert token is None or token.text == text
+
+
+@tried(100)
+@given(
+    uri=st.text()
+    | damaged(b"spiffe://hfmds/device/camera-7").map(lambda b: b.decode(errors="replace"))
+)
+def test_identities_are_read_whole_or_refused(uri: str) -> None:
+    with suppress(HfmdsError):
+        assert identity_from(uri).uri == uri
