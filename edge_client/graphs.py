@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.types import Weights
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
+from hfmds.onnx_runtime import onnxruntime
 from hfmds.plans.format import BUFFER, PARAMETER, Graph, Plan, TensorSpec, read_plan
 
 Tensors: TypeAlias = Mapping[str, Any]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from edge_client.graphs import Graphs, array_of, open_graphs, providers_for, scalar, tensor
@@ -32,6 +31,7 @@ from hfmds.algorithm.sampling import Indices, choose, epoch_batches, initial_noi
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import Evaluation, LabelledImages
 from hfmds.errors import InvalidInput
+from hfmds.onnx_runtime import onnxruntime
 from hfmds.plans.format import ANCHOR, BUFFER, MOMENTUM, NEXT, PARAMETER
 
 _CHUNK = 256  # images at a time where no gradient is needed, to bound memory

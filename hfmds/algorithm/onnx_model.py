@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from hfmds.algorithm.models import model_with
 from hfmds.algorithm.recipes import Normalisation, Recipe
 from hfmds.algorithm.types import Weights
 from hfmds.errors import CorruptData
+from hfmds.onnx_runtime import onnxruntime
 
 _CHECKED_BATCHES = (1, 3)  # the batch must not have become a constant
 _TOLERANCE = 1e-4  # of the largest logit: the engines add up in another order

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnxruntime
 import torch
 from numpy.typing import NDArray
 
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.errors import CorruptData
+from hfmds.onnx_runtime import onnxruntime
 from hfmds.plans.format import ANCHOR, BUFFER, MOMENTUM, PARAMETER, Graph, TensorSpec
 from hfmds.plans.steps import Step
 
