@@ -1,8 +1,8 @@
 """Devices get certificates: the first by a token, the next by the one before or by their key.
 
-What is checked, in this order: the request is one of a key, and signed by it together with a fresh
-nonce; the token is good, or the key is the device's; the device was not shut out since; and nobody
-takes another device's place.
+What is checked, in this order: the nonce is fresh; the request is one of a key, and signed by it
+together with the nonce; the token is good, or the key is the device's; the device was not shut out
+since; and nobody takes another device's place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hfmds.errors import Conflict, InvalidInput, NotAllowed, WrongState
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority
 from hfmds.pki.requests import Request
 from hfmds.service.identity import Identity, Kind
-from hfmds.storage.database import transaction
+from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.policies import require_id
 
@@ -80,8 +80,14 @@ class Enrolment:
         self.require_issuer()
         if wished_id:
             require_id(wished_id, "device_id")
+        self._nonces.require(nonce)
         request = Request(csr)
         request.require_signature(nonce, signature)
+        with reading(self._engine) as session:  # strangers must not hold up who writes
+            if token:
+                self._tokens.enrolling(session, token)
+            else:
+                self._by_key(session, wished_id, request.key_sha256)
         with transaction(self._engine) as session:
             self._nonces.spend(session, nonce)
             if token:

@@ -38,18 +38,19 @@ class Nonces:
 
     def spend(self, session: Session, nonce: bytes) -> None:
         """Within a transaction: take it; TooLate if it is not ours, over, or was taken before."""
-        ends, chosen = self._read(nonce)
+        ends, chosen = self.require(nonce)
         now, name = self._clock(), chosen.hex()
         session.execute(delete(SpentNonceRow).where(SpentNonceRow.expires_at <= now))
-        if ends <= now or session.get(SpentNonceRow, name) is not None:
+        if session.get(SpentNonceRow, name) is not None:
             raise _unknown()
         session.add(SpentNonceRow(nonce=name, expires_at=ends))
 
-    def _read(self, nonce: bytes) -> tuple[float, bytes]:
+    def require(self, nonce: bytes) -> tuple[float, bytes]:
+        """Its end and its random part; TooLate if it is not ours, or over."""
         if len(nonce) != _FORM.size:
             raise _unknown()
         ends, chosen, mark = _FORM.unpack(nonce)
-        if not hmac.compare_digest(mark, self._mark(ends, chosen)):
+        if not hmac.compare_digest(mark, self._mark(ends, chosen)) or ends <= self._clock():
             raise _unknown()
         return ends, chosen
 

@@ -15,7 +15,9 @@ from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import TokenKind, new_token
 from hfmds.service.identity import Identity, Kind
+from hfmds.storage.database import open_database, transaction
 from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
+from tests.servers.databases import database_of
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,15 @@ def test_a_made_up_nonce_is_refused(office: Office, tmp_path: Path) -> None:
     for nonce in (b"", b"n" * 56, later, good + b"0"):
         with pytest.raises(TooLate):
             office.enrolment.enrol(token.text, nonce, "", request, key.proof(nonce, request))
+
+
+def test_strangers_do_not_hold_up_who_writes(office: Office, tmp_path: Path) -> None:
+    key, stranger = DeviceKey.create(), new_token(TokenKind.ENROL)
+    other = open_database(database_of(tmp_path), busy_timeout_seconds=0.1)
+    with transaction(other):  # as if a round were being written
+        for token in (stranger, None):
+            with pytest.raises(NotAllowed):
+                office.enrol(key, token, "camera")
 
 
 def test_a_refusal_spends_neither_token_nor_nonce(office: Office) -> None:

@@ -16,8 +16,16 @@ import pytest
 from typer.testing import CliRunner
 
 from hfmds.cli.app import app
-from hfmds.errors import ConfigurationError, HfmdsError, NotAllowed, NotFound, TooLate
+from hfmds.errors import (
+    ConfigurationError,
+    HfmdsError,
+    NotAllowed,
+    NotFound,
+    TooLate,
+    WrongState,
+)
 from hfmds.pki.device_key import DeviceKey
+from hfmds.service.certificates import read_certificate
 from hfmds.service.peer import Peer
 from hfmds.service.tls import TlsFiles, Trust
 from hfmds.wire.coordinator_client import CoordinatorClient
@@ -53,17 +61,30 @@ class Fleet:
     def authority(self) -> Path:
         return self._pki / "authority.crt"
 
+    @property
+    def owner(self) -> Path:
+        return self._pki / "admin-owner-admin.crt"
+
     def as_owner(self, *arguments: str) -> str:
-        """The output of a command of the owner, who has a certificate."""
+        """The output of a command of the owner."""
+        return self.with_certificate(self.owner, *arguments)
+
+    def with_certificate(self, certificate: Path, *arguments: str) -> str:
+        """The output of a command of somebody who has a certificate."""
         return self._command(
             {
                 "HFMDS_COORDINATOR": self.coordinator.address("grpc"),
-                "HFMDS_TLS_CERTIFICATE": str(self._pki / "admin-owner-admin.crt"),
-                "HFMDS_TLS_KEY": str(self._pki / "admin-owner-admin.key"),
+                "HFMDS_TLS_CERTIFICATE": str(certificate),
+                "HFMDS_TLS_KEY": str(certificate.with_suffix(".key")),
                 "HFMDS_TLS_AUTHORITY": str(self.authority),
             },
             *arguments,
         )
+
+    def issue(self, kind: str, name: str) -> Path:
+        """A certificate for somebody."""
+        said = self._command({}, "pki", "issue", kind, name, "--folder", str(self._pki))
+        return Path(said.strip())
 
     def with_token(self, token: str, *arguments: str) -> str:
         """The output of a command of somebody who has a token."""
@@ -167,6 +188,10 @@ class Device:
 Way = Callable[[], Awaitable[Any]]
 
 
+def serial(certificate: Path) -> str:
+    return read_certificate(certificate.read_bytes()).serial
+
+
 async def refused(way: Way, error: type[HfmdsError]) -> None:
     with pytest.raises(error):
         await way()
@@ -235,6 +260,9 @@ def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
                 assert isinstance(await device.check_in(), RetryLater)
                 await refused(device.ask_store, NotFound)
             await only_what_is_for_tokens_is_there(fleet)
+            another = RenewalClient(phone._peer(fleet.coordinator), "camera")
+            with pytest.raises(NotAllowed, match="may not speak for device camera"):
+                await another.renew(phone.key.request())
 
         async def a_revoked_device_is_out() -> None:
             old.key, old.device_id, old._files = camera.key, "camera", camera._files
@@ -272,8 +300,21 @@ def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
             await becomes(phone.ask_store, NotFound)
             assert "quarantine" not in (await phone.check_in()).reason
 
+        async def so_are_people() -> None:
+            eve = await asyncio.to_thread(fleet.issue, "viewer", "eve")
+            await asyncio.to_thread(fleet.with_certificate, eve, "devices")
+            own = serial(fleet.owner)
+            with pytest.raises(WrongState, match="let another owner revoke it"):
+                await owner("pki", "revoke", "--certificate", own)
+            await owner("pki", "revoke", "--certificate", serial(eve), "--reason", "left")
+            with pytest.raises(NotAllowed, match="was revoked"):
+                await asyncio.to_thread(fleet.with_certificate, eve, "devices")
+            await owner("pki", "revoke", "--token", tokens[0].split("_")[2])
+            with pytest.raises(NotAllowed):
+                await vera("devices")
+
         async def what_happened_is_in_the_log_and_no_token_is() -> None:
-            events = json.loads(await vera("audit", "show-fleet", "--json"))
+            events = json.loads(await owner("audit", "show-fleet", "--json"))
             kinds = [event["kind"] for event in events]
             assert kinds.count("device-enrolled") == 3
             assert {"device-revoked", "device-quarantined", "device-released"} <= set(kinds)
@@ -293,6 +334,7 @@ def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
             await a_revoked_device_is_out()
             await it_comes_back_by_a_token_of_its_own()
             await a_device_in_quarantine_waits()
+            await so_are_people()
             await what_happened_is_in_the_log_and_no_token_is()
 
         asyncio.run(story())
