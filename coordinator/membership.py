@@ -87,15 +87,15 @@ def open_membership(
     dismiss: Callable[[str], Awaitable[None]],
 ) -> Membership:
     """The books of the database, with the issuer that the settings name."""
-    clock, issuer = time.time, None
-    if settings.issuer_certificate and settings.issuer_key:
-        issuer = read_issuer(settings.issuer_certificate, settings.issuer_key)
-    fleet = FleetRecords(engine, clock)
-    tokens, members = Tokens(engine, fleet, clock), Members(engine, fleet, clock)
 
     def authority() -> bytes:
         return settings.tls.authority.read_bytes() if settings.tls else b""
 
+    clock, issuer = time.time, None
+    if settings.issuer_certificate and settings.issuer_key:
+        issuer = read_issuer(settings.issuer_certificate, settings.issuer_key, authority())
+    fleet = FleetRecords(engine, clock)
+    tokens, members = Tokens(engine, fleet, clock), Members(engine, fleet, clock)
     enrolment = Enrolment(
         engine,
         fleet,

@@ -113,6 +113,10 @@ class Authority:
         units = self._certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
         return DEVICES_UNIT in [unit.value for unit in units]
 
+    def is_among(self, believed: bytes) -> bool:
+        """Whether its certificate is one of these, PEM."""
+        return self._certificate in x509.load_pem_x509_certificates(believed)
+
     @property
     def ends(self) -> datetime:
         """When nothing that it has signed is believed any longer."""

@@ -40,8 +40,11 @@ def open_authority(folder: Path) -> Authority:
         ) from error
 
 
-def read_issuer(certificate: Path, key: Path) -> Authority:
-    """The device issuer whose files these are; ConfigurationError if they are not one's."""
+def read_issuer(certificate: Path, key: Path, believed: bytes) -> Authority:
+    """The device issuer whose files these are; ConfigurationError if they are not one's.
+
+    `believed` has the certificates of the authorities that all parties believe, PEM.
+    """
     try:
         issuer = _read(certificate, key)
     except OSError as error:
@@ -53,6 +56,11 @@ def read_issuer(certificate: Path, key: Path) -> Authority:
         raise ConfigurationError(
             f"{certificate} is not a device issuer's: what it signs could pass for a service or "
             f"an admin; `hfmds pki init` makes {_ISSUER}.crt"
+        )
+    if not issuer.is_among(believed):
+        raise ConfigurationError(
+            f"nobody would believe what the device issuer signs: add {certificate} to the file "
+            f"that HFMDS_TLS_AUTHORITY names, at every program"
         )
     return issuer
 

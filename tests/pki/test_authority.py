@@ -114,10 +114,11 @@ def test_a_key_that_is_not_the_authoritys_is_refused(authority: Authority) -> No
 
 def test_a_fleet_has_an_issuer_for_devices_alone(tmp_path: Path) -> None:
     create_authority(tmp_path, "tests", NOW, 10 * DAY)
-    issuer = read_issuer(tmp_path / "device-issuer.crt", tmp_path / "device-issuer.key")
+    bundle = (tmp_path / "authority.crt").read_bytes()
+    issuer = read_issuer(tmp_path / "device-issuer.crt", tmp_path / "device-issuer.key", bundle)
     assert issuer.is_for_devices_alone
     assert not open_authority(tmp_path).is_for_devices_alone
-    believed = x509.load_pem_x509_certificates((tmp_path / "authority.crt").read_bytes())
+    believed = x509.load_pem_x509_certificates(bundle)
     assert believed == [parsed(open_authority(tmp_path).certificate), parsed(issuer.certificate)]
     usage = believed[1].extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -125,7 +126,17 @@ def test_a_fleet_has_an_issuer_for_devices_alone(tmp_path: Path) -> None:
 
 def test_an_authority_that_could_make_admins_is_no_issuer(tmp_path: Path) -> None:
     create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    bundle = (tmp_path / "authority.crt").read_bytes()
     with pytest.raises(ConfigurationError, match="not a device issuer's"):
-        read_issuer(tmp_path / "authority.crt", tmp_path / "authority.key")
+        read_issuer(tmp_path / "authority.crt", tmp_path / "authority.key", bundle)
     with pytest.raises(ConfigurationError, match="HFMDS_ISSUER_CERTIFICATE"):
-        read_issuer(tmp_path / "nothing.crt", tmp_path / "authority.key")
+        read_issuer(tmp_path / "nothing.crt", tmp_path / "authority.key", bundle)
+
+
+def test_an_issuer_that_nobody_would_believe_is_refused(
+    tmp_path: Path, authority: Authority
+) -> None:
+    create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    files = tmp_path / "device-issuer.crt", tmp_path / "device-issuer.key"
+    with pytest.raises(ConfigurationError, match="HFMDS_TLS_AUTHORITY"):
+        read_issuer(*files, authority.certificate)
