@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
@@ -25,6 +25,13 @@ from synthesis_store.tables import BatchRow, LooseBlobRow, PoolRow, ShardRow
 log = logging.getLogger(__name__)
 
 _SWEPT_AT_ONCE = 100  # all other writers wait meanwhile
+
+# Not through the ORM, and composed once: these are asked with every batch.
+_THIS = (LooseBlobRow.sha256 == bindparam("hash"), LooseBlobRow.size_bytes == bindparam("bytes"))
+_LOOSE = select(LooseBlobRow.reason).where(*_THIS)
+_ADD_LOOSE = insert(LooseBlobRow)
+_GIVE_UP = update(LooseBlobRow).where(*_THIS).values(reason=bindparam("why"))
+_NO_MORE_LOOSE = delete(LooseBlobRow).where(*_THIS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +73,7 @@ class Contents:
         """From now on the content is needed: it must be here, and is not loose."""
         if not self._blobs.contains(digest):
             raise Unavailable(f"content {digest} was removed meanwhile; send it again")
-        row = session.get(LooseBlobRow, (digest.sha256, digest.size_bytes))
-        if row is not None:
-            session.delete(row)
+        session.connection().execute(_NO_MORE_LOOSE, _key(digest))
 
     def sweep(self, digests: Iterable[Digest] | None = None) -> Erased:
         """Delete loose content that nothing needs, of all or of these.
@@ -115,11 +120,16 @@ class Contents:
 
 def loosen(session: Session, digest: Digest, reason: str = "") -> None:
     """The content may be needed no more; with a reason the log will say that it was erased."""
-    row = session.get(LooseBlobRow, (digest.sha256, digest.size_bytes))
-    if row is None:
-        session.add(LooseBlobRow(sha256=digest.sha256, size_bytes=digest.size_bytes, reason=reason))
+    connection = session.connection()
+    if connection.execute(_LOOSE, _key(digest)).first() is None:
+        row = {"sha256": digest.sha256, "size_bytes": digest.size_bytes, "reason": reason}
+        connection.execute(_ADD_LOOSE, row)
     elif reason:
-        row.reason = reason
+        connection.execute(_GIVE_UP, {**_key(digest), "why": reason})
+
+
+def _key(digest: Digest) -> dict[str, object]:
+    return {"hash": digest.sha256, "bytes": digest.size_bytes}
 
 
 def is_needed(session: Session, sha256: str) -> bool:

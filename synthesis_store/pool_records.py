@@ -10,13 +10,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from sqlalchemy import Engine, and_, func, or_, select, union
+from sqlalchemy import (
+    Connection,
+    Engine,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    union,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.records import (
     decode_histograms,
     decode_pool_spec,
@@ -26,12 +38,39 @@ from hfmds.wire.records import (
 from hfmds.wire.types import LeakageHistograms, PoolPolicy, PoolSpec, PoolState, PoolStatus
 from synthesis_store.contents import Contents, loosen
 from synthesis_store.events import StoreEventKind, StoreEvents
+from synthesis_store.privacy_gate import Measured
 from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
 from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, ShardRow, SnapshotRow
-from synthesis_store.totals import Measured, put_in, take_out
+from synthesis_store.totals import AnyRow, Totals, columns_of, measured_of, totals_of
 from synthesis_store.withdrawals import require_consent
 
 _OPEN, _SEALED = PoolState.OPEN.name, PoolState.SEALED.name
+# Not through the ORM, and composed once: these are asked with every batch.
+_THIS_POOL = PoolRow.pool_id == bindparam("pool")
+_THIS_BATCH = (
+    BatchRow.pool_id == bindparam("pool"),
+    BatchRow.device_id == bindparam("device"),
+)
+_POOL = select(
+    PoolRow.spec,
+    PoolRow.state,
+    PoolRow.state_reason,
+    PoolRow.devices,
+    PoolRow.samples,
+    PoolRow.leaking_samples,
+    PoolRow.leakage,
+).where(_THIS_POOL)
+_BATCH = select(
+    BatchRow.sha256,
+    BatchRow.size_bytes,
+    BatchRow.samples,
+    BatchRow.leaking_samples,
+    BatchRow.leakage,
+).where(*_THIS_BATCH)
+_ADD_BATCH = insert(BatchRow)
+_REMOVE_BATCH = delete(BatchRow).where(*_THIS_BATCH)
+_CHANGE_POOL = update(PoolRow).where(_THIS_POOL)
+
 _KIND_OF_END = {
     PoolState.HALTED: StoreEventKind.POOL_HALTED,
     PoolState.ABANDONED: StoreEventKind.POOL_ABANDONED,
@@ -142,13 +181,12 @@ class PoolRecords:
 
     def place(self, key: BatchKey) -> Place:
         """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn."""
-        with reading(self._engine) as session:
-            pool = require_pool(session, key.pool_id)
+        with looking(self._engine) as connection:
+            pool, batch = _pool_and_batch(connection, key)
             spec = _spec(pool.spec)
-            row = session.get(BatchRow, (key.pool_id, key.device_id))
-            has_batch = _has(pool, row, key.digest)
+            has_batch = _has(pool, batch, key.digest)
             if not has_batch:
-                require_consent(session, key.device_id, spec.run_id)
+                require_consent(connection, key.device_id, spec.run_id)
             return Place(spec, PoolState[pool.state], pool.state_reason, has_batch)
 
     def record_batch(self, key: BatchKey, measured: Measured) -> bool:
@@ -161,30 +199,37 @@ class PoolRecords:
         given_up: list[Digest] = []
         halted = ""
         with transaction(self._engine) as session:
-            pool = require_pool(session, key.pool_id)
+            connection = session.connection()
+            pool, batch = _pool_and_batch(connection, key)
             spec = _spec(pool.spec)
-            row = session.get(BatchRow, (key.pool_id, key.device_id))
-            if _has(pool, row, key.digest):
+            if _has(pool, batch, key.digest):
                 return False
-            require_consent(session, key.device_id, spec.run_id)
+            require_consent(connection, key.device_id, spec.run_id)
             if pool.state != _OPEN:
                 raise refusal_of_batches(key.pool_id, PoolState[pool.state], pool.state_reason)
             self._contents.claim(session, key.digest)
-            if row is None:
-                row = BatchRow(pool_id=key.pool_id, device_id=key.device_id)
-            else:
-                given_up.append(row.digest)
-                loosen(session, row.digest)
-                take_out(pool, row)
-            row.sha256, row.size_bytes = key.digest.sha256, key.digest.size_bytes
-            row.accepted_at = self._now()
-            put_in(pool, row, measured)
-            _require_room(pool, spec.policy)
-            session.add(row)
-            halted = self._halt_reason(spec.policy, decode_histograms(pool.leakage))
+            totals = totals_of(pool)
+            if batch is not None:
+                before = Digest(batch.sha256, batch.size_bytes)
+                given_up.append(before)
+                loosen(session, before)
+                totals = totals.minus(measured_of(batch))
+                connection.execute(_REMOVE_BATCH, _names(key))
+            totals = totals.plus(measured)
+            _require_room(key.pool_id, totals, spec.policy)
+            row = {
+                "pool_id": key.pool_id,
+                "device_id": key.device_id,
+                "sha256": key.digest.sha256,
+                "size_bytes": key.digest.size_bytes,
+                "accepted_at": self._now(),
+            }
+            connection.execute(_ADD_BATCH, row | columns_of(measured))
+            connection.execute(_CHANGE_POOL, {"pool": key.pool_id, **totals.columns()})
+            halted = self._halt_reason(spec.policy, totals.leakage)
             if halted:
-                session.flush()
-                given_up += self.end(session, pool, PoolState.HALTED, halted)
+                full = require_pool(session, key.pool_id)
+                given_up += self.end(session, full, PoolState.HALTED, halted)
         if given_up:
             self._contents.sweep(given_up)
         if halted:
@@ -278,8 +323,13 @@ def require_pool(session: Session, pool_id: str) -> PoolRow:
     """The pool's row, or NotFound."""
     row = session.get(PoolRow, pool_id)
     if row is None:
-        raise NotFound(f"there is no pool {pool_id}; the coordinator opens it")
+        raise missing_pool(pool_id)
     return row
+
+
+def missing_pool(pool_id: str) -> NotFound:
+    """What is said of a pool that is not there."""
+    return NotFound(f"there is no pool {pool_id}; the coordinator opens it")
 
 
 def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
@@ -287,9 +337,23 @@ def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
     return list(session.scalars(select(BatchRow).filter_by(pool_id=pool_id)))
 
 
-def _has(pool: PoolRow, row: BatchRow | None, digest: Digest) -> bool:
+def _pool_and_batch(connection: Connection, key: BatchKey) -> tuple[AnyRow, AnyRow | None]:
+    """A pool and the device's batch in it; NotFound if there is no such pool."""
+    pool = connection.execute(_POOL, _names(key)).first()
+    if pool is None:
+        raise missing_pool(key.pool_id)
+    return pool, connection.execute(_BATCH, _names(key)).first()
+
+
+def _names(key: BatchKey) -> dict[str, object]:
+    return {"pool": key.pool_id, "device": key.device_id}
+
+
+def _has(pool: AnyRow, batch: AnyRow | None, digest: Digest) -> bool:
     """Whether this is a batch of the pool; those of one that is no snapshot are erased."""
-    return row is not None and row.digest == digest and pool.state in (_OPEN, _SEALED)
+    if batch is None or (batch.sha256, batch.size_bytes) != (digest.sha256, digest.size_bytes):
+        return False
+    return pool.state in (_OPEN, _SEALED)
 
 
 @lru_cache(maxsize=64)  # asked with every batch
@@ -306,10 +370,10 @@ def _live_run(session: Session, run_id: str) -> RunReferenceRow:
     return row
 
 
-def _require_room(pool: PoolRow, policy: PoolPolicy) -> None:
+def _require_room(pool_id: str, totals: Totals, policy: PoolPolicy) -> None:
     most = policy.max_pool_samples
-    if most and pool.samples > most:
+    if most and totals.samples > most:
         raise LimitExceeded(
-            f"pool {pool.pool_id}: it would have {pool.samples} samples with this batch, "
+            f"pool {pool_id}: it would have {totals.samples} samples with this batch, "
             f"it takes {most}"
         )

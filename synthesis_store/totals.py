@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlalchemy import Row
+
+from hfmds.algorithm.histograms import LeakageHistograms
 from hfmds.wire.records import decode_histograms, encode_histograms
-from synthesis_store.privacy_gate import Measured as Measured
+from synthesis_store.privacy_gate import Measured
 from synthesis_store.tables import BatchRow, PoolRow
 
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+"""Columns with the names that the tables give them: quicker to read than a row of the ORM."""
 
-def put_in(pool: PoolRow, batch: BatchRow, measured: Measured) -> None:
-    """Count a batch that comes into the pool."""
-    batch.samples = measured.samples
-    batch.leaking_samples = measured.leaking_samples
-    batch.leakage = encode_histograms(measured.leakage)
-    pool.devices += 1
-    pool.samples += batch.samples
-    pool.leaking_samples += batch.leaking_samples
-    pool.leakage = encode_histograms(decode_histograms(pool.leakage) + measured.leakage)
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Over the batches of a pool."""
+
+    devices: int
+    samples: int
+    leaking_samples: int
+    leakage: LeakageHistograms
+
+    def plus(self, batch: Measured) -> Totals:
+        """With a batch that comes into the pool."""
+        return Totals(
+            self.devices + 1,
+            self.samples + batch.samples,
+            self.leaking_samples + batch.leaking_samples,
+            self.leakage + batch.leakage,
+        )
+
+    def minus(self, batch: Measured) -> Totals:
+        """Without a batch that was in it."""
+        return Totals(
+            self.devices - 1,
+            self.samples - batch.samples,
+            self.leaking_samples - batch.leaking_samples,
+            self.leakage - batch.leakage,
+        )
+
+    def columns(self) -> dict[str, object]:
+        """As the pool's row has them."""
+        return {"devices": self.devices, **columns_of(self)}
+
+
+def totals_of(pool: PoolRow | AnyRow) -> Totals:
+    """What a pool's row says."""
+    leakage = decode_histograms(pool.leakage)
+    return Totals(pool.devices, pool.samples, pool.leaking_samples, leakage)
+
+
+def measured_of(batch: BatchRow | AnyRow) -> Measured:
+    """What a batch's row says: what the totals have of it."""
+    return Measured(batch.samples, batch.leaking_samples, decode_histograms(batch.leakage))
+
+
+def columns_of(counted: Measured | Totals) -> dict[str, object]:
+    """The columns that the rows of pools and of batches have alike."""
+    return {
+        "samples": counted.samples,
+        "leaking_samples": counted.leaking_samples,
+        "leakage": encode_histograms(counted.leakage),
+    }
 
 
 def take_out(pool: PoolRow, batch: BatchRow) -> None:
     """Count a batch no more."""
-    pool.devices -= 1
-    pool.samples -= batch.samples
-    pool.leaking_samples -= batch.leaking_samples
-    left = decode_histograms(pool.leakage) - decode_histograms(batch.leakage)
-    pool.leakage = encode_histograms(left)
+    for name, value in totals_of(pool).minus(measured_of(batch)).columns().items():
+        setattr(pool, name, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from sqlalchemy import Engine, bindparam, distinct, func, or_, select
+from sqlalchemy import Connection, Engine, bindparam, distinct, func, or_, select
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
@@ -107,9 +107,9 @@ class Withdrawals:
                     )
 
 
-def require_consent(session: Session, device_id: str, run_id: str) -> None:
+def require_consent(connection: Connection, device_id: str, run_id: str) -> None:
     """Refuse a device that was withdrawn from the run, or from all."""
-    if session.scalar(_WITHDRAWN, {"device": device_id, "run": run_id}):
+    if connection.scalar(_WITHDRAWN, {"device": device_id, "run": run_id}):
         raise NotAllowed(
             f"device {device_id} was withdrawn from this store; it may contribute no more"
         )
