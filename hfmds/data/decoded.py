@@ -10,14 +10,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import struct
 import time
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import PIL
 from numpy.typing import NDArray
+
+BROKEN_ARRAYS: tuple[type[Exception], ...] = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    SyntaxError,
+    RuntimeError,  # NotImplementedError and RecursionError, too
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy raises, or lets through, when an .npy or .npz file is not what it says."""
 
 FILE_NAME = ".hfmds-decoded.npz"
 
@@ -70,7 +89,7 @@ def _read(path: Path, fingerprint: bytes, count: int) -> NDArray[np.uint8] | Non
             if arrays["fingerprint"].tobytes() != fingerprint:
                 return None
             pixels: NDArray[np.uint8] = arrays["pixels"]  # zip checks its CRC
-    except (OSError, EOFError, KeyError, ValueError, MemoryError, zipfile.BadZipFile):
+    except BROKEN_ARRAYS + (MemoryError,):  # noqa: RUF005 (mypy knows no other way)
         return None  # if it is memory that lacks, decoding will say so
     fits = pixels.dtype == np.uint8 and pixels.ndim == 4 and len(pixels) == count
     return pixels if fits else None

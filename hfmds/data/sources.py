@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from PIL import Image
 
 from hfmds.algorithm.types import LabelledImages
 from hfmds.data import torchvision_files
+from hfmds.data.decoded import BROKEN_ARRAYS
 from hfmds.data.folders import (
     class_folders,
     image_files,
@@ -212,7 +212,7 @@ def _load_npy(path: Path, _: Sequence[str]) -> LabelledImages:
 def _reading_arrays(path: Path, kind: str, remedy: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except BROKEN_ARRAYS as error:
         raise ConfigurationError(f"{path} cannot be read as {kind} ({error}); {remedy}") from error
     except MemoryError as error:
         raise ConfigurationError(
