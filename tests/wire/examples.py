@@ -26,6 +26,8 @@ from hfmds.algorithm.recipes import (
 from hfmds.algorithm.types import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.digest import digest_of
 from hfmds.event_chain import make_event, origin
+from hfmds.service.exclusions import Exclusions
+from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, Member, Role, TokenRecord
 from hfmds.wire.oversight import Drain, Funnel, Status
 from hfmds.wire.types import (
     Assignment,
@@ -375,3 +377,11 @@ SNAPSHOT = Snapshot(
     ),
 )
 SHARED_SHARD = SharedShard(SNAPSHOT.shards[0], missing=True)
+
+ENROLMENT_TOKEN = TokenRecord(
+    "4f1d0c77a9e2", "north", MOMENT, "admin/owner olga", MOMENT, EnrolmentTerms(5, "", "cam-", 2)
+)
+DEVICE_TOKEN = replace(ENROLMENT_TOKEN, terms=EnrolmentTerms(1, "camera", "", 1))
+ADMIN_TOKEN = replace(ENROLMENT_TOKEN, terms=AdminTerms(Role.OPERATOR))
+MEMBER = Member("camera", "4f1d0c77a9e2", MOMENT, "ab12", MOMENT, MOMENT, True, True, "noisy")
+EXCLUSIONS = Exclusions({"camera": 7}, frozenset({"ab12"}), {"phone": "noisy"})

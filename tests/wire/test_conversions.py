@@ -15,8 +15,8 @@ from hfmds.algorithm.methods.settings import METHODS
 from hfmds.algorithm.recipes import Sampling
 from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.errors import InvalidInput
-from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, synthesis_store_pb2
-from hfmds.wire import assignments, events, messages, oversight, runs, snapshots
+from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, fleet_pb2, synthesis_store_pb2
+from hfmds.wire import assignments, events, fleet, messages, oversight, runs, snapshots
 from hfmds.wire.types import RoundPolicy, RunState, TrainWork, require_id
 from tests.wire import examples
 
@@ -113,6 +113,11 @@ PAIRS: dict[str, Pair] = {
         snapshots.shared_shard_message,
         snapshots.shared_shard_from,
     ),
+    "enrolment token": (examples.ENROLMENT_TOKEN, fleet.token_message, fleet.token_from),
+    "device token": (examples.DEVICE_TOKEN, fleet.token_message, fleet.token_from),
+    "admin token": (examples.ADMIN_TOKEN, fleet.token_message, fleet.token_from),
+    "member": (examples.MEMBER, fleet.member_message, fleet.member_from),
+    "exclusions": (examples.EXCLUSIONS, fleet.exclusions_message, fleet.exclusions_from),
 }
 
 # What devices and operators send: a server must never compute with a NaN from outside.
@@ -431,7 +436,7 @@ def test_all_messages_of_the_contract_fit_under_these_tests() -> None:
 
     for name in PAIRS:
         visit(sent(name))
-    modules = (common_pb2, coordinator_pb2, admin_pb2, synthesis_store_pb2)
+    modules = (common_pb2, coordinator_pb2, admin_pb2, fleet_pb2, synthesis_store_pb2)
     declared = {name for module in modules for name in module.DESCRIPTOR.message_types_by_name}
     # Requests, responses and upload headers are envelopes that servicers and clients unpack.
     envelopes = {n for n in declared if n.endswith(("Request", "Response", "Header"))}
