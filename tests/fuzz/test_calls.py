@@ -103,7 +103,9 @@ class Servers:
         await bench.create(make_spec(lease_seconds=600))
         task = await bench.check_in("device")
         office = await asyncio.to_thread(Office, folders("office"), issuer=new_issuer())
-        lookout = Lookout(office.fleet, office.members, Gate(), NoStore(), no_dismissal)
+        lookout = Lookout(
+            office.fleet, office.members, office.tokens, Gate(), NoStore(), no_dismissal
+        )
         store = await asyncio.to_thread(self._store, folders("store"))
         for servicer in (
             CoordinatorServicer(bench.dispatch),
