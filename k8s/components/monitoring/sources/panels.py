@@ -42,10 +42,10 @@ _LETTERS = string.ascii_uppercase
 Panel = TypeVar("Panel", timeseries.Panel, stat.Panel, bargauge.Panel, heatmap.Panel, table.Panel)
 
 
-def led(metric: str, labels: str = "run", matchers: str = 'run=~"$run"') -> str:
-    """What the leading coordinator says of runs; others may show what they knew when they led."""
-    selector = f"{metric}{{{matchers}}}"
-    return f"max by ({labels}) ({selector} and on (instance) hfmds_coordinator_leader == 1)"
+def by_run(metric: str, *matchers: str) -> str:
+    """What coordinators say of each run, whichever of them drives it."""
+    selected = ", ".join(('run=~"$run"', *matchers))
+    return f"max by (run) ({metric}{{{selected}}})"
 
 
 def query(expression: str, legend: str = "") -> prometheus.Dataquery:

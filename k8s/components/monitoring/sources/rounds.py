@@ -10,9 +10,9 @@ from k8s.components.monitoring.sources.panels import (
     GOOD,
     bars,
     board,
+    by_run,
     from_label,
     heat,
-    led,
     lines,
     now,
     number,
@@ -61,8 +61,8 @@ def _at_a_glance(made: Dashboard) -> None:
             "`hfmds run funnel RUN` shows where its devices are lost, `hfmds audit show RUN` what "
             "happened last.",
             query(
-                f"max(time() - {led('hfmds_coordinator_run_progress_timestamp_seconds')} "
-                f"and on (run) {led('hfmds_coordinator_run_running')} == 1)"
+                f"max(time() - {by_run('hfmds_coordinator_run_progress_timestamp_seconds')} "
+                f"and on (run) {by_run('hfmds_coordinator_run_running')} == 1)"
             ),
             unit="s",
             limits={900: FAIR, 1800: BAD},
@@ -113,13 +113,13 @@ def _learning(made: Dashboard) -> None:
             "The last completed round of each run. A run that has ended stays here for a while.",
             "run",
             {
-                "round": (led("hfmds_coordinator_round_number"), "none"),
-                "accuracy": (led("hfmds_coordinator_accuracy_ratio"), "percentunit"),
-                "best accuracy": (led("hfmds_coordinator_best_accuracy_ratio"), "percentunit"),
-                "loss": (led("hfmds_coordinator_held_out_loss"), "none"),
-                "training loss": (led("hfmds_coordinator_training_loss"), "none"),
-                "devices": (led("hfmds_coordinator_cohort_devices"), "none"),
-                "pool": (led("hfmds_coordinator_pool_samples"), "none"),
+                "round": (by_run("hfmds_coordinator_round_number"), "none"),
+                "accuracy": (by_run("hfmds_coordinator_accuracy_ratio"), "percentunit"),
+                "best accuracy": (by_run("hfmds_coordinator_best_accuracy_ratio"), "percentunit"),
+                "loss": (by_run("hfmds_coordinator_held_out_loss"), "none"),
+                "training loss": (by_run("hfmds_coordinator_training_loss"), "none"),
+                "devices": (by_run("hfmds_coordinator_cohort_devices"), "none"),
+                "pool": (by_run("hfmds_coordinator_pool_samples"), "none"),
             },
         )
     )
@@ -129,7 +129,7 @@ def _learning(made: Dashboard) -> None:
             "A step for each round. Flat from the start: labels or normalisation do not fit. Up "
             "and down: a smaller learning rate, "
             "a larger cohort, or, with skewed data, a pool (docs/paper.md).",
-            query(led("hfmds_coordinator_accuracy_ratio"), "{{run}}"),
+            query(by_run("hfmds_coordinator_accuracy_ratio"), "{{run}}"),
             unit="percentunit",
             steps=True,
             maximum=1,
@@ -142,8 +142,8 @@ def _learning(made: Dashboard) -> None:
             "the first rises while the second "
             "falls, devices learn their own data by heart: fewer local epochs, or more weight on "
             "the pool (alpha).",
-            query(led("hfmds_coordinator_held_out_loss"), "{{run}} held-out"),
-            query(led("hfmds_coordinator_training_loss"), "{{run}} training"),
+            query(by_run("hfmds_coordinator_held_out_loss"), "{{run}} held-out"),
+            query(by_run("hfmds_coordinator_training_loss"), "{{run}} training"),
             steps=True,
         )
     )
@@ -153,8 +153,8 @@ def _learning(made: Dashboard) -> None:
             "How much accuracy was lost since a run's best round. The best model is not lost: "
             "`hfmds model export RUN --round best`.",
             query(
-                f"{led('hfmds_coordinator_best_accuracy_ratio')} - "
-                f"{led('hfmds_coordinator_accuracy_ratio')}",
+                f"{by_run('hfmds_coordinator_best_accuracy_ratio')} - "
+                f"{by_run('hfmds_coordinator_accuracy_ratio')}",
                 "{{run}}",
             ),
             unit="percentunit",
@@ -169,7 +169,7 @@ def _learning(made: Dashboard) -> None:
             "Of runs that ask devices to evaluate (docs/evaluation.md). Far above the held-out "
             "set: the model fits the "
             "skew of those that answered.",
-            query(led("hfmds_coordinator_device_accuracy_ratio"), "{{run}}"),
+            query(by_run("hfmds_coordinator_device_accuracy_ratio"), "{{run}}"),
             unit="percentunit",
             steps=True,
             maximum=1,
@@ -180,7 +180,7 @@ def _learning(made: Dashboard) -> None:
         lines(
             "Round",
             "A line that is flat for long stands still.",
-            query(led("hfmds_coordinator_round_number"), "{{run}}"),
+            query(by_run("hfmds_coordinator_round_number"), "{{run}}"),
             steps=True,
             span=8,
         )
@@ -249,7 +249,7 @@ def _time(made: Dashboard) -> None:
             "Devices in a round",
             "Devices whose updates made the last round. Near `minimum_devices`: rounds close at "
             "their deadline.",
-            query(led("hfmds_coordinator_cohort_devices"), "{{run}}"),
+            query(by_run("hfmds_coordinator_cohort_devices"), "{{run}}"),
             steps=True,
         )
     )

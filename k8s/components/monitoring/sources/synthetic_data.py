@@ -9,9 +9,9 @@ from k8s.components.monitoring.sources.panels import (
     FAIR,
     bars,
     board,
+    by_run,
     from_label,
     heat,
-    led,
     lines,
     now,
     number,
@@ -142,10 +142,10 @@ def _leakage(made: Dashboard) -> None:
             f"{_MEASURED} The highest of a hundred (p99), to the nearest real image. It rises "
             "when synthesis runs for more steps.",
             query(
-                led(
+                by_run(
                     "hfmds_coordinator_pool_psnr_db",
-                    "run",
-                    'run=~"$run", real="nearest", statistic="p99"',
+                    'real="nearest"',
+                    'statistic="p99"',
                 ),
                 "{{run}}",
             ),
@@ -204,7 +204,7 @@ def _pools(made: Dashboard) -> None:
         lines(
             "Images in the pools in use, by run",
             "A step for each refresh. A fall: fewer devices synthesised, or more was refused.",
-            query(led("hfmds_coordinator_pool_samples"), "{{run}}"),
+            query(by_run("hfmds_coordinator_pool_samples"), "{{run}}"),
             steps=True,
             span=8,
         ).height(12)
