@@ -17,6 +17,7 @@ from coordinator.bell import Bell
 from coordinator.content import RunContents
 from coordinator.drain import DrainRecords
 from coordinator.funnel import StageNotes
+from coordinator.memory import Memory
 from coordinator.metrics import Metrics
 from coordinator.plans import Plans
 from coordinator.registry import Registry
@@ -37,7 +38,14 @@ from hfmds.service import tracing
 from hfmds.service.pace import Pace
 from hfmds.service.telemetry import log_context
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
-from hfmds.wire.chunks import Content, outgoing, receive, require_place, rest_of, upload_state
+from hfmds.wire.chunks import (
+    Content,
+    download_message,
+    outgoing,
+    receive,
+    require_place,
+    upload_state,
+)
 from hfmds.wire.records import encode_report
 from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
 from hfmds.wire.types import (
@@ -61,6 +69,7 @@ log = logging.getLogger(__name__)
 
 _MAX_WAIT_SECONDS = 60.0
 _REMEMBERED = 256  # runs, and phases of them, of which what never changes is remembered
+_REMEMBERED_TASKS = 4096
 _REMEMBERED_CONTENTS = 4
 _REMEMBERED_CONTENT_BYTES = 16 * CHUNK_BYTES  # what is larger is read as it is sent
 _MAX_LOOKING = 200  # check-ins that look for work at once
@@ -122,8 +131,11 @@ class Dispatch:
         # Each call of a device needs one of these, and neither ever changes.
         self._recipes = lru_cache(_REMEMBERED)(self._read_recipe)
         self._forms = lru_cache(_REMEMBERED)(self._read_form)
+        self._models = lru_cache(_REMEMBERED_CONTENTS)(self._read_model)
+        self._handed_out = Memory[Task](_REMEMBERED_TASKS)  # as they were then, by device and id
         # A whole cohort downloads the same at about the same time.
-        self._whole = lru_cache(_REMEMBERED_CONTENTS)(_read_whole)
+        self._whole = Memory[tuple[bytes, ...]](_REMEMBERED_CONTENTS)  # by run and digest
+        self._one_reads = threading.Lock()
 
     def on_result(self, callback: Callable[[str], None]) -> None:
         """Call back with the run's id whenever one of its tasks comes to an end."""
@@ -235,6 +247,7 @@ class Dispatch:
     ) -> _Outcome:
         if task is not None:
             self._metrics.funnel.taken(task.key.kind, task.task_id)
+            self._handed_out.put((task.device_id, task.task_id), task)
             return self._assignment(task, asked.profile)
         if asked.run_id and (state := state_of(asked.run_id)).ended:  # it must exist
             return Finished(f"run {asked.run_id!r} is {state.value}")
@@ -286,16 +299,17 @@ class Dispatch:
     async def download(
         self, device_id: str, task_id: str, digest: Digest, offset: int
     ) -> AsyncIterator[bytes]:
-        """The content a task refers to, from an offset on."""
-        task, blobs, whole = await asyncio.to_thread(
-            self._downloading, device_id, task_id, digest, offset
-        )
-        if whole is None:
-            async for chunk in outgoing(blobs, digest, offset):
-                yield chunk
+        """The content a task refers to, from an offset on, as serialised DownloadBlobResponses."""
+        found = self._in_memory(device_id, task_id, digest, offset)
+        if found is None:
+            found = await asyncio.to_thread(self._downloading, device_id, task_id, digest, offset)
+        task, source = found
+        if isinstance(source, tuple):
+            for message in source:
+                yield message
         else:
-            for chunk in rest_of(whole, offset):
-                yield chunk
+            async for chunk in outgoing(source, digest, offset):
+                yield download_message(chunk)
         if digest != task.weights:  # but its plan
             return
         if task.key.kind != "train" or not task.reference:  # else the pool is still to come
@@ -303,8 +317,8 @@ class Dispatch:
 
     def _downloading(
         self, device_id: str, task_id: str, digest: Digest, offset: int
-    ) -> tuple[Task, Blobs, tuple[bytes, ...] | None]:
-        """The task, where the content is, and its chunks if they are worth remembering."""
+    ) -> tuple[Task, Blobs | tuple[bytes, ...]]:
+        """The task, and where the content is, or all of it if it is worth remembering."""
         task = self._tasks.get(device_id, task_id)
         if digest == task.weights:
             blobs = self._contents.of(task.key.run_id).blobs
@@ -313,8 +327,28 @@ class Dispatch:
         else:
             raise NotAllowed(f"task {task_id!r} does not refer to content {digest}")
         require_offset(digest, offset)
-        small = digest.size_bytes <= _REMEMBERED_CONTENT_BYTES
-        return task, blobs, self._whole(blobs.read, digest) if small else None
+        if offset or digest.size_bytes > _REMEMBERED_CONTENT_BYTES:
+            return task, blobs
+        with self._one_reads:  # for the others of its cohort
+            whole = self._at_hand(task, digest)
+            if whole is None:
+                whole = tuple(map(download_message, blobs.read(digest)))
+                self._whole.put((task.run_uid, digest), whole)
+        return task, whole
+
+    def _in_memory(
+        self, device_id: str, task_id: str, digest: Digest, offset: int
+    ) -> tuple[Task, Blobs | tuple[bytes, ...]] | None:
+        """As `_downloading`, of a task's model that needs no trip to a thread; None: it does."""
+        task = self._handed_out.get((device_id, task_id))
+        if task is None or digest != task.weights or offset:
+            return None
+        whole = self._at_hand(task, digest)
+        return (task, whole) if whole else None
+
+    def _at_hand(self, task: Task, digest: Digest) -> tuple[bytes, ...] | None:
+        """Content of the task that is in memory; it was asked for before."""
+        return self._whole.get((task.run_uid, digest))
 
     async def query_upload(self, device_id: str, task_id: str, update: Digest) -> UploadState:
         """Where the upload of a task's update stands."""
@@ -366,7 +400,7 @@ class Dispatch:
 
     def _read_form(self, key: PhaseKey, run_uid: str, weights: Digest) -> dict[str, TensorForm]:
         recipe = self._recipes(key.run_id, run_uid)
-        shapes = self._model(key.run_id, weights).shapes()
+        shapes = self._models(key.run_id, weights).shapes()
         trained = [n for n in shapes if recipe.method.trains(n, key.round_number)]
         return packed_form(recipe, {name: shapes[name] for name in trained})
 
@@ -379,7 +413,7 @@ class Dispatch:
             raise NotFound(f"there is no run {run_uid!r} any more; check in again for new work")
         return run.spec.recipe
 
-    def _model(self, run_id: str, weights: Digest) -> StoredWeights:
+    def _read_model(self, run_id: str, weights: Digest) -> StoredWeights:
         """The weights at which a task begins."""
         blobs = self._contents.of(run_id).blobs
         return StoredWeights(blobs.local_path(weights), f"model {weights}")
@@ -391,9 +425,9 @@ class Dispatch:
 
         def check_and_accept() -> bool:
             task = self._answerable(device_id, task_id, "train")
+            blobs = self._contents.of(task.key.run_id).blobs
             if task.state is not TaskState.ACCEPTED:  # of a counted update the bytes may be gone
                 self._check_update(task, report.update)
-            blobs = self._contents.of(task.key.run_id).blobs
             return self._accept(task, report.update, report, lambda: blobs.contains(report.update))
 
         return await asyncio.to_thread(check_and_accept)
@@ -463,7 +497,7 @@ class Dispatch:
             received.require_form(self._update_form(task), whose)
         with self._counting_refusal(task, "not finite"):
             # Also of an update whose scale or change is finite, but not what they lead to.
-            weights = unpacked(recipe, received, self._model(task.key.run_id, task.weights))
+            weights = unpacked(recipe, received, self._models(task.key.run_id, task.weights))
             require_finite_weights(weights, whose)
         with self._counting_refusal(task, "unusable"):
             recipe.method.check_update(weights, whose)
@@ -509,10 +543,6 @@ class Dispatch:
             self._metrics.moved(report.traffic)
             self._on_result(task.key.run_id)
         return already
-
-
-def _read_whole(read: Callable[[Digest], Iterator[bytes]], digest: Digest) -> tuple[bytes, ...]:
-    return tuple(read(digest))
 
 
 def _work(task: Task) -> TrainWork | SynthesiseWork | EvaluateWork:

@@ -28,7 +28,7 @@ from hfmds.wire.assignments import (
     synthesis_report_from,
     update_report_from,
 )
-from hfmds.wire.chunks import chunk_decoder, download_message, split_upload
+from hfmds.wire.chunks import chunk_decoder, split_upload
 from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_finite, require_part
 from hfmds.wire.oversight import drain_message, funnel_message, status_message
@@ -101,8 +101,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> AsyncIterator[bytes]:
         require_part(request, "digest")
         digest = digest_from(request.digest)
-        async for chunk in self._dispatch.download(*_ids(request), digest, request.offset):
-            yield download_message(chunk)
+        async for message in self._dispatch.download(*_ids(request), digest, request.offset):
+            yield message
 
     async def QueryUpload(
         self, request: coordinator_pb2.QueryUploadRequest, context: grpc.aio.ServicerContext

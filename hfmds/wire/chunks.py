@@ -12,7 +12,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Iterator,
     Sequence,
 )
@@ -79,14 +78,6 @@ def download_message(*pieces: bytes) -> bytes:
         size.append(length & 0x7F | 0x80)
         length >>= 7
     return b"".join((_DATA_TAG, bytes((*size, length)), *pieces))
-
-
-def rest_of(chunks: Iterable[bytes], offset: int) -> Iterator[bytes]:
-    """Content that is in memory, from `offset` on."""
-    for chunk in chunks:
-        if offset < len(chunk):
-            yield chunk[offset:]  # of a whole chunk, that is no copy
-        offset = max(0, offset - len(chunk))
 
 
 # --- at the server ------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from hfmds.errors import (
     TooLate,
     WrongState,
 )
+from hfmds.v1 import coordinator_pb2
 from hfmds.wire.tensors import encode_weights
 from hfmds.wire.types import (
     Assignment,
@@ -179,15 +180,20 @@ def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None
     with_task(tmp_path, scenario)
 
 
+def chunk_in(message: bytes) -> bytes:
+    return coordinator_pb2.DownloadBlobResponse.FromString(message).data
+
+
 def test_a_device_fetches_the_model_whole_or_from_an_offset_on(tmp_path: Path) -> None:
     async def scenario(bench: Workbench, assignment: Assignment) -> None:
         async def fetched(offset: int) -> bytes:
             download = bench.dispatch.download("a", assignment.task_id, assignment.weights, offset)
-            return b"".join([chunk async for chunk in download])
+            return b"".join([chunk_in(message) async for message in download])
 
         model = await fetched(0)
         assert digest_of(model) == assignment.weights
         assert await fetched(100) == model[100:]
+        assert await fetched(0) == model  # from memory, too
 
     with_task(tmp_path, scenario)
 

@@ -14,6 +14,7 @@ from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput, NotAllowed, Unavailable
+from hfmds.v1 import coordinator_pb2
 from hfmds.wire.types import Assignment, RetryLater
 from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
 
@@ -54,7 +55,8 @@ def test_a_device_without_torch_is_told_its_plan_and_can_fetch_it(tmp_path: Path
             task = await asked(bench)
             assert task.plan == digest_of(PLAN)
             chunks = bench.dispatch.download("a", task.task_id, task.plan, 4)
-            assert b"".join([chunk async for chunk in chunks]) == PLAN[4:]
+            decoded = coordinator_pb2.DownloadBlobResponse.FromString
+            assert b"".join([decoded(chunk).data async for chunk in chunks]) == PLAN[4:]
             with pytest.raises(NotAllowed, match="does not refer"):
                 await anext(bench.dispatch.download("a", task.task_id, digest_of(b"other"), 0))
 

@@ -24,7 +24,6 @@ from hfmds.wire.chunks import (
     fetch_all,
     outgoing,
     receive,
-    rest_of,
     split_upload,
     upload_state,
 )
@@ -360,17 +359,6 @@ def test_outgoing_begins_at_the_offset(offset: int) -> None:
 def test_outgoing_refuses_an_offset_outside(offset: int) -> None:
     with pytest.raises(InvalidInput, match="has no offset"):
         asyncio.run(collected(outgoing(MemoryBlobs(DATA), DIGEST, offset)))
-
-
-@pytest.mark.parametrize("offset", [0, 1, 999, 1000, 1001, 2000, 2559, 2560])
-def test_what_is_in_memory_is_sent_from_the_offset_on(offset: int) -> None:
-    chunks = [DATA[:1000], DATA[1000:2000], DATA[2000:]]
-    rest = list(rest_of(chunks, offset))
-    assert b"".join(rest) == DATA[offset:]
-    assert all(rest)
-    assert [each for each in rest if any(each is chunk for chunk in chunks)] == [
-        chunk for number, chunk in enumerate(chunks) if offset <= 1000 * number
-    ]
 
 
 def test_receive_keeps_the_bytes_of_a_broken_upload(here: Content) -> None:
