@@ -46,6 +46,14 @@ def append_to_log(
     session.connection().execute(_ADD, {"run_id": run_id, **asdict(event)})
 
 
+def append_fleet_event(
+    session: Session, log_id: str, kind: EventKind, now: float, **details: object
+) -> None:
+    """Within the transaction that makes it true: write an event to the fleet's log."""
+    event = next_event(session, EventRow, log_id, now, kind.value, details)
+    session.connection().execute(_ADD, {"run_id": "", **asdict(event)})
+
+
 def require_log(session: Session, run_id: str) -> None:
     """Refuse the id of a run that never was."""
     if session.scalar(select(EventRow.run_id).where(EventRow.run_id == run_id).limit(1)) is None:

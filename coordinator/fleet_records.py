@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict
 
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from coordinator.tables import EventRow, FleetRow
+from coordinator.events import append_fleet_event
+from coordinator.tables import FleetRow
 from hfmds.storage.database import looking, transaction
-from hfmds.storage.event_log import next_event
 from hfmds.wire.events import EventKind
 
 _THE_FLEET = 1  # id of the only row in its table
@@ -41,9 +40,7 @@ class FleetRecords:
 
     def append(self, session: Session, kind: EventKind, **details: object) -> None:
         """Within the transaction that makes it true: write an event to the fleet's log."""
-        event = next_event(session, EventRow, self.log_id, self._clock(), kind.value, details)
-        session.add(EventRow(run_id="", **asdict(event)))
-        session.flush()
+        append_fleet_event(session, self.log_id, kind, self._clock(), **details)
 
     def note_change(self, session: Session) -> None:
         """Within the transaction that changes who is shut out: have everybody look."""
