@@ -124,6 +124,11 @@ class Enrolment:
         if wished_id not in ("", device_id) or not terms_of(token).admits(device_id):
             raise NotAllowed(f"enrolment token {token.token_id} is not for device id {wished_id!r}")
         self._require_place(session, device_id, key_sha256, token, again=used_by is not None)
+        if key_sha256 in self._lost_keys(session, device_id):
+            raise NotAllowed(
+                f"device {device_id!r} had this key before it was revoked, and somebody else may "
+                f"have it; let the device make another one"
+            )
         if used_by is not None:  # it has not heard the answer; nothing is new
             return device_id
         self._tokens.spend(session, token, key_sha256, device_id)
@@ -173,8 +178,18 @@ class Enrolment:
         """The keys by which a device is known."""
         since = self._clock() - _KNOWN_BY_KEY_SECONDS
         of_device = CertificateRow.device_id == device_id
-        keys = select(CertificateRow.key_sha256).where(of_device, CertificateRow.until > since)
+        keys = select(CertificateRow.key_sha256).where(
+            of_device,
+            CertificateRow.until > since,
+            CertificateRow.issued_at > _revoked_at(session, device_id),
+        )
         return set(session.scalars(keys))
+
+    def _lost_keys(self, session: Session, device_id: str) -> set[str]:
+        """Those it had when it was revoked."""
+        of_device = CertificateRow.device_id == device_id
+        before = CertificateRow.issued_at <= _revoked_at(session, device_id)
+        return set(session.scalars(select(CertificateRow.key_sha256).where(of_device, before)))
 
     # --- its certificate ------------------------------------------------------------------------
 
@@ -207,7 +222,10 @@ class Enrolment:
     ) -> None:
         newest_first = (
             select(CertificateRow)
-            .where(CertificateRow.device_id == device_id)
+            .where(
+                CertificateRow.device_id == device_id,
+                CertificateRow.issued_at > _revoked_at(session, device_id),
+            )
             .order_by(CertificateRow.issued_at.desc())
         )
         for old in session.scalars(newest_first).all()[_KEPT - 1 :]:
@@ -221,6 +239,11 @@ class Enrolment:
                 until=until,
             )
         )
+
+
+def _revoked_at(session: Session, device_id: str) -> float:
+    row = session.get(MemberRow, device_id)
+    return row.revoked_at if row is not None else 0.0
 
 
 def _choose(token: TokenRow) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -56,6 +57,7 @@ class Lookout:
         self._known_changes = 0
         self._version = Exclusions().version
         self._news = asyncio.Event()
+        self._one_looks = threading.Lock()  # else an older list could replace a newer one
 
     async def heed(self, device_id: str = "") -> None:
         """Act on a change that was just written, of a device or of a certificate."""
@@ -66,16 +68,21 @@ class Lookout:
 
     def look(self) -> None:
         """Into the books; blocks."""
-        changes = self._fleet.changes()
-        if changes != self._known_changes:
-            exclusions = self._members.exclusions()
-            self._version = exclusions.version
-            self._gate.replace(exclusions)
-            self.token_gate.replace(Exclusions(serials=self._tokens.revoked()))
-            self._known_changes = changes  # of before: what came meanwhile is looked up again
+        with self._one_looks:
+            changes = self._fleet.changes()
+            if changes != self._known_changes:
+                exclusions = self._members.exclusions()
+                self._version = exclusions.version
+                self._gate.replace(exclusions)
+                self.token_gate.replace(Exclusions(serials=self._tokens.revoked()))
+                self._known_changes = changes  # of before: what came meanwhile is looked up again
 
     async def tell(self) -> None:
-        """The store, if it has another list. Where nobody was ever shut out, there is none."""
+        """The store, if it has another list. Where nobody was ever shut out, there is none.
+
+        Who cannot read the books says nothing: another coordinator may know better.
+        """
+        await asyncio.to_thread(self.look)
         if not self._known_changes:
             return
         if await self._store.set_exclusions(self._version) != self._version:

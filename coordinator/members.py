@@ -45,13 +45,15 @@ class Members:
             self._note(session, EventKind.DEVICE_REVOKED, device=device_id, reason=reason, by=by)
 
     def revoke_certificate(self, serial: str, reason: str, by: str) -> None:
-        """Shut out whoever shows this certificate."""
+        """Shut out whoever shows this certificate, or has its key, if that is a device's."""
         with transaction(self._engine) as session:
             if session.get(RevokedCertificateRow, serial) is not None:
                 return
             revoked = session.scalar(select(func.count(RevokedCertificateRow.serial)))
             _require_room(revoked, _MOST_SERIALS, "certificates are revoked by their number")
-            session.add(RevokedCertificateRow(serial=serial, revoked_at=self._clock()))
+            for dead in {serial, *_forget_key(session, serial)}:
+                if session.get(RevokedCertificateRow, dead) is None:
+                    session.add(RevokedCertificateRow(serial=dead, revoked_at=self._clock()))
             self._note(session, EventKind.CERTIFICATE_REVOKED, serial=serial, reason=reason, by=by)
 
     def quarantine(self, device_id: str, reason: str, by: str) -> None:
@@ -115,6 +117,18 @@ def member(session: Session, device_id: str) -> MemberRow:
         )
         session.add(row)
     return row
+
+
+def _forget_key(session: Session, serial: str) -> set[str]:
+    """Know no device any more by the key of this certificate; the key's other certificates."""
+    row = session.get(CertificateRow, serial)
+    if row is None:
+        return set()
+    same_key = CertificateRow.key_sha256 == row.key_sha256
+    rows = session.scalars(select(CertificateRow).where(same_key)).all()
+    for known in rows:
+        session.delete(known)
+    return {known.serial for known in rows}
 
 
 def dead_until(row: MemberRow) -> int:

@@ -32,8 +32,8 @@ _TOKEN_LIMITS = Limits(
     calls_per_second=200.0,
     address_calls_per_second=10.0,
     message_bytes=256 * 1024,
-    message_seconds=20.0,
-    requests_seconds=20.0,
+    message_seconds=5.0,
+    requests_seconds=5.0,
 )
 
 

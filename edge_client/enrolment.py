@@ -1,12 +1,13 @@
 """How a device comes to a certificate, and always has a good one.
 
-It makes its key by itself, once, and tells it to nobody. With an operator's token it gets its first
+It makes its key by itself, and tells it to nobody. With an operator's token it gets its first
 certificate from the coordinator; long before that runs out it asks for the next. A device that was
 off for so long that its certificate ran out proves instead that it has the key. Times are durations
 from receipt. The wall clock only tells how long the device was off: one that is wrong makes it ask
 too early, which costs nothing, or late, and then the key helps.
 
     identity/key.pem          the device's key; a secret
+    identity/next-key.pem     the one it comes back with, until it has a certificate for it
     identity/certificate.pem  what it shows
     identity/authority.pem    whom it believes: whom it was told to, and whom the fleet does by now
     identity/terms.json       who it is, and when to ask for the next; written last
@@ -25,10 +26,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from hfmds.errors import ConfigurationError, TooLate, Unavailable
+from hfmds.errors import ConfigurationError, NotAllowed, TooLate, Unavailable
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.tls import TlsFiles
-from hfmds.storage.files import FolderLock, write_whole
+from hfmds.storage.files import FolderLock, sync_folder, write_whole
 from hfmds.wire.enrolment_client import IssuedCertificate
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Registrar(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Terms:
     device_id: str
+    key_sha256: str  # of the key that the certificate is for
     token_sha256: str  # of the one it enrolled with; not enough to know the token
     received_at: float  # by the wall clock
     renew_after_seconds: float
@@ -75,6 +77,7 @@ class Enrolment:
         """
         folder = files.certificate.parent
         self._files = files
+        self._next_key_path = folder / "next-key.pem"
         self._terms_path = folder / "terms.json"
         self._told_authority = told_authority
         self._clock = clock
@@ -83,8 +86,8 @@ class Enrolment:
         self._lock = FolderLock(folder, setting="HFMDS_STATE_DIR")
         try:
             folder.chmod(0o700)
-            self._key = self._own_key()
             self._terms = self._kept_terms()
+            self._key = self._own_key()
             if self._terms:
                 self._believe(self._files.authority.read_bytes())
         except BaseException:
@@ -99,7 +102,7 @@ class Enrolment:
         """Be a device of the fleet; its id.
 
         A token is used once: the same one is not shown again, a new one is, which is how a device
-        that was revoked comes back.
+        that was revoked comes back. It does so with a new key: somebody else may have the old one.
         """
         fresh_token = bool(token) and (
             self._terms is None or self._terms.token_sha256 != _sha256(token)
@@ -116,11 +119,26 @@ class Enrolment:
                 "this device has no certificate yet; set HFMDS_ENROL_TOKEN or "
                 "HFMDS_ENROL_TOKEN_FILE to a token (`hfmds pki enrol-token` makes one)"
             )
-        kept_id = self._terms.device_id if self._terms else ""
-        device_id, issued = await self._ask(registrar, token, wished_id or kept_id)
-        self._keep(issued, device_id, _sha256(token))
+        if self._terms is None:
+            device_id, issued = await self._ask(registrar, self._key, token, wished_id)
+            self._keep(issued, device_id, _sha256(token), self._key)
+        else:
+            device_id = self._terms.device_id
+            if not await self._come_back(registrar, token, device_id):
+                return device_id
         log.info("enrolled", extra={"device": device_id})
         return device_id
+
+    async def _come_back(self, registrar: Registrar, token: str, device_id: str) -> bool:
+        key = _key_at(self._next_key_path)
+        try:
+            _, issued = await self._ask(registrar, key, token, device_id)
+        except NotAllowed as error:
+            # What it has may be good; if not, its calls are refused, with the reason.
+            log.warning("the token is not taken, going on without it: %s", error)
+            return False
+        self._keep(issued, device_id, _sha256(token), key)
+        return True
 
     async def catch_up(self, renew: Renew, registrar: Registrar) -> None:
         """Renew the certificate if it is time, as it is for a device that was off for long."""
@@ -167,29 +185,34 @@ class Enrolment:
         except Unavailable as away:
             # It is away, or does not believe a certificate that ran out: from here that is alike.
             log.debug("not renewed by certificate, trying by key: %s", away)
-            _, issued = await self._ask(registrar, "", terms.device_id)
-        self._keep(issued, terms.device_id, terms.token_sha256)
+            _, issued = await self._ask(registrar, self._key, "", terms.device_id)
+        self._keep(issued, terms.device_id, terms.token_sha256, self._key)
         log.info("certificate renewed")
 
     async def _ask(
-        self, registrar: Registrar, token: str, device_id: str
+        self, registrar: Registrar, key: DeviceKey, token: str, device_id: str
     ) -> tuple[str, IssuedCertificate]:
-        request = self._key.request()
+        request = key.request()
         nonce = await registrar.begin()
         try:
             return await registrar.enrol(
-                token, nonce, device_id, request, self._key.proof(nonce, request)
+                token, nonce, device_id, request, key.proof(nonce, request)
             )
         except TooLate as error:  # the line was slow: the next nonce is another try
             raise Unavailable(f"the coordinator's nonce ran out: {error}") from error
 
-    def _keep(self, issued: IssuedCertificate, device_id: str, token_sha256: str) -> None:
+    def _keep(
+        self, issued: IssuedCertificate, device_id: str, token_sha256: str, key: DeviceKey
+    ) -> None:
         """Durably; a device that is killed in between asks again, and nothing is lost."""
-        terms = _Terms(device_id, token_sha256, self._clock(), issued.renew_after_seconds)
+        terms = _Terms(
+            device_id, key.sha256, token_sha256, self._clock(), issued.renew_after_seconds
+        )
         self._believe(issued.authority)
         write_whole(self._files.certificate, issued.chain)
         write_whole(self._terms_path, json.dumps(asdict(terms)).encode())
         self._terms = terms
+        self._key = self._own_key()
         self._received = self._monotonic()
 
     def _believe(self, authority: bytes) -> None:
@@ -209,11 +232,13 @@ class Enrolment:
         return self._terms
 
     def _own_key(self) -> DeviceKey:
-        path = self._files.key
-        if not path.exists():
-            write_whole(path, DeviceKey.create().pem)
-            path.chmod(0o600)
-        return DeviceKey(path.read_bytes())
+        """The key that the certificate is for; a next one takes its place when it has one."""
+        if self._terms and self._next_key_path.exists():
+            following = _key_at(self._next_key_path)
+            if following.sha256 == self._terms.key_sha256:
+                self._next_key_path.replace(self._files.key)
+                sync_folder(self._files.key.parent)
+        return _key_at(self._files.key)
 
     def _kept_terms(self) -> _Terms | None:
         try:
@@ -225,6 +250,14 @@ class Enrolment:
                 f"{self._terms_path} is not readable ({error}); delete it, and enrol the device "
                 f"again with a token for its id"
             ) from error
+
+
+def _key_at(path: Path) -> DeviceKey:
+    """The key in a file, made if there is none."""
+    if not path.exists():
+        write_whole(path, DeviceKey.create().pem)
+        path.chmod(0o600)
+    return DeviceKey(path.read_bytes())
 
 
 def _sha256(token: str) -> str:

@@ -113,7 +113,7 @@ async def _token_in(request: web.Request) -> str:
     try:
         async with asyncio.timeout(_LOGIN_SECONDS):
             form = await request.post()
-    except (TimeoutError, ValueError, web.HTTPRequestEntityTooLarge):
+    except (TimeoutError, ValueError, LookupError, web.HTTPRequestEntityTooLarge):
         raise InvalidInput("the form did not arrive as it should; send it again") from None
     token = form.get("token", "")
     if not isinstance(token, str) or len(token) > MOST_TOKEN_CHARACTERS:

@@ -55,4 +55,4 @@ class Sessions:
 
 def _key(name: str) -> bytes:
     """What sessions are found by: how long a search takes must not tell of the name itself."""
-    return hashlib.sha256(name.encode()).digest()
+    return hashlib.sha256(name.encode(errors="surrogatepass")).digest()

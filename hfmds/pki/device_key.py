@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hfmds.errors import ConfigurationError
 from hfmds.pki.authority import key_pem, new_key
-from hfmds.pki.requests import make_request, sign_request
+from hfmds.pki.requests import Request, make_request, sign_request
 
 
 class DeviceKey:
@@ -32,6 +32,11 @@ class DeviceKey:
     def pem(self) -> bytes:
         """To keep; a secret."""
         return key_pem(self._key)
+
+    @property
+    def sha256(self) -> str:
+        """Names the key: 64 hex digits."""
+        return Request(self.request()).key_sha256
 
     def request(self) -> bytes:
         """A certificate request, DER; the coordinator says whom the certificate names."""

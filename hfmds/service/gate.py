@@ -68,7 +68,9 @@ class GatedCall:
             self._waits_for_us = True
 
     def cut(self, refusal: HfmdsError) -> None:
-        """End the call as soon as may be."""
+        """End the call as soon as may be; once is enough."""
+        if self.refusal is not None:
+            return
         self.refusal = refusal
         if self._waits_for_us and self._task is not None:
             self._task.cancel()

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 # A status message travels as metadata, which the other side caps at 8 KiB after escaping.
 _MAX_MESSAGE_CHARACTERS = 1000
+_MAX_ID_CHARACTERS = 128
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -213,10 +214,12 @@ class _Call:
         if self._identity is not None:
             require_own(self._identity, request)
             return
-        device_id = device_of(request)
+        # Where callers could be known, what a stranger claims is not even remembered.
+        if self._claims is None:
+            return
+        device_id = device_of(request)[:_MAX_ID_CHARACTERS]
         self._turn.of_device(device_id, time.monotonic())
-        if self._claims:
-            self.gated.of_device(device_id, self._claims.exclusions)
+        self.gated.of_device(device_id, self._claims.exclusions)
 
     def slow(self) -> None:
         """The request takes too long to come."""

@@ -217,11 +217,40 @@ def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(
     assert coordinator.asked == ["token", "token"]
 
 
-def test_a_new_token_enrols_anew(device: Device, coordinator: Coordinator) -> None:
+def test_a_new_token_enrols_anew_with_a_new_key(device: Device, coordinator: Coordinator) -> None:
     device.enrol(coordinator)
+    first = device.files.key.read_bytes()
     coordinator.used_by["second"] = ""
     device.enrol(coordinator, token="second")
     assert coordinator.asked == ["token", "token"]
+    assert device.files.key.read_bytes() != first
+    device.files.read()  # key and certificate fit
+    device.enrol(coordinator, token="second")
+    assert coordinator.asked == ["token", "token"]
+
+
+def test_killed_before_the_new_key_is_in_its_place_it_is_put_there_at_the_next_start(
+    device: Device, coordinator: Coordinator
+) -> None:
+    device.enrol(coordinator)
+    first = device.files.key.read_bytes()
+    coordinator.used_by["second"] = ""
+    device.enrol(coordinator, token="second")
+    second = device.files.key.read_bytes()
+    (device.files.key.parent / "next-key.pem").write_bytes(second)
+    device.files.key.write_bytes(first)
+    device.open().close()
+    assert device.files.key.read_bytes() == second
+
+
+def test_a_token_that_is_not_taken_stops_no_device_that_has_a_certificate(
+    device: Device, coordinator: Coordinator
+) -> None:
+    device.enrol(coordinator)
+    first = device.files.key.read_bytes()
+    assert device.enrol(coordinator, token="of another device") == "camera"
+    assert device.files.key.read_bytes() == first
+    device.files.read()
 
 
 def test_it_renews_in_time_and_goes_on(device: Device, coordinator: Coordinator) -> None:

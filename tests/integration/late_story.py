@@ -1,4 +1,7 @@
-"""A round that wants two results of three devices: c hands in when a and b have, and is late."""
+"""A round that wants two results of three devices: c hands in when a and b have, and is late.
+
+After it, somebody keeps the books of the fleet.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 from hfmds.algorithm.recipes import Normalisation, Recipe
 from hfmds.wire.types import RoundPolicy, RunSpec
+from tests.integration.bookkeeping import keep_books
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import MODEL, Call, ScriptedDevice, meddle_not
 from tests.integration.story import PATIENCE_SECONDS, SECONDS
@@ -29,6 +33,7 @@ class LateStory:
 
     def __init__(self, folder: Path, coordinator: str, store: str) -> None:
         self._coordinator = coordinator
+        self._store = store
         self._witness = Witness()
         meddlers = {"a": meddle_not, "b": meddle_not, "c": self._after_the_others}
         self._devices = [
@@ -55,6 +60,7 @@ class LateStory:
             assert self._witness.late == [("c", "goal-reached")]
             assert sorted(await operator.accepted()) == [(1, "a"), (1, "b")]
             self._witness.require_sound()
+            await keep_books(self._coordinator, self._store)
             return outcome
 
     async def _after_the_others(self, call: Call) -> object:
