@@ -285,6 +285,42 @@ def test_a_revoked_device_comes_back_only_by_a_later_token_for_its_id(office: Of
         office.members.exclusions().require_alive(certificate(old))
 
 
+def test_whoever_has_an_old_key_of_a_revoked_device_stays_out_when_it_is_back(
+    office: Office,
+) -> None:
+    stolen, group = DeviceKey.create(), office.token(uses=9)
+    office.enrol(stolen, group, "camera")
+    office.members.revoke("camera", "stolen", OLGA)
+    office.now += 0.1
+    named = office.token(device_id="camera")
+    with pytest.raises(NotAllowed, match="had this key before it was revoked"):
+        office.enrol(stolen, named)
+    key = DeviceKey.create()
+    office.enrol(key, named)
+    for _ in range(3):  # however many certificates it has had since
+        office.now += 1.0
+        office.enrolment.renew("camera", key.request())
+    for way, why in ((None, "not known by this key"), (group, "has another key since")):
+        with pytest.raises(NotAllowed, match=why):
+            office.enrol(stolen, way, "camera")
+    with pytest.raises(NotAllowed, match="had this key before it was revoked"):
+        office.enrol(stolen, office.token(device_id="camera"))
+
+
+def test_whoever_has_the_key_of_a_revoked_certificate_gets_no_other(office: Office) -> None:
+    key, token = DeviceKey.create(), office.token()
+    first = certificate(office.enrol(key, token, "camera"))
+    office.now += 1.0
+    second = certificate(office.enrolment.renew("camera", key.request()))
+    office.members.revoke_certificate(second.serial, "", OLGA)
+    for way in (token, None):
+        with pytest.raises(NotAllowed, match=r"another key since|not known by this key"):
+            office.enrol(key, way, "camera")
+    for dead in (first, second):
+        with pytest.raises(NotAllowed, match="was revoked"):
+            office.members.exclusions().require_alive(dead)
+
+
 def test_a_device_in_quarantine_gets_its_certificate(office: Office) -> None:
     key = DeviceKey.create()
     office.enrol(key, office.token(device_id="camera"))

@@ -164,6 +164,20 @@ def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> No
     talk(fleet, camera, wait, gate=gate)
 
 
+def test_two_changes_at_once_cut_a_call_once(fleet: Fleet) -> None:
+    gate = Gate()
+
+    async def wait(peer: Peer, stub: Stub, it: Running) -> None:
+        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=10))
+        await it.probe.waiting.wait()
+        gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
+        gate.replace(Exclusions(dead_until={"camera": FOR_EVER, "phone": FOR_EVER}))
+        with pytest.raises(NotAllowed, match="device camera was revoked"):
+            await waiting
+
+    talk(fleet, fleet.of(CAMERA), wait, gate=gate)
+
+
 def test_a_download_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
     gate = Gate()
 
