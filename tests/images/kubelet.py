@@ -6,7 +6,7 @@ Podman's `kube play` takes pods and claims. From the rendered overlay it gets
   label of their number and claims of their own;
 - the name of the pod where the manifests have a Service of that name (podman has names, but no
   Services), and the Service's ports as ports of this machine, any free ones;
-- variables with their references filled in;
+- variables with their references filled in, and secrets and config maps as folders of files;
 - no probes: podman 4 would run them inside the container, with curl, and not gRPC's at all. They
   are done here, from outside, as Kubernetes does them.
 """
@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -53,8 +54,13 @@ class Pod:
         return f"{self.name}-{self.manifest['spec']['containers'][0]['name']}"
 
 
-def pods_of(resources: tuple[Resource, ...], devices: int) -> list[Pod]:
-    """The pods of an overlay, with so many simulated devices."""
+def pods_of(
+    resources: tuple[Resource, ...], devices: int, secrets: Path = Path("/none")
+) -> list[Pod]:
+    """The pods of an overlay, with so many simulated devices.
+
+    `secrets` has a folder for each secret and each config map, with a file for each of its keys.
+    """
     claims = {one["metadata"]["name"]: one for one in resources if one["kind"] == _CLAIM}
     services = {one["metadata"]["name"]: one for one in resources if one["kind"] == "Service"}
     pods = []
@@ -65,8 +71,25 @@ def pods_of(resources: tuple[Resource, ...], devices: int) -> list[Pod]:
         elif workload["kind"] == "StatefulSet":
             for index in range(devices):
                 label = {"apps.kubernetes.io/pod-index": str(index)}
-                pods.append(_pod(workload, f"{name}-{index}", label, claims, None))
+                pods.append(_pod(workload, f"{name}-{index}", label, claims))
+    for pod in pods:
+        for volume in pod.manifest["spec"]["volumes"]:
+            secret = volume.pop("secret", {}).get("secretName")
+            if name := secret or volume.pop("configMap", {}).get("name"):
+                volume["hostPath"] = {"path": str(secrets / name), "type": "Directory"}
     return pods
+
+
+def jobs_of(resources: tuple[Resource, ...]) -> list[Pod]:
+    """The pods that CronJobs make; of their claims only those that no other pod has."""
+    theirs = [job for job in resources if job["kind"] == "CronJob"]
+    names = {job["metadata"]["name"] for job in theirs}
+    claims = {
+        one["metadata"]["name"]: one
+        for one in resources
+        if one["kind"] == _CLAIM and one["metadata"]["name"] in names
+    }
+    return [_pod(job["spec"]["jobTemplate"], job["metadata"]["name"], {}, claims) for job in theirs]
 
 
 def probe(pod: Pod, kind: str, address: str) -> str:
@@ -102,7 +125,7 @@ def _pod(
     name: str,
     labels: dict[str, str],
     claims: dict[str, Resource],
-    service: Resource | None,
+    service: Resource | None = None,
 ) -> Pod:
     template = copy.deepcopy(workload["spec"]["template"])
     spec = template["spec"]
@@ -117,7 +140,7 @@ def _pod(
     own += [claims[shared] for shared in used if shared in claims]
     (container,) = spec["containers"]
     container["env"] = list(_filled_in(container["env"], metadata))
-    ports = {one["name"]: one["containerPort"] for one in container.pop("ports")}
+    ports = {one["name"]: one["containerPort"] for one in container.pop("ports", ())}
     host_ports = {}
     if service is not None:
         host_ports = {one["targetPort"]: _free_port() for one in service["spec"]["ports"]}
@@ -130,7 +153,7 @@ def _pod(
         own,
         {kind: container.pop(kind) for kind in PROBES if kind in container},
         ports,
-        spec["terminationGracePeriodSeconds"],
+        spec.get("terminationGracePeriodSeconds", 30),
         host_ports,
     )
 

@@ -5,131 +5,25 @@ Minutes and gigabytes, so not among the other tests.
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sysconfig
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
 
 import pytest
-import yaml
 
-from hfmds.service.peer import Peer
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.store_client import StoreClient
-from hfmds.wire.types import Round, RunState, Snapshot
-from tests.images.containers import TARGETS, Podman
-from tests.images.kubelet import PROBES, Pod, pass_probe, pods_of
-from tests.k8s.conftest import MANIFESTS, rendered
+from tests.images.containers import Podman
+from tests.images.kubelet import Pod, jobs_of, pods_of
+from tests.images.node import Node
+from tests.images.operator import Operator
+from tests.k8s.conftest import MANIFESTS, base_with, rendered
 
 pytestmark = pytest.mark.timeout(3600)
 
 DEVICES = 3
 ROUNDS = 4
-RUN_SECONDS = 900.0
-NETWORK = "hfmds-test"
+JOBS = jobs_of(base_with("backup"))
 WITHOUT_TORCH = ("synthesis-store", "edge-client", "edge-simulator")
-
-
-@pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Podman:
-    return Podman(tmp_path_factory.mktemp("podman"))
-
-
-@pytest.fixture(scope="module")
-def images(podman: Podman) -> dict[str, str]:
-    return {target: podman.build(target) for target in TARGETS}
-
-
-class Node:
-    """The pods of the dev overlay at work, and what an operator does with them."""
-
-    def __init__(self, podman: Podman, pods: list[Pod], folder: Path) -> None:
-        self.podman = podman
-        self.pods = {pod.name: pod for pod in pods}
-        self._folder = folder
-
-    def play(self) -> None:
-        """Start all pods at once: their order must not matter."""
-        self.podman("network", "create", NETWORK)
-        manifest = self._folder / "pods.yaml"
-        pods = self.pods.values()
-        manifest.write_text(
-            yaml.safe_dump_all(one for pod in pods for one in [*pod.claims, pod.manifest])
-        )
-        self.podman("kube", "play", "--network", NETWORK, manifest)
-
-    def clear(self) -> None:
-        """Remove all that was played; what is not there is no error."""
-        self.podman("pod", "rm", "--force", "--ignore", *self.pods, check=False)
-        claims = [one["metadata"]["name"] for pod in self.pods.values() for one in pod.claims]
-        self.podman("volume", "rm", "--force", *claims, check=False)
-        self.podman("network", "rm", "--force", NETWORK, check=False)
-
-    def address(self, pod: Pod) -> str:
-        """The pod's own address, as Kubernetes' probes use it."""
-        infra = self.podman.inspect("pod", pod.name)["InfraContainerID"]
-        networks = self.podman.inspect("container", infra)["NetworkSettings"]["Networks"]
-        address: str = networks[NETWORK]["IPAddress"]
-        return address
-
-    def inside(self, pod: Pod, *command: str) -> str:
-        """What a command in the pod's container prints, errors too; it may fail."""
-        shell = ("sh", "-c", '"$@" 2>&1', "sh")
-        return self.podman("exec", pod.container, *shell, *command, check=False)
-
-    def stop(self, name: str) -> float:
-        """End a pod as Kubernetes does, by SIGTERM and, after its time, SIGKILL; the seconds."""
-        began = time.monotonic()
-        self.podman("pod", "stop", "--time", str(self.pods[name].grace_seconds), name)
-        return time.monotonic() - began
-
-    def exit_code(self, name: str) -> int:
-        """How the pod's program ended."""
-        state = self.podman.inspect("container", self.pods[name].container)["State"]
-        code: int = state["ExitCode"]
-        return code
-
-    def logs(self, name: str) -> str:
-        """The end of what the pod's program has said."""
-        return self.podman("logs", "--tail", "20", self.pods[name].container, check=False)
-
-    def rounds(self) -> tuple[RunState, tuple[Round, ...]]:
-        """How the run is, by the coordinator's published port."""
-
-        async def ask() -> tuple[RunState, tuple[Round, ...]]:
-            client = AdminClient(Peer("coordinator", self.published("coordinator"), "-"))
-            try:
-                run = await client.get_run("digits")
-                return run.state, await client.list_rounds("digits")
-            finally:
-                await client.close()
-
-        return asyncio.run(ask())
-
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """The run's snapshots, by the store's published port."""
-
-        async def ask() -> tuple[Snapshot, ...]:
-            client = StoreClient(Peer("store", self.published("synthesis-store"), "-"))
-            try:
-                return await client.list_snapshots("digits")
-            finally:
-                await client.close()
-
-        return asyncio.run(ask())
-
-    def published(self, name: str) -> str:
-        """Where this machine reaches a Service."""
-        return f"127.0.0.1:{self.pods[name].host_ports['grpc']}"
-
-    def until(self, reached: Callable[[RunState, tuple[Round, ...]], bool]) -> None:
-        """Wait for the run."""
-        deadline = time.monotonic() + RUN_SECONDS
-        while not reached(*(seen := self.rounds())):
-            assert time.monotonic() < deadline, f"{seen}\n{self.logs('coordinator')}"
-            time.sleep(1)
 
 
 @pytest.fixture(scope="module")
@@ -138,17 +32,10 @@ def node(
 ) -> Iterator[Node]:
     """The dev overlay's pods, all ready."""
     pods = pods_of(rendered(MANIFESTS / "overlays" / "dev"), DEVICES)
-    node = Node(podman, pods, tmp_path_factory.mktemp("pods"))
-    node.clear()
-    try:
-        node.play()
-        for kind in PROBES:
-            for pod in pods:
-                if kind in pod.probes:
-                    pass_probe(pod, kind, node.address(pod))
+    node = Node(podman, pods, tmp_path_factory.mktemp("pods"), JOBS)
+    with node.network():
+        node.start(*node.pods)
         yield node
-    finally:
-        node.clear()
 
 
 @pytest.mark.parametrize("target", WITHOUT_TORCH)
@@ -178,36 +65,41 @@ def test_pods_can_do_little(node: Node) -> None:
         assert "Permission denied" in node.inside(pod, "cat", "/etc/shadow")
 
 
+def test_the_web_page_is_served(node: Node) -> None:
+    pod = node.pods["coordinator"]
+    page = f"http://{node.address(pod)}:{pod.container_ports['web']}/"
+    with urllib.request.urlopen(page, timeout=10) as answer:
+        assert b"HFMDS-FL" in answer.read()
+
+
 def test_a_run_goes_on_over_the_end_of_each_pod(node: Node) -> None:
-    create = (
-        "run create --run-id digits --channels 1 --height 20 --width 20 "
-        f"--rounds {ROUNDS} --first-refresh 2 --refresh-every 2 --synthetic-images 10 "
-        f"--synthesis-steps 10 --alpha 0.5 --minimum-devices {DEVICES} --lease-seconds 20"
-    )
-    subprocess.run(
-        [
-            Path(sysconfig.get_path("scripts")) / "hfmds",
-            *create.split(),
-            *("--coordinator", node.published("coordinator")),
-        ],
-        check=True,
-    )
+    operator = Operator(node.published("coordinator"), node.published("synthesis-store"))
+    operator.create_run(DEVICES, ROUNDS)
     # The first round has the plans made, by torch in the coordinator's pod.
-    node.until(lambda _, rounds: len(rounds) >= 1)
+    operator.until_rounds(1)
     for name in ("coordinator", "synthesis-store", "edge-simulator-0"):
-        pod = node.pods[name]
         seconds = node.stop(name)
         assert node.exit_code(name) == 0, node.logs(name)
-        assert seconds < pod.grace_seconds
-        node.podman("pod", "start", name)
-        for kind in PROBES:
-            if kind in pod.probes:
-                pass_probe(pod, kind, node.address(pod))
-    node.until(lambda state, _: state.ended)
-    state, rounds = node.rounds()
-    assert (state, len(rounds)) == (RunState.COMPLETED, ROUNDS), node.logs("coordinator")
-    assert all(one.evaluation is not None for one in rounds)
-    assert len(node.snapshots()) == 2
+        assert seconds < node.pods[name].grace_seconds
+        node.start_again(name)
+    rounds = operator.until_rounds(ROUNDS)["rounds"]
+    assert all(one["evaluation"] is not None for one in rounds)
+    assert len(json.loads(operator("snapshots list --json"))) == 2
     for pod in node.pods.values():
         restarts = node.podman.inspect("container", pod.container)["RestartCount"]
         assert restarts == 0, node.logs(pod.name)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_backup_of_a_program_at_work_is_sound(
+    node: Node, podman: Podman, images: dict[str, str], job: Pod
+) -> None:
+    code, said = node.do(job)
+    assert code == 0, said
+    program = job.name.removesuffix("-backup").replace("-", "_")
+    (made,) = re.findall(rf"(/backups/\S+): the database and .* of the {program},", said)
+    sound = podman(
+        *("run", "--rm", "--volume", f"{job.name}:/backups:ro", "--entrypoint", "hfmds"),
+        *(images["coordinator"], "restore", program, made, "--check"),
+    )
+    assert f"{made} is sound" in sound

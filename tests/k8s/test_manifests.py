@@ -67,6 +67,19 @@ def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
             kubernetes_validate.validate(resource, "1.32", strict=True)
 
 
+def test_every_image_has_a_version(overlay: tuple[Resource, ...]) -> None:
+    cron = [one["spec"]["jobTemplate"] for one in overlay if one["kind"] == "CronJob"]
+    pods = pod_specs(overlay) + [job["spec"]["template"]["spec"] for job in cron]
+    found = [container["image"] for pod in pods for container in pod["containers"]]
+    assert found
+    assert not [image for image in found if not re.search(r":[\w.-]+$", image)]
+
+
+@pytest.mark.parametrize("component", ["backup", "postgres"])
+def test_jobs_of_components_have_the_version_of_the_programs(component: str) -> None:
+    test_every_image_has_a_version(base_with(component))
+
+
 def test_every_variable_is_a_setting_of_its_program(overlay: tuple[Resource, ...]) -> None:
     ours = [container for container in containers(overlay) if program(container)]
     assert ours

@@ -1,0 +1,56 @@
+"""An operator outside the cluster: the `hfmds` command, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+RUN_SECONDS = 900.0
+
+
+class Operator:
+    """Calls the coordinator and the store where they are published."""
+
+    def __init__(self, coordinator: str, store: str, **settings: str) -> None:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
+        settings |= {"coordinator": coordinator, "store": store}
+        ours = {f"HFMDS_{name.upper()}": value for name, value in settings.items()}
+        self._environment = {**inherited, **ours}
+
+    def __call__(self, command: str) -> str:
+        """What a command prints."""
+        done = subprocess.run(
+            [Path(sysconfig.get_path("scripts")) / "hfmds", *command.split()],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def create_run(self, devices: int, rounds: int) -> None:
+        """Have all devices learn digits, with a refresh in every second round."""
+        self(
+            "run create --run-id digits --channels 1 --height 20 --width 20 --alpha 0.5 "
+            f"--rounds {rounds} --first-refresh 2 --refresh-every 2 --synthetic-images 10 "
+            f"--synthesis-steps 10 --minimum-devices {devices} --lease-seconds 20"
+        )
+
+    def run(self) -> dict[str, Any]:
+        """How the run is, with its completed rounds."""
+        shown: dict[str, Any] = json.loads(self("run show digits --json"))
+        return shown
+
+    def until_rounds(self, count: int) -> dict[str, Any]:
+        """Wait until so many rounds are completed; what the run is like then."""
+        deadline = time.monotonic() + RUN_SECONDS
+        while len((seen := self.run())["rounds"]) < count:
+            assert time.monotonic() < deadline, seen
+            time.sleep(1)
+        return seen
