@@ -21,7 +21,8 @@ _COMMAND = (
     *("-m", "pip_audit", "--skip-editable", "--format", "json", "--progress-spinner", "off"),
 )
 _REMEDY = (
-    "run it where https://pypi.org is, not a mirror, or with `-s osv` where https://api.osv.dev is"
+    "run it where the package index itself can be asked, not a mirror of it, or ask another "
+    "service: `-s osv`"
 )
 
 
