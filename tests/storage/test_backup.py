@@ -36,9 +36,12 @@ class Program:
         return digest
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Inside, it keeps and drops content as fast as it can, at most three pieces at a time."""
-        stop = threading.Event()
+    def at_work(self) -> Iterator[threading.Event]:
+        """Inside, it keeps and drops content as fast as it can, at most three pieces at a time.
+
+        The event is set whenever it has named another one.
+        """
+        stop, named_another = threading.Event(), threading.Event()
 
         def work() -> None:
             held: list[Digest] = []
@@ -57,13 +60,14 @@ class Program:
                                 text("DELETE FROM named WHERE sha256 = :name"),
                                 {"name": gone.sha256},
                             )
+                    named_another.set()
                     if gone:
                         self.blobs.delete(gone)
 
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            yield
+            yield named_another
         finally:
             stop.set()
             thread.join()
@@ -107,14 +111,16 @@ def test_every_backup_of_a_program_at_work_has_all_that_its_database_names(
     for number in range(1500):  # so that looking for blobs takes longer than keeping one
         (program.data_dir / "blobs" / f"run-0-{number}").mkdir()
     seen = set()
-    with program.at_work():
+    with program.at_work() as named_another:
         for number in range(5):
+            named_another.clear()
+            assert named_another.wait(60)
             folder = tmp_path / f"backup-{number}"
             back_up(PROGRAM, program.data_dir, folder)
             check(folder, PROGRAM)
             assert named(folder) <= kept(folder)
             seen |= named(folder)
-    assert len(seen) > 3  # it was at work
+    assert len(seen) >= 5  # it was at work: each backup has one that those before it lack
     assert kept(program.data_dir) == named(program.data_dir)  # and was not disturbed
     assert not (program.data_dir / ".backup" / "blobs").exists()
 
