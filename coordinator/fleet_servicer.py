@@ -135,6 +135,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     async def RevokeToken(
         self, request: fleet_pb2.RevokeTokenRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.RevokeTokenResponse:
+        self._lookout.token_gate.spare_own()  # it may be the token that the caller has shown
         await asyncio.to_thread(self._tokens.revoke, request.token_id, caller(context))
         await self._lookout.heed()
         return fleet_pb2.RevokeTokenResponse()

@@ -27,6 +27,7 @@ class GatedCall:
         self.refusal: HfmdsError | None = None
         self.device_id = ""  # known from the certificate, or from the first request
         self._in_quarantine = in_quarantine
+        self._spared = False
         self._task = asyncio.current_task()
         self._waits_for_us = True
         identity = certificate.identity if certificate else None
@@ -67,9 +68,13 @@ class GatedCall:
         finally:
             self._waits_for_us = True
 
+    def spare(self, task: asyncio.Task[object] | None) -> None:
+        """If it is this task's: let it come to its end, whatever is replaced from now on."""
+        self._spared |= self._task is task
+
     def cut(self, refusal: HfmdsError) -> None:
         """End the call as soon as may be; once is enough."""
-        if self.refusal is not None:
+        if self.refusal is not None or self._spared:
             return
         self.refusal = refusal
         if self._waits_for_us and self._task is not None:
@@ -131,6 +136,11 @@ class Gate:
             yield call
         finally:
             self._calls.discard(call)
+
+    def spare_own(self) -> None:
+        """Within a call that shuts its own caller out: have that caller hear that it is done."""
+        for call in self._calls:
+            call.spare(asyncio.current_task())
 
     def _cut(self) -> None:
         for call in tuple(self._calls):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,21 +13,27 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from coordinator.dispatch import Dispatch
-from coordinator.fleet_servicer import EnrolmentServicer, RenewalServicer
+from coordinator.fleet_servicer import EnrolmentServicer, FleetServicer, RenewalServicer
+from coordinator.lookout import Lookout
 from coordinator.servicer import CoordinatorServicer
 from coordinator.settings import CoordinatorSettings
 from hfmds.errors import ConfigurationError, NotAllowed, TooLate, WrongState
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.exclusions import Exclusions
 from hfmds.service.gate import Gate
+from hfmds.service.identity import Identity, Kind
 from hfmds.service.peer import Peer
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.service.settings import load_settings
+from hfmds.service.tls import Bearer, Trust
 from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.enrolment_client import EnrolmentClient, RenewalClient
+from hfmds.wire.fleet import Role
+from hfmds.wire.fleet_client import FleetClient
 from hfmds.wire.types import DeviceProfile, RetryLater
 from tests.coordinator.registry_office import Office, new_issuer
+from tests.service.test_gate import Fleet
 
 PROFILE = DeviceProfile(1, "1", "none")
 
@@ -43,6 +50,17 @@ class Busy:
 
     async def renew_lease(self, device_id: str, *_: object) -> float:
         return 60.0
+
+
+class NoStore:
+    """A store that is told nothing here."""
+
+    async def set_exclusions(self, version: str, exclusions: Exclusions | None = None) -> str:
+        return version
+
+
+async def nobody_waits(device_id: str) -> None:
+    """No round waits for anybody."""
 
 
 @asynccontextmanager
@@ -119,6 +137,37 @@ def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
             await RenewalClient(peer, "camera").renew(DeviceKey.create().request())
 
     talk(tmp_path, Gate(), story)
+
+
+def test_who_ends_its_own_token_hears_that_it_is_done(tmp_path: Path) -> None:
+    office, fleet = Office(tmp_path, issuer=new_issuer()), Fleet(tmp_path)
+    office.now = time.time()  # by which the gate judges tokens
+    token = office.admin(Role.OWNER, "olga")
+
+    async def story() -> None:
+        lookout = Lookout(
+            office.fleet, office.members, office.tokens, Gate(), NoStore(), nobody_waits
+        )
+        server = GrpcServer(
+            "127.0.0.1:0",
+            RpcMetrics("books", CollectorRegistry()),
+            tls=fleet.of(Identity(Kind.SERVICE, "tester")),
+            holder=office.tokens.holder,
+            gate=lookout.token_gate,
+            supervised=False,
+        )
+        FleetServicer(office.tokens, office.members, office.enrolment, lookout).add_to(server)
+        async with server.serving(0):
+            shown = Bearer(Trust(tmp_path / "SERVICE-tester.ca"), token.text)
+            client = FleetClient(Peer("coordinator", server.address, "HFMDS_COORDINATOR", shown))
+            try:
+                await client.revoke_token(token.token_id)
+                with pytest.raises(NotAllowed):
+                    await client.list_tokens()
+            finally:
+                await client.close()
+
+    asyncio.run(story())
 
 
 # --- settings -----------------------------------------------------------------------------------
