@@ -29,6 +29,7 @@ from hfmds.service.certificates import Certificate, read_certificate
 from hfmds.service.gate import Gate
 from hfmds.service.identity import Identity
 from hfmds.service.rate import Rate
+from hfmds.service.throttle import network_of
 
 COOKIE = "__Host-hfmds"  # so named, a browser takes it only with Secure, and for this host alone
 MOST_TOKEN_CHARACTERS = 512
@@ -92,8 +93,7 @@ class Admission:
 
     async def log_in(self, request: web.Request, token: str) -> str:
         """Open a session for who holds the token; its name."""
-        if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-            raise NotAllowed("another site has sent this form")
+        _require_own_form(request)
         identity = await self._held(request, token, self._logins)
         if identity is None:
             raise NotKnown("this is not the token of an admin, or not any more")
@@ -102,6 +102,7 @@ class Admission:
 
     def log_out(self, request: web.Request) -> None:
         """End the session of this browser."""
+        _require_own_form(request)
         self._sessions.end(request.cookies.get(COOKIE, ""))
 
     async def _identity(self, request: web.Request) -> Identity | None:
@@ -124,11 +125,17 @@ class Admission:
 
     async def _held(self, request: web.Request, token: str, rate: Rate) -> Identity | None:
         """Whose token this is, unless the caller shows too many."""
-        if not rate.takes(request.remote or "unknown", self._clock()):
+        if not rate.takes(network_of(request.remote or ""), self._clock()):
             raise LimitExceeded("too many tries; wait for a minute, then try again")
         if not (self._holder and 0 < len(token) <= MOST_TOKEN_CHARACTERS and token.isascii()):
             return None
         return await asyncio.to_thread(self._holder, token)
+
+
+def _require_own_form(request: web.Request) -> None:
+    """NotAllowed if a page of another site has a browser send this."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        raise NotAllowed("another site has sent this form")
 
 
 def _certificate(request: web.Request) -> Certificate | None:

@@ -18,7 +18,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from hfmds.service.throttle import network_of
+
 log = logging.getLogger(__name__)
+
+SERVER = "hfmds"
+"""What answers say of who gives them: no version, which would tell what to try."""
 
 _BACKLOG = 64
 _PAUSE_SECONDS = 1.0  # when the system has no socket left for us
@@ -64,18 +69,46 @@ class _Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer what is no request; its sender must not fill the log, nor read itself again."""
+        response: web.StreamResponse
         if status >= 500:
-            return super().handle_error(request, status, exc, message)
-        log.debug("a request to the web page is none: %s", message)
-        response = web.Response(status=status, text="the request is malformed or too large\n")
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.force_close()
+            response = super().handle_error(request, status, exc, message)
+        else:
+            log.debug("a request to the web page is none: %s", message)
+            response = web.Response(status=status, text="the request is malformed or too large\n")
+            response.force_close()
+        response.headers.update({"Server": SERVER, "X-Content-Type-Options": "nosniff"})
         return response
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         if not self.over.done():
             self.over.set_result(None)
+
+
+class Places:
+    """How many connections there are, in all and of one address or IPv6 network."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._by_network: Counter[str] = Counter()
+
+    def take(self, address: str) -> bool:
+        """Whether there is a place for one more from there; if so, it is taken."""
+        network = network_of(address)
+        if (
+            self._by_network.total() >= self._limits.connections
+            or self._by_network[network] >= self._limits.connections_per_address
+        ):
+            return False
+        self._by_network[network] += 1
+        return True
+
+    def free(self, address: str) -> None:
+        """A connection from there is over."""
+        network = network_of(address)
+        self._by_network[network] -= 1
+        if not self._by_network[network]:
+            del self._by_network[network]
 
 
 class Listener:
@@ -92,7 +125,7 @@ class Listener:
         self._server = server
         self._tls = tls
         self._limits = limits
-        self._by_address: Counter[str] = Counter()
+        self._places = Places(limits)
         self._connections: set[asyncio.Task[None]] = set()
         bound.setblocking(False)
         bound.listen(_BACKLOG)
@@ -115,19 +148,12 @@ class Listener:
                 log.warning("the web page cannot take connections: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            if not self._has_room(address[0]):
+            if not self._places.take(address[0]):
                 connected.close()
                 continue
-            self._by_address[address[0]] += 1
             task = asyncio.create_task(self._serve(connected, address[0]))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-
-    def _has_room(self, address: str) -> bool:
-        return (
-            len(self._connections) < self._limits.connections
-            and self._by_address[address] < self._limits.connections_per_address
-        )
 
     async def _serve(self, connected: socket.socket, address: str) -> None:
         limits = self._limits
@@ -149,6 +175,4 @@ class Listener:
             log.debug("a connection to the web page failed: %s", error)
         finally:
             connected.close()
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+            self._places.free(address)

@@ -20,7 +20,7 @@ from coordinator.runs import Runs
 from coordinator.web.admission import Admission, Holder
 from coordinator.web.api import Api
 from coordinator.web.gallery import SnapshotStore
-from coordinator.web.listener import Limits, Listener
+from coordinator.web.listener import SERVER, Limits, Listener
 from coordinator.web.pages import Pages
 from coordinator.web.refusals import status_of
 from coordinator.web.tls import server_context
@@ -39,7 +39,7 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Referrer-Policy": "no-referrer",
-    "Server": "hfmds",
+    "Server": SERVER,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }

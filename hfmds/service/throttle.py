@@ -102,11 +102,15 @@ class Turn:
 
 
 def address_of(peer: str) -> str:
-    """The network address in "ipv4:10.0.0.7:41234"; of IPv6 the half that names a network.
+    """The network address in "ipv4:10.0.0.7:41234"."""
+    return network_of(unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]"))
+
+
+def network_of(host: str) -> str:
+    """What to count a caller by: its IPv4 address, or the half of an IPv6 one that is a network's.
 
     Whoever has one address of that half has them all.
     """
-    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

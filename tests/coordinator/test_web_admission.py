@@ -11,11 +11,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from coordinator.settings import CoordinatorSettings
-from coordinator.web.admission import COOKIE
+from coordinator.web.admission import COOKIE, Admission
+from coordinator.web.refusals import NotKnown
 from coordinator.web.sessions import Sessions
-from hfmds.errors import ConfigurationError
+from hfmds.errors import ConfigurationError, LimitExceeded
 from hfmds.pki.authority import Authority
 from hfmds.service.certificates import read_certificate
 from hfmds.service.exclusions import Exclusions
@@ -229,6 +231,28 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(tmp_path: Path, server: 
     look(tmp_path, server, question, holder=TokensInMemory())
 
 
+def test_a_network_of_ipv6_tries_as_one_address() -> None:
+    admission = Admission(
+        tls=True, only_loopback=False, holder=TokensInMemory(), gate=Gate(), clock=lambda: 0.0
+    )
+
+    async def tries(address: str, token: str) -> bool:
+        request = make_mocked_request("POST", "/login").clone(remote=address)
+        try:
+            return bool(await admission.log_in(request, token))
+        except NotKnown:
+            return False
+
+    async def guess() -> None:
+        for n in range(5):
+            assert not await tries(f"2001:db8::{n}", "bad")
+        with pytest.raises(LimitExceeded, match="too many tries"):
+            await tries("2001:db8::9", "good")
+        assert await tries("2001:db8:0:1::9", "good")
+
+    asyncio.run(guess())
+
+
 def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server: TlsFiles) -> None:
     async def question(page: WebBench) -> None:
         answer = await log_in(page, "good", headers={"Sec-Fetch-Site": "cross-site"})
@@ -238,6 +262,11 @@ def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server:
         answer = await log_in(page, "a" * 600)
         assert (answer.status, "this is no token" in await answer.text()) == (400, True)
         assert (await log_in(page, "good", headers={"Sec-Fetch-Site": "same-origin"})).status == 303
+        for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 303)):
+            await page.get("/api/runs")  # is still logged in
+            headers = {"Sec-Fetch-Site": site}
+            answer = await page.client.post("/logout", headers=headers, allow_redirects=False)
+            assert (site, answer.status) == (site, status)
 
     look(tmp_path, server, question, holder=TokensInMemory())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.web.listener import Limits
+from coordinator.web.listener import Limits, Places
 from hfmds.service.address import split_address
 from hfmds.service.identity import Kind
 from tests.coordinator.web_bench import WebBench, web_bench
@@ -77,6 +77,14 @@ def test_one_address_has_few_connections_and_gets_them_back(tmp_path: Path) -> N
     look(tmp_path, replace(PATIENT, connections_per_address=2), question)
 
 
+def test_a_network_of_ipv6_is_one_address() -> None:
+    places = Places(Limits(connections=4, connections_per_address=2))
+    assert [places.take(f"2001:db8::{n}") for n in range(3)] == [True, True, False]
+    assert [places.take(f"10.0.0.{n}") for n in range(3)] == [True, True, False]
+    places.free("2001:db8::7")
+    assert [places.take(f"2001:db8::{n}") for n in range(3)] == [True, False, False]
+
+
 def test_all_addresses_together_have_no_more_either(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         first = await Stranger.at(page)
@@ -132,6 +140,7 @@ def test_what_is_no_request_or_too_large_is_refused_without_a_word_in_the_log(
             answer = await stranger.hears()
             assert answer.startswith("HTTP/1.0 400 Bad Request")
             assert answer.endswith("the request is malformed or too large\n")
+            assert "\r\nServer: hfmds\r\n" in answer
 
     look(tmp_path, PATIENT, question)
     assert not [record for record in caplog.records if record.name.startswith("aiohttp")]
