@@ -41,12 +41,12 @@ class Image:
 
 IMAGES: Mapping[str, Image] = {
     "coordinator": Image(
-        ("server", "torch", "postgres", "s3", "cli"), without=frozenset({"triton"})
+        ("server", "torch", "postgres", "s3", "cli", "tracing"), without=frozenset({"triton"})
     ),
-    "synthesis-store": Image(("server", "postgres", "s3")),
-    "edge-client": Image(("edge",)),
-    "edge-simulator": Image(("edge",), ("scikit-learn",)),
-    "edge-client-torch": Image(("edge", "torch"), ("scikit-learn",)),
+    "synthesis-store": Image(("server", "postgres", "s3", "tracing")),
+    "edge-client": Image(("edge", "tracing")),
+    "edge-simulator": Image(("edge", "tracing"), ("scikit-learn",)),
+    "edge-client-torch": Image(("edge", "torch", "tracing"), ("scikit-learn",)),
 }
 
 

@@ -50,6 +50,11 @@ def test_every_program_explains_itself(podman: Podman, images: dict[str, str]) -
         assert "--metrics-listen" in podman("run", "--rm", image, "--help")
 
 
+def test_every_program_can_trace(podman: Podman, images: dict[str, str]) -> None:
+    for image in images.values():
+        podman("run", "--rm", "--entrypoint", "python", image, "-c", "import hfmds.service.otel")
+
+
 def test_pods_can_do_little(node: Node) -> None:
     assert len(node.pods) == 2 + DEVICES
     for pod in node.pods.values():

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,25 @@ def rendered(folder: Path) -> tuple[dict[str, Any], ...]:
 
 
 @cache
-def base_with(component: str) -> tuple[dict[str, Any], ...]:
-    """The base with a component."""
+def base_with(*components: str) -> tuple[dict[str, Any], ...]:
+    """The base with components."""
+    return on_top_of("base", components, patches=[])
+
+
+def on_top_of(
+    below: str, components: Sequence[str], patches: list[dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """What one's own overlay gives, on top of the base or of an overlay."""
     with tempfile.TemporaryDirectory() as folder:
         kustomization = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "namespace": "hfmds",
-            "resources": [os.path.relpath(MANIFESTS / "base", folder)],
-            "components": [os.path.relpath(MANIFESTS / "components" / component, folder)],
+            "resources": [os.path.relpath(MANIFESTS / below, folder)],
+            "components": [
+                os.path.relpath(MANIFESTS / "components" / name, folder) for name in components
+            ],
+            "patches": patches,
         }
         (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
         return rendered(Path(folder))
@@ -49,9 +60,9 @@ def all_overlays() -> tuple[str, ...]:
     return tuple(sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir()))
 
 
-@pytest.fixture(params=[*all_overlays(), "backup", "gpu", "tls"])
+@pytest.fixture(params=[*all_overlays(), "backup", "gpu s3", "tls tracing"])
 def overlay(request: pytest.FixtureRequest) -> tuple[dict[str, Any], ...]:
     """The resources of each overlay, and of the base with components that none has like this."""
     if request.param in all_overlays():
         return rendered(MANIFESTS / "overlays" / request.param)
-    return base_with(request.param)
+    return base_with(*request.param.split())

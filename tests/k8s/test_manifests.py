@@ -7,10 +7,12 @@ import subprocess
 import sysconfig
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
 import yaml
+from sqlalchemy import QueuePool
 
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
@@ -18,8 +20,9 @@ from hfmds.data.sources import load_images
 from hfmds.service.address import split_address
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
+from hfmds.storage.database import opened_database
 from synthesis_store.settings import StoreSettings
-from tests.k8s.conftest import MANIFESTS, base_with, rendered
+from tests.k8s.conftest import MANIFESTS, base_with, on_top_of, rendered
 
 Resource = dict[str, Any]
 SETTINGS: dict[str, type[ServiceSettings]] = {
@@ -191,6 +194,72 @@ def test_production_has_replicas_on_shared_storage() -> None:
         assert spec["template"]["spec"]["topologySpreadConstraints"]
 
 
+def test_rows_outlive_the_pod_though_bytes_are_in_s3() -> None:
+    for name, spec in with_specs(base_with("gpu", "s3"), "Deployment").items():
+        (container,) = spec["template"]["spec"]["containers"]
+        assert "HFMDS_DATABASE_URL" not in environment(container)
+        data = {"name": "data", "persistentVolumeClaim": {"claimName": name}}
+        assert data in spec["template"]["spec"]["volumes"]
+
+
+def test_the_database_of_production_has_connections_for_all_replicas(tmp_path: Path) -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    server = with_specs(resources, "StatefulSet")["postgres"]["template"]["spec"]
+    (container,) = server["containers"]
+    (most,) = re.findall(r"max_connections=(\d+)", " ".join(container["args"]))
+    scaled = with_specs(resources, "HorizontalPodAutoscaler").values()
+    upgraded = sum(one["maxReplicas"] + 1 for one in scaled)  # maxSurge
+    with opened_database(f"sqlite:///{tmp_path}/database.sqlite") as engine:
+        assert isinstance(engine.pool, QueuePool)
+        assert int(most) > upgraded * engine.pool.size()
+
+
+def test_production_works_with_servers_that_are_there_already() -> None:
+    kustomization = (MANIFESTS / "overlays" / "prod" / "kustomization.yaml").read_text()
+    (shown,) = re.findall(r"that are there already.*:\n  #\n((?:  # .*\n)+)", kustomization)
+    patches = yaml.safe_load(shown.replace("  # ", ""))
+    resources = on_top_of("overlays/prod", [], patches)
+    assert not with_specs(resources, "StatefulSet")
+    assert with_specs(resources, "Service").keys() == {
+        *("coordinator", "coordinator-web", "synthesis-store"),
+    }
+    (places,) = (
+        one["data"]
+        for one in resources
+        if one["kind"] == "ConfigMap" and one["metadata"]["name"].startswith("hfmds-s3-")
+    )
+    assert places["AWS_ENDPOINT_URL"] == "https://s3.example"
+
+
+def test_every_program_can_send_its_spans_to_the_collector() -> None:
+    resources = base_with("tls", "tracing")
+    (name,) = (
+        one["metadata"]["name"]
+        for one in resources
+        if one["kind"] == "ConfigMap" and "HFMDS_OTLP_ENDPOINT" in one["data"]
+    )
+    traced = set()
+    for template in templates(resources):
+        for variable in template["spec"]["containers"][0]["env"]:
+            if variable["name"] == "HFMDS_OTLP_ENDPOINT":
+                key = {"name": name, "key": "HFMDS_OTLP_ENDPOINT"}
+                assert variable["valueFrom"] == {"configMapKeyRef": key}
+                traced.add(template["metadata"]["labels"]["app.kubernetes.io/name"])
+    assert traced == {"coordinator", "synthesis-store", "edge-simulator"}
+    (policy,) = with_specs(resources, "NetworkPolicy").values()
+    (chosen,) = policy["podSelector"]["matchExpressions"]
+    assert set(chosen["values"]) == traced
+    (config,) = (one for one in resources if one["metadata"]["name"] == name)
+    port = urlsplit(config["data"]["HFMDS_OTLP_ENDPOINT"]).port
+    assert policy["egress"] == [{"ports": [{"port": port}]}]
+
+
+def test_nothing_in_front_takes_tls_for_http() -> None:
+    for resource in base_with("tls", "tracing"):
+        if resource["kind"] == "Service":
+            assert not [one for one in resource["spec"]["ports"] if "appProtocol" in one]
+
+
 def test_certificates_of_production_name_the_services_that_show_them() -> None:
     resources = rendered(MANIFESTS / "overlays" / "prod")
     certificates = with_specs(resources, "Certificate")
@@ -228,6 +297,12 @@ def test_production_shows_the_world_calls_and_nothing_else() -> None:
         for name, spec in services.items()
         if spec.get("type") == "LoadBalancer"
     } == {"coordinator": ["grpc", "token"], "synthesis-store": ["grpc"]}
+
+
+def test_production_tells_devices_apart_by_address() -> None:
+    services = with_specs(rendered(MANIFESTS / "overlays" / "prod"), "Service").values()
+    policies = [one["externalTrafficPolicy"] for one in services if one.get("type")]
+    assert policies == ["Local", "Local"]
 
 
 def test_network_policies_reach_pods_that_exist() -> None:
