@@ -13,24 +13,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
 from coordinator.fleet_records import FleetRecords
-from coordinator.members import dead_until, member
+from coordinator.members import dead_until, exclusions_of, member
 from coordinator.nonces import Nonces
 from coordinator.tables import CertificateRow, DeviceRow, MemberRow, TokenRow
 from coordinator.tokens import Tokens, terms_of
 from hfmds.errors import Conflict, InvalidInput, NotAllowed, WrongState
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority
 from hfmds.pki.requests import Request
+from hfmds.service.certificates import Certificate
 from hfmds.service.identity import Identity, Kind
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.policies import require_id
 
 _KNOWN_BY_KEY_SECONDS = 90 * 24 * 3600.0  # after the end of a device's last certificate
-_KEPT = 2  # certificates of a device: the answer with the newest may have been lost
 _RENEW_FROM, _RENEW_TO = 0.6, 0.7  # of a lifetime; not all at once that enrolled at once
 
 
@@ -96,15 +96,25 @@ class Enrolment:
                 device_id = self._by_key(session, wished_id, request.key_sha256)
             return self._issue(session, member(session, device_id), request)
 
-    def renew(self, device_id: str, csr: bytes) -> Issued:
-        """Another certificate for a device that has shown a good one."""
+    def renew(self, device_id: str, shown: Certificate, csr: bytes) -> Issued:
+        """Another certificate for a device that has shown one, by the books of now.
+
+        The gate may have let it in by those of a moment ago.
+        """
         self.require_issuer()
         request = Request(csr)
         with transaction(self._engine) as session:
             row = member(session, device_id)
-            if row.revoked:  # since the call began
+            if row.revoked:
                 raise _revoked(device_id)
-            return self._issue(session, row, request)
+            exclusions_of(session, row, shown.serial).require_alive(shown)
+            if row.enrolled_at and shown.key_sha256 not in self._keys(session, device_id):
+                raise NotAllowed(
+                    f"device {device_id!r} has another key since; to put this one in its place, "
+                    f"make a token for it: hfmds pki enrol-token --device {device_id}"
+                )
+            self._require_unspoilt(session, device_id, request.key_sha256)
+            return self._issue(session, row, request, shown.key_sha256)
 
     def require_issuer(self) -> Authority:
         """WrongState if nobody can get a certificate here."""
@@ -124,14 +134,11 @@ class Enrolment:
         if wished_id not in ("", device_id) or not terms_of(token).admits(device_id):
             raise NotAllowed(f"enrolment token {token.token_id} is not for device id {wished_id!r}")
         self._require_place(session, device_id, key_sha256, token, again=used_by is not None)
-        if key_sha256 in self._lost_keys(session, device_id):
-            raise NotAllowed(
-                f"device {device_id!r} had this key before it was revoked, and somebody else may "
-                f"have it; let the device make another one"
-            )
+        self._require_unspoilt(session, device_id, key_sha256)
         if used_by is not None:  # it has not heard the answer; nothing is new
             return device_id
         self._tokens.spend(session, token, key_sha256, device_id)
+        self._forget_other_keys(session, device_id, key_sha256)
         row = member(session, device_id)
         row.token_id, row.enrolled_at = token.token_id, self._clock()
         if row.revoked:
@@ -165,9 +172,11 @@ class Enrolment:
         if not device_id:
             raise InvalidInput("without a token, device_id must say which device it is")
         row = session.get(MemberRow, device_id)
-        if row is not None and row.revoked:
+        revoked = row is not None and row.revoked
+        # Only who has a key of the device is told that it was revoked: strangers ask, too.
+        if revoked and key_sha256 in self._lost_keys(session, device_id):
             raise _revoked(device_id)
-        if key_sha256 not in self._keys(session, device_id):
+        if revoked or key_sha256 not in self._keys(session, device_id):
             raise NotAllowed(
                 f"device {device_id!r} is not known by this key, or was away for too long; enrol "
                 f"it with a token: hfmds pki enrol-token --device {device_id}"
@@ -191,9 +200,27 @@ class Enrolment:
         before = CertificateRow.issued_at <= _revoked_at(session, device_id)
         return set(session.scalars(select(CertificateRow.key_sha256).where(of_device, before)))
 
+    def _require_unspoilt(self, session: Session, device_id: str, key_sha256: str) -> None:
+        if key_sha256 in self._lost_keys(session, device_id):
+            raise NotAllowed(
+                f"device {device_id!r} had this key before it was revoked, and somebody else may "
+                f"have it; let the device make another one"
+            )
+
+    def _forget_other_keys(self, session: Session, device_id: str, key_sha256: str) -> None:
+        """Whoever was this device until now gets no further certificate."""
+        others = delete(CertificateRow).where(
+            CertificateRow.device_id == device_id,
+            CertificateRow.key_sha256 != key_sha256,
+            CertificateRow.issued_at > _revoked_at(session, device_id),
+        )
+        session.execute(others)
+
     # --- its certificate ------------------------------------------------------------------------
 
-    def _issue(self, session: Session, row: MemberRow, request: Request) -> Issued:
+    def _issue(
+        self, session: Session, row: MemberRow, request: Request, shown_key_sha256: str = ""
+    ) -> Issued:
         issuer, now = self.require_issuer(), self._clock()
         identity = Identity(Kind.DEVICE, row.device_id)
         request.require_identity(identity)
@@ -208,7 +235,16 @@ class Enrolment:
             datetime.fromtimestamp(begins, UTC),
             datetime.fromtimestamp(now + lifetime, UTC),
         )
-        self._keep(session, row.device_id, issued.serial, request.key_sha256, now + lifetime)
+        self._make_room(session, row.device_id, shown_key_sha256)
+        session.add(
+            CertificateRow(
+                serial=issued.serial,
+                device_id=row.device_id,
+                key_sha256=request.key_sha256,
+                issued_at=now,
+                until=now + lifetime,
+            )
+        )
         return Issued(
             row.device_id,
             issued.pem,
@@ -217,9 +253,11 @@ class Enrolment:
             lifetime,
         )
 
-    def _keep(
-        self, session: Session, device_id: str, serial: str, key_sha256: str, until: float
-    ) -> None:
+    def _make_room(self, session: Session, device_id: str, shown_key_sha256: str) -> None:
+        """Of a device's certificates keep the newest, and the newest of the key it has shown.
+
+        Answers may have been lost, so it may not know of later ones.
+        """
         newest_first = (
             select(CertificateRow)
             .where(
@@ -228,17 +266,12 @@ class Enrolment:
             )
             .order_by(CertificateRow.issued_at.desc())
         )
-        for old in session.scalars(newest_first).all()[_KEPT - 1 :]:
-            session.delete(old)
-        session.add(
-            CertificateRow(
-                serial=serial,
-                device_id=device_id,
-                key_sha256=key_sha256,
-                issued_at=self._clock(),
-                until=until,
-            )
-        )
+        rows = session.scalars(newest_first).all()
+        shown = [row for row in rows if row.key_sha256 == shown_key_sha256]
+        kept = {row.serial for row in (*rows[:1], *shown[:1])}
+        for row in rows:
+            if row.serial not in kept:
+                session.delete(row)
 
 
 def _revoked_at(session: Session, device_id: str) -> float:

@@ -88,10 +88,11 @@ class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
     async def RenewCertificate(
         self, request: enrolment_pb2.RenewCertificateRequest, context: grpc.aio.ServicerContext
     ) -> enrolment_pb2.RenewCertificateResponse:
-        if certificate_of(context) is None:  # whoever reached a port without TLS
+        shown = certificate_of(context)
+        if shown is None:  # whoever reached a port without TLS
             raise WrongState("certificates are renewed over TLS only")
         device_id = require_id(request.device_id, "device_id")
-        issued = await asyncio.to_thread(self._enrolment.renew, device_id, request.csr)
+        issued = await asyncio.to_thread(self._enrolment.renew, device_id, shown, request.csr)
         return enrolment_pb2.RenewCertificateResponse(certificate=_certificate_message(issued))
 
 

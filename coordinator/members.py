@@ -136,6 +136,15 @@ def dead_until(row: MemberRow) -> int:
     return int(row.revoked_at)
 
 
+def exclusions_of(session: Session, row: MemberRow, serial: str) -> Exclusions:
+    """Those of one device and one certificate, as the books have them at this very moment."""
+    dead = session.get(RevokedCertificateRow, serial) is not None
+    return Exclusions(
+        {row.device_id: dead_until(row)} if row.revoked_at else {},
+        frozenset({serial}) if dead else frozenset(),
+    )
+
+
 def _require_room(there: int | None, most: int, what: str) -> None:
     if (there or 0) >= most:
         raise LimitExceeded(

@@ -258,7 +258,7 @@ class MemberRow(Base):
 
 
 class CertificateRow(Base):
-    """A certificate of the device issuer; of each device the last two."""
+    """A certificate of the device issuer; of each device the last few."""
 
     __tablename__ = "certificates"
 

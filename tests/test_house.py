@@ -44,7 +44,12 @@ ROOMS: dict[str, set[str]] = {
         "pydantic_core",
         "pydantic_settings",
     },
-    "hfmds.pki": {"hfmds.errors", "hfmds.service.identity", "cryptography"},
+    "hfmds.pki": {
+        "hfmds.errors",
+        "hfmds.service.identity",
+        "hfmds.service.public_keys",
+        "cryptography",
+    },
     "hfmds.storage": {
         "hfmds.errors",
         "hfmds.digest",

@@ -6,8 +6,6 @@ clock says.
 
 from __future__ import annotations
 
-import hashlib
-
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from hfmds.errors import InvalidInput
 from hfmds.service.identity import Identity
+from hfmds.service.public_keys import key_sha256
 
 MAX_REQUEST_BYTES = 4096
 
@@ -59,10 +58,7 @@ class Request:
     @property
     def key_sha256(self) -> str:
         """Names the key: 64 hex digits."""
-        encoded = self.key.public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        return hashlib.sha256(encoded).hexdigest()
+        return key_sha256(self.key)
 
     def require_signature(self, nonce: bytes, signature: bytes) -> None:
         """InvalidInput unless the key's owner has signed this request together with the nonce."""

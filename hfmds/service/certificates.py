@@ -11,6 +11,7 @@ from cryptography.x509.oid import NameOID
 
 from hfmds.errors import InvalidInput
 from hfmds.service.identity import DEVICES_UNIT, Identity, Kind, identity_from
+from hfmds.service.public_keys import key_sha256
 
 _REMEMBERED = 4096  # certificates of callers; to read one anew takes well below 1 ms
 
@@ -23,6 +24,7 @@ class Certificate:
     serial: str  # hex digits
     begins: int  # seconds since 1970
     ends: int
+    key_sha256: str = ""  # of its key; empty: it stands for a token
 
 
 def certificate_of(context: grpc.aio.ServicerContext) -> Certificate | None:
@@ -40,6 +42,7 @@ def read_certificate(pem: bytes) -> Certificate:
         serial=f"{certificate.serial_number:x}",
         begins=int(certificate.not_valid_before_utc.timestamp()),
         ends=int(certificate.not_valid_after_utc.timestamp()),
+        key_sha256=key_sha256(certificate.public_key()),
     )
 
 

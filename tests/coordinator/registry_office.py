@@ -70,6 +70,10 @@ class Office:
         text = token.text if token else ""
         return self.enrolment.enrol(text, nonce, device_id, request, key.proof(nonce, request))
 
+    def renew(self, shown: Issued, key: DeviceKey) -> Issued:
+        """What a device does in time."""
+        return self.enrolment.renew(shown.device_id, certificate(shown), key.request())
+
     def log(self) -> list[str]:
         """The kinds of the events of the fleet."""
         return [event.kind for event in self._events.events(self.fleet.log_id, 0, 1000)]

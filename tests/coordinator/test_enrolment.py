@@ -14,10 +14,13 @@ from hfmds.errors import Conflict, InvalidInput, NotAllowed, TooLate, WrongState
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.service.certificates import Certificate
 from hfmds.service.identity import Identity, Kind
 from hfmds.storage.database import open_database, transaction
 from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
 from tests.servers.databases import database_of
+
+BY_HAND = Certificate(Identity(Kind.DEVICE, "camera"), "1", 0, 2**40, "its key")
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +198,10 @@ def test_a_request_that_names_somebody_else_is_refused(office: Office) -> None:
 
 def test_a_certificate_is_renewed_for_the_same_or_another_key(office: Office) -> None:
     key = DeviceKey.create()
-    office.enrol(key, office.token(device_id="camera"))
+    first = office.enrol(key, office.token(device_id="camera"))
     office.now += DAY / 2
-    for request in (key.request(), DeviceKey.create().request()):
-        renewed = certificate(office.enrolment.renew("camera", request))
+    for asked in (key, DeviceKey.create()):
+        renewed = certificate(office.renew(first, asked))
         assert renewed.identity == Identity(Kind.DEVICE, "camera")
         assert renewed.ends == int(START + 1.5 * DAY)
 
@@ -218,21 +221,49 @@ def test_a_device_that_was_away_for_long_is_known_by_its_key(office: Office) -> 
 
 def test_keys_that_a_device_has_given_up_are_forgotten(office: Office) -> None:
     keys, token = [DeviceKey.create() for _ in range(3)], office.token(device_id="camera")
-    office.enrol(keys[0], token)
+    shown = office.enrol(keys[0], token)
     for key in keys[1:]:
         office.now += DAY / 2
-        office.enrolment.renew("camera", key.request())
+        shown = office.renew(shown, key)
     for key in keys[1:]:  # the answer with the last one may have been lost
         office.enrol(key, device_id="camera")
     with pytest.raises(NotAllowed, match="not known by this key"):
         office.enrol(keys[0], device_id="camera")
     token = office.token(uses=5)
-    device_id = office.enrol(keys[0], token).device_id
+    shown = office.enrol(keys[0], token)
     for key in keys[1:]:
         office.now += 1
-        office.enrolment.renew(device_id, key.request())
+        shown = office.renew(shown, key)
     with pytest.raises(NotAllowed, match="another key since"):
         office.enrol(keys[0], token)
+
+
+def test_a_key_that_a_device_still_shows_is_kept_however_many_answers_are_lost(
+    office: Office,
+) -> None:
+    key = DeviceKey.create()
+    first = office.enrol(key, office.token(device_id="camera"))
+    for _ in range(4):
+        office.now += 1
+        office.renew(first, DeviceKey.create())
+    assert office.enrol(key, device_id="camera").device_id == "camera"
+
+
+def test_a_device_whose_place_was_taken_gets_no_further_certificate(office: Office) -> None:
+    before, key = DeviceKey.create(), DeviceKey.create()
+    old = office.enrol(before, office.token(device_id="camera"))
+    office.now += 1
+    new = office.enrol(key, office.token(device_id="camera"))
+    with pytest.raises(NotAllowed, match="has another key since"):
+        office.renew(old, before)
+    with pytest.raises(NotAllowed, match="not known by this key"):
+        office.enrol(before, device_id="camera")
+    office.renew(new, key)
+
+
+def test_a_certificate_of_elsewhere_is_renewed_for_who_never_enrolled(office: Office) -> None:
+    for key in (DeviceKey.create(), DeviceKey.create()):
+        office.enrolment.renew("camera", BY_HAND, key.request())
 
 
 def test_a_device_that_was_away_for_too_long_needs_a_token(office: Office) -> None:
@@ -257,7 +288,7 @@ def test_without_an_issuer_nobody_enrols(tmp_path: Path) -> None:
     with pytest.raises(WrongState, match="HFMDS_ISSUER_CERTIFICATE"):
         office.enrol(DeviceKey.create(), office.token())
     with pytest.raises(WrongState, match="HFMDS_ISSUER_CERTIFICATE"):
-        office.enrolment.renew("camera", DeviceKey.create().request())
+        office.enrolment.renew("camera", BY_HAND, DeviceKey.create().request())
 
 
 # --- devices that were revoked ------------------------------------------------------------------
@@ -275,12 +306,17 @@ def test_a_revoked_device_comes_back_only_by_a_later_token_for_its_id(office: Of
         with pytest.raises(NotAllowed, match="was revoked"):
             office.enrol(key, way, "camera")
     with pytest.raises(NotAllowed, match="was revoked"):
-        office.enrolment.renew("camera", key.request())
+        office.renew(old, key)
     office.now += 0.1
     fresh = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
     office.members.exclusions().require_alive(certificate(fresh))
-    renewed = office.enrolment.renew("camera", DeviceKey.create().request())
+    renewed = office.renew(fresh, DeviceKey.create())
     office.members.exclusions().require_alive(certificate(renewed))
+    # Whatever the gate has heard by then.
+    with pytest.raises(NotAllowed, match="was revoked"):
+        office.renew(old, DeviceKey.create())
+    with pytest.raises(NotAllowed, match="had this key before it was revoked"):
+        office.renew(fresh, key)
     with pytest.raises(NotAllowed, match="was revoked"):  # its old ones stay dead
         office.members.exclusions().require_alive(certificate(old))
 
@@ -296,10 +332,10 @@ def test_whoever_has_an_old_key_of_a_revoked_device_stays_out_when_it_is_back(
     with pytest.raises(NotAllowed, match="had this key before it was revoked"):
         office.enrol(stolen, named)
     key = DeviceKey.create()
-    office.enrol(key, named)
+    shown = office.enrol(key, named)
     for _ in range(3):  # however many certificates it has had since
         office.now += 1.0
-        office.enrolment.renew("camera", key.request())
+        shown = office.renew(shown, key)
     for way, why in ((None, "not known by this key"), (group, "has another key since")):
         with pytest.raises(NotAllowed, match=why):
             office.enrol(stolen, way, "camera")
@@ -309,23 +345,40 @@ def test_whoever_has_an_old_key_of_a_revoked_device_stays_out_when_it_is_back(
 
 def test_whoever_has_the_key_of_a_revoked_certificate_gets_no_other(office: Office) -> None:
     key, token = DeviceKey.create(), office.token()
-    first = certificate(office.enrol(key, token, "camera"))
+    forgotten = office.enrol(key, token, "camera")
     office.now += 1.0
-    second = certificate(office.enrolment.renew("camera", key.request()))
-    office.members.revoke_certificate(second.serial, "", OLGA)
+    first = office.renew(forgotten, key)
+    office.now += 1.0
+    second = office.renew(first, key)
+    office.members.revoke_certificate(certificate(second).serial, "", OLGA)
+    for shown, why in ((second, "was revoked"), (forgotten, "has another key since")):
+        with pytest.raises(NotAllowed, match=why):
+            office.renew(shown, key)
     for way in (token, None):
         with pytest.raises(NotAllowed, match=r"another key since|not known by this key"):
             office.enrol(key, way, "camera")
     for dead in (first, second):
         with pytest.raises(NotAllowed, match="was revoked"):
-            office.members.exclusions().require_alive(dead)
+            office.members.exclusions().require_alive(certificate(dead))
+
+
+def test_strangers_do_not_learn_who_was_revoked(office: Office) -> None:
+    key, stranger = DeviceKey.create(), DeviceKey.create()
+    office.enrol(key, office.token(device_id="camera"))
+    office.members.revoke("camera", "stolen", OLGA)
+    told = []
+    for device_id in ("camera", "nobody"):
+        with pytest.raises(NotAllowed) as refusal:
+            office.enrol(stranger, device_id=device_id)
+        told.append(str(refusal.value).replace(device_id, "it"))
+    assert told[0] == told[1]
 
 
 def test_a_device_in_quarantine_gets_its_certificate(office: Office) -> None:
     key = DeviceKey.create()
-    office.enrol(key, office.token(device_id="camera"))
+    issued = office.enrol(key, office.token(device_id="camera"))
     office.members.quarantine("camera", "sends noise", OLGA)
-    renewed = office.enrolment.renew("camera", key.request())
+    renewed = office.renew(issued, key)
     office.members.exclusions().require_alive(certificate(renewed))
     with pytest.raises(TooLate, match="sends noise"):
         office.members.exclusions().require_trusted("camera")
