@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.fleet_records import FleetRecords
 from coordinator.tables import TokenRow, TokenUseRow
-from hfmds.errors import Conflict, NotAllowed, NotFound
+from hfmds.errors import Conflict, NotAllowed, NotFound, WrongState
 from hfmds.pki.tokens import Token, TokenKind, new_token, parse_token
 from hfmds.service.caller import Caller
 from hfmds.service.certificates import Certificate
@@ -58,6 +58,8 @@ class Tokens:
                 )
             elif not _same_terms(row, fresh):
                 raise Conflict(f"token {token.token_id} exists with other terms; make another id")
+            elif row.revoked:
+                raise WrongState(f"token {token.token_id} was revoked; make another one")
             return _record(session, row)
 
     def list(self) -> list[TokenRecord]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.errors import Conflict, InvalidInput, NotFound
+from hfmds.errors import Conflict, InvalidInput, NotFound, WrongState
 from hfmds.pki.tokens import Token, TokenKind, new_token
 from hfmds.service.identity import Identity, Kind
 from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, NewToken, Role, TokenRecord
@@ -49,6 +49,14 @@ def test_the_same_token_again_is_answered_as_before(office: Office) -> None:
         with pytest.raises(Conflict, match="other terms"):
             office.tokens.create(new(token, other), OLGA)
     assert office.log() == ["token-created"]
+
+
+def test_a_token_that_was_revoked_is_not_made_again(office: Office) -> None:
+    token, terms = new_token(TokenKind.ENROL), EnrolmentTerms()
+    office.tokens.create(new(token, terms), OLGA)
+    office.tokens.revoke(token.token_id, OLGA)
+    with pytest.raises(WrongState, match=f"{token.token_id} was revoked; make another one"):
+        office.tokens.create(new(token, terms), OLGA)
 
 
 def test_those_that_are_good_are_listed_without_their_secrets(office: Office) -> None:
