@@ -2,8 +2,8 @@
 
 The points are not listed here. They are the functions that make a transaction, as found in the
 sources, each at its first, its middle and its last time in an undisturbed run. A new one is
-covered by itself if a story (`tests.integration.story`, `hasty_story`) passes through it; if not,
-the test fails until one does. `buffered_story` and `late_story` pass through the same ones in other
+covered by itself if a story (`tests.integration.story`, `short_stories`) passes through it; if not,
+the test fails until one does. `BufferedStory` and `LateStory` pass through the same ones in other
 kinds of rounds, where some of them do more: those are listed.
 """
 
@@ -18,11 +18,9 @@ from typing import Protocol
 
 import pytest
 
-from tests.integration.buffered_story import BufferedStory
 from tests.integration.crash_points import CrashPoint, Journal, Moment, transitions
-from tests.integration.hasty_story import HastyStory
-from tests.integration.late_story import LateStory
 from tests.integration.operator_at_work import Outcome
+from tests.integration.short_stories import BufferedStory, HastyStory, LateStory
 from tests.integration.story import PATIENCE_SECONDS, Story
 from tests.integration.supervision import Launcher, servers
 
