@@ -18,6 +18,7 @@ from hfmds.service.certificates import certificate_of
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import enrolment_pb2, enrolment_pb2_grpc, fleet_pb2, fleet_pb2_grpc
 from hfmds.wire.fleet import (
+    forgetting_from,
     member_message,
     new_token_from,
     reason_from,
@@ -39,6 +40,7 @@ FLEET_ACCESS = {
     "CreateAdminToken": OWNER,
     "RevokeToken": OWNER,
     "RevokeCertificate": OWNER,
+    "ForgetRevoked": OWNER,
 }
 
 
@@ -177,6 +179,16 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         await asyncio.to_thread(self._members.release, device_id, caller(context))
         await self._lookout.heed()
         return fleet_pb2.ReleaseDeviceResponse()
+
+    async def ForgetRevoked(
+        self, request: fleet_pb2.ForgetRevokedRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.ForgetRevokedResponse:
+        terms = forgetting_from(request)
+        forgotten = await asyncio.to_thread(self._members.forget, terms, caller(context))
+        await self._lookout.heed()
+        return fleet_pb2.ForgetRevokedResponse(
+            devices=forgotten.devices, certificates=forgotten.certificates
+        )
 
     async def ListMembers(
         self, request: fleet_pb2.ListMembersRequest, context: grpc.aio.ServicerContext

@@ -12,12 +12,13 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.fleet_records import FleetRecords
+from coordinator.forgetting import forget_certificates, forget_devices, forget_run_out
 from coordinator.tables import CertificateRow, MemberRow, RevokedCertificateRow
 from hfmds.errors import LimitExceeded
 from hfmds.service.exclusions import Exclusions
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.events import EventKind
-from hfmds.wire.fleet import Member
+from hfmds.wire.fleet import Forgetting, Forgotten, Member
 
 # The whole list goes to the store in one message, of 4 MiB at most.
 _MOST_REVOKED = 15_000
@@ -39,7 +40,12 @@ class Members:
             row = member(session, device_id)
             if not row.revoked_at:
                 revoked = select(func.count()).where(MemberRow.revoked_at > 0)
-                _require_room(session.scalar(revoked), _MOST_REVOKED, "devices are revoked")
+                _require_room(
+                    session.scalar(revoked),
+                    _MOST_REVOKED,
+                    "devices are revoked",
+                    "forget old ones: hfmds pki forget --devices DAYS",
+                )
             row.revoked_at = max(row.revoked_at, self._clock())
             row.revoked, row.quarantined, row.reason = True, False, reason
             self._note(session, EventKind.DEVICE_REVOKED, device=device_id, reason=reason, by=by)
@@ -49,11 +55,19 @@ class Members:
         with transaction(self._engine) as session:
             if session.get(RevokedCertificateRow, serial) is not None:
                 return
-            revoked = session.scalar(select(func.count(RevokedCertificateRow.serial)))
-            _require_room(revoked, _MOST_SERIALS, "certificates are revoked by their number")
-            for dead in {serial, *_forget_key(session, serial)}:
-                if session.get(RevokedCertificateRow, dead) is None:
-                    session.add(RevokedCertificateRow(serial=dead, revoked_at=self._clock()))
+            now = self._clock()
+            forget_run_out(session, now)
+            dead = {serial: 0.0} | _forget_key(session, serial)
+            revoked = session.scalar(select(func.count(RevokedCertificateRow.serial))) or 0
+            _require_room(
+                revoked + len(dead) - 1,
+                _MOST_SERIALS,
+                "certificates are revoked by their numbers",
+                "forget old ones: hfmds pki forget --certificates DAYS",
+            )
+            for each, until in dead.items():
+                if session.get(RevokedCertificateRow, each) is None:
+                    session.add(RevokedCertificateRow(serial=each, revoked_at=now, until=until))
             self._note(session, EventKind.CERTIFICATE_REVOKED, serial=serial, reason=reason, by=by)
 
     def quarantine(self, device_id: str, reason: str, by: str) -> None:
@@ -64,7 +78,12 @@ class Members:
                 return
             if not row.quarantined:
                 inside = session.scalar(select(func.count()).where(MemberRow.quarantined))
-                _require_room(inside, _MOST_QUARANTINED, "devices are in quarantine")
+                _require_room(
+                    inside,
+                    _MOST_QUARANTINED,
+                    "devices are in quarantine",
+                    "release or revoke others first: hfmds pki devices lists them",
+                )
             row.quarantined, row.reason = True, reason
             kind = EventKind.DEVICE_QUARANTINED
             self._note(session, kind, device=device_id, reason=reason, by=by)
@@ -76,6 +95,19 @@ class Members:
             if row is not None and row.quarantined:
                 row.quarantined, row.reason = False, ""
                 self._note(session, EventKind.DEVICE_RELEASED, device=device_id, by=by)
+
+    def forget(self, terms: Forgetting, by: str) -> Forgotten:
+        """Make room for others: have old revocations forgotten, as their certificates are over."""
+        with transaction(self._engine) as session:
+            now, devices, certificates = self._clock(), 0, 0
+            if terms.devices_seconds is not None:
+                devices = forget_devices(session, now - terms.devices_seconds, now)
+            if terms.certificates_seconds is not None:
+                certificates = forget_certificates(session, now - terms.certificates_seconds, now)
+            if devices or certificates:
+                told = {"devices": devices, "certificates": certificates, "by": by}
+                self._note(session, EventKind.REVOCATIONS_FORGOTTEN, **told)
+            return Forgotten(devices, certificates)
 
     def list(self) -> list[Member]:
         """All that ever enrolled, were revoked or in quarantine, by id."""
@@ -119,16 +151,16 @@ def member(session: Session, device_id: str) -> MemberRow:
     return row
 
 
-def _forget_key(session: Session, serial: str) -> set[str]:
-    """Know no device any more by the key of this certificate; the key's other certificates."""
+def _forget_key(session: Session, serial: str) -> dict[str, float]:
+    """Know no device any more by the key of this certificate; the key's, and when they run out."""
     row = session.get(CertificateRow, serial)
     if row is None:
-        return set()
+        return {}
     same_key = CertificateRow.key_sha256 == row.key_sha256
     rows = session.scalars(select(CertificateRow).where(same_key)).all()
     for known in rows:
         session.delete(known)
-    return {known.serial for known in rows}
+    return {known.serial: known.until for known in rows}
 
 
 def dead_until(row: MemberRow) -> int:
@@ -145,11 +177,10 @@ def exclusions_of(session: Session, row: MemberRow, serial: str) -> Exclusions:
     )
 
 
-def _require_room(there: int | None, most: int, what: str) -> None:
+def _require_room(there: int | None, most: int, what: str, remedy: str) -> None:
     if (there or 0) >= most:
         raise LimitExceeded(
-            f"{most} {what}, as many as can be told to every server; replace the device issuer "
-            f"and enrol who is to stay (docs/security.md)"
+            f"{most} {what}, as many as can be told to every server; {remedy} (docs/security.md)"
         )
 
 

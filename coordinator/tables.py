@@ -276,3 +276,4 @@ class RevokedCertificateRow(Base):
 
     serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
     revoked_at: Mapped[float]
+    until: Mapped[float] = mapped_column(default=0.0)  # when it runs out; 0: not known

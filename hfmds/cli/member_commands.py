@@ -14,13 +14,14 @@ from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_fleet
 from hfmds.cli.records import to_json
 from hfmds.errors import InvalidInput
 from hfmds.pki.tokens import TokenKind, new_token
-from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
+from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, Forgetting, NewToken, Role
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 DeviceId = Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the device.")]
 Reason = Annotated[str, typer.Option(help="Why, for the log; a device in quarantine is told.")]
 
 _HOUR = 3600.0
+_DAY = 24 * _HOUR
 
 
 def enrol_token(
@@ -103,6 +104,25 @@ def release(device: DeviceId, coordinator: CoordinatorOption = DEFAULT_COORDINAT
     _say(f"device {device} is in no quarantine")
 
 
+def forget(
+    devices: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", min=0.01, help="Devices that were revoked so long ago."),
+    ] = None,
+    certificates: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", min=0.01, help="Certificates that were, by their numbers."),
+    ] = None,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Forget old revocations: longer ago than any certificate of then is good for."""
+    if devices is None and certificates is None:
+        raise InvalidInput("say what to forget: --devices DAYS or --certificates DAYS")
+    terms = Forgetting(devices and devices * _DAY, certificates and certificates * _DAY)
+    done = ask_fleet(coordinator, lambda client: client.forget_revoked(terms))
+    _say(f"forgotten: {done.devices} devices and {done.certificates} certificates")
+
+
 def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
     """List the devices that have enrolled, were revoked or are in quarantine."""
     found = ask_fleet(coordinator, lambda client: client.list_members())
@@ -116,7 +136,7 @@ def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_CO
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands of a group."""
-    for command in (enrol_token, admin_token, tokens, revoke, quarantine, release, devices):
+    for command in (enrol_token, admin_token, tokens, revoke, quarantine, release, forget, devices):
         app.command()(command)
 
 

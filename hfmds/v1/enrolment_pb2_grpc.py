@@ -69,12 +69,12 @@ class EnrolmentServiceServicer:
     def Enrol(self, request, context):
         """Makes the caller a device of the fleet, and gives it a certificate.
 
-        Idempotency key: (token, key of the csr): who has not heard the answer asks again, with a new nonce and the same key, and gets
-        another certificate for the same device id; a token's use is counted once for each key. OK spends the nonce.
-        Status: INVALID_ARGUMENT the csr is not one of a P-256 key, names another identity, or is not signed by its key, or the signature does not fit;
-        PERMISSION_DENIED the token is unknown, spent, revoked, over or not for this device id, or there is no token and the key is not the
-        device's, or the device was revoked; ABORTED the nonce is unknown, spent or older than its lifetime: begin again; ALREADY_EXISTS the device
-        id is that of a device with another key, and the token does not name this very id; FAILED_PRECONDITION this coordinator has no device issuer.
+        Idempotency key: (token, key of the csr): who has not heard the answer asks again, with a new nonce and the same key, and gets another
+        certificate for the same device id; a token's use is counted once for each key. OK spends the nonce. Status: INVALID_ARGUMENT the csr is not one
+        of a P-256 key, names another identity, or is not signed by its key, or the signature does not fit; PERMISSION_DENIED the token is unknown,
+        spent, revoked, over or not for this device id, or there is no token and the key is not the device's (strangers hear no more than that), or the
+        device was revoked; ABORTED the nonce is unknown, spent or older than its lifetime: begin again; ALREADY_EXISTS the device id is that of a device
+        with another key, and the token does not name this very id; FAILED_PRECONDITION this coordinator has no device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,8 +193,9 @@ class RenewalServiceServicer:
         """Gives the device another certificate, for the same or for a new key. No nonce is needed: the connection proves that the device has the
         key of its certificate now. The old certificate stays good until it runs out. Also for quarantined devices.
 
-        Idempotent: asked again, it gives another certificate. Status: INVALID_ARGUMENT as in Enrol; PERMISSION_DENIED the device was revoked;
-        FAILED_PRECONDITION this coordinator has no device issuer.
+        Idempotent: asked again, it gives another certificate. Status: INVALID_ARGUMENT as in Enrol; PERMISSION_DENIED the device or this certificate was
+        revoked, or another device has taken its place, or the csr has a key from before the device was revoked; FAILED_PRECONDITION this coordinator has
+        no device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

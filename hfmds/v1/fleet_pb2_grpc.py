@@ -28,9 +28,11 @@ if _version_not_supported:
 class FleetServiceStub:
     """Tokens, certificates and the standing of devices.
 
-    Who calls: the `hfmds` command line and operators' own tools, on the coordinator's main port or its token port. Identity: an operator's. Retry: every
-    call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet (ListEvents without a run). A coordinator acts on a change at once,
-    others that share its database within a second, and the synthesis store within a few: calls under way are cut.
+    Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
+    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make enrolment tokens, and revoke,
+    quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
+    (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
+    few: calls under way are cut.
     """
 
     def __init__(self, channel):
@@ -79,6 +81,11 @@ class FleetServiceStub:
                 request_serializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceResponse.FromString,
                 _registered_method=True)
+        self.ForgetRevoked = channel.unary_unary(
+                '/hfmds.v1.FleetService/ForgetRevoked',
+                request_serializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedRequest.SerializeToString,
+                response_deserializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedResponse.FromString,
+                _registered_method=True)
         self.ListMembers = channel.unary_unary(
                 '/hfmds.v1.FleetService/ListMembers',
                 request_serializer=hfmds_dot_v1_dot_fleet__pb2.ListMembersRequest.SerializeToString,
@@ -89,9 +96,11 @@ class FleetServiceStub:
 class FleetServiceServicer:
     """Tokens, certificates and the standing of devices.
 
-    Who calls: the `hfmds` command line and operators' own tools, on the coordinator's main port or its token port. Identity: an operator's. Retry: every
-    call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet (ListEvents without a run). A coordinator acts on a change at once,
-    others that share its database within a second, and the synthesis store within a few: calls under way are cut.
+    Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
+    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make enrolment tokens, and revoke,
+    quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
+    (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
+    few: calls under way are cut.
     """
 
     def CreateEnrolmentToken(self, request, context):
@@ -99,7 +108,7 @@ class FleetServiceServicer:
         hex digits at random, which the coordinator learns when the token is used.
 
         Idempotency key: token_id. The same request again is answered OK. Status: INVALID_ARGUMENT; ALREADY_EXISTS a token of that id has other
-        terms; FAILED_PRECONDITION this coordinator has no device issuer.
+        terms; FAILED_PRECONDITION that token was revoked, or this coordinator has no device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +117,8 @@ class FleetServiceServicer:
     def CreateAdminToken(self, request, context):
         """Lets a person in who has a token, on the token port and the web page. The caller makes it, as in CreateEnrolmentToken, with `hfmds_admin_`.
 
-        Idempotency key: token_id. The same request again is answered OK. Status: INVALID_ARGUMENT; ALREADY_EXISTS a token of that id has other terms.
+        Idempotency key: token_id. The same request again is answered OK. Status: INVALID_ARGUMENT; ALREADY_EXISTS a token of that id has other terms;
+        FAILED_PRECONDITION that token was revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +132,7 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Ends a token. Who was let in by it before stays in. Idempotent. Status: NOT_FOUND.
+        """Ends a token, also the caller's own. Who was let in by it before stays in. Idempotent. Status: NOT_FOUND also: it has run out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,8 +140,8 @@ class FleetServiceServicer:
 
     def RevokeDevice(self, request, context):
         """Shuts a device out: all certificates that it has by now are dead, whoever made them. It may enrol again with a token that is made later and
-        names its id. Idempotent: asked again, it is shut out as of then. Status: INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED too
-        many devices are shut out already: replace the device issuer.
+        names its id. Idempotent: asked again, it is shut out as of then. Status: INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED
+        15,000 devices were revoked and not forgotten: see ForgetRevoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,7 +149,8 @@ class FleetServiceServicer:
 
     def RevokeCertificate(self, request, context):
         """Shuts out whoever shows one certificate, of any kind. Idempotent. Status: INVALID_ARGUMENT not a serial number; FAILED_PRECONDITION it is the
-        caller's own; RESOURCE_EXHAUSTED as in RevokeDevice.
+        caller's own; RESOURCE_EXHAUSTED 15,000 certificates were. Of a device's certificate that the device issuer made, also the others of the same key
+        are dead, and the device gets no further one for that key. Those whose end is known are forgotten when they have run out by themselves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,8 +158,8 @@ class FleetServiceServicer:
 
     def QuarantineDevice(self, request, context):
         """Keeps a device from working without shutting it out: it may check in, and is told to come back later; its results and batches are refused, with the
-        reason; its certificate is renewed. Idempotent: a later reason takes the place of the one before. Status: INVALID_ARGUMENT; RESOURCE_EXHAUSTED too
-        many are in quarantine.
+        reason; its certificate is renewed. Idempotent: a later reason takes the place of the one before. Status: INVALID_ARGUMENT; RESOURCE_EXHAUSTED
+        2,000 are in quarantine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,6 +167,16 @@ class FleetServiceServicer:
 
     def ReleaseDevice(self, request, context):
         """Ends a quarantine. Idempotent: a device that is in none stays so. Status: INVALID_ARGUMENT.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetRevoked(self, request, context):
+        """Forgets old revocations, to make room for others. The caller vouches that all they shut out has run out by itself: they must be older than the
+        longest time for which a certificate was ever made. A device that was revoked and did not come back is then not in the books any more, as if it had
+        never enrolled. Kept are devices that still have a certificate of the device issuer from before, or a token from before that names them. Idempotent.
+        Status: INVALID_ARGUMENT a time is not above 0, or there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,6 +232,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     request_deserializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceResponse.SerializeToString,
             ),
+            'ForgetRevoked': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetRevoked,
+                    request_deserializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedRequest.FromString,
+                    response_serializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedResponse.SerializeToString,
+            ),
             'ListMembers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMembers,
                     request_deserializer=hfmds_dot_v1_dot_fleet__pb2.ListMembersRequest.FromString,
@@ -227,9 +253,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
 class FleetService:
     """Tokens, certificates and the standing of devices.
 
-    Who calls: the `hfmds` command line and operators' own tools, on the coordinator's main port or its token port. Identity: an operator's. Retry: every
-    call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet (ListEvents without a run). A coordinator acts on a change at once,
-    others that share its database within a second, and the synthesis store within a few: calls under way are cut.
+    Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
+    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make enrolment tokens, and revoke,
+    quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
+    (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
+    few: calls under way are cut.
     """
 
     @staticmethod
@@ -438,6 +466,33 @@ class FleetService:
             '/hfmds.v1.FleetService/ReleaseDevice',
             hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceRequest.SerializeToString,
             hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetRevoked(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hfmds.v1.FleetService/ForgetRevoked',
+            hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedRequest.SerializeToString,
+            hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedResponse.FromString,
             options,
             channel_credentials,
             insecure,

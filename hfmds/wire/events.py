@@ -42,6 +42,7 @@ class EventKind(enum.StrEnum):
     DEVICE_QUARANTINED = "device-quarantined"
     DEVICE_RELEASED = "device-released"
     CERTIFICATE_REVOKED = "certificate-revoked"
+    REVOCATIONS_FORGOTTEN = "revocations-forgotten"
 
 
 def event_message(event: Event) -> pb.Event:

@@ -16,7 +16,7 @@ from hfmds.wire.messages import require_finite, require_part
 from hfmds.wire.policies import require_id
 from hfmds.wire.runs import timestamp_from, timestamp_message
 
-MAX_REASON_CHARACTERS = 200
+MAX_REASON_BYTES = 200  # those of all quarantines must fit into one message
 MAX_TOKEN_SECONDS = 365 * 24 * 3600.0
 
 _MAX_USES = 1_000_000
@@ -123,6 +123,32 @@ class Member:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """Which revocations to forget: those that are so old, in seconds; None: none of the kind."""
+
+    devices_seconds: float | None = None
+    certificates_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        times = [t for t in (self.devices_seconds, self.certificates_seconds) if t is not None]
+        if not times:
+            raise InvalidInput("say how old revocations are that may be forgotten")
+        if min(times) <= 0:
+            raise InvalidInput(
+                f"revocations that are {min(times)} s old; it must be above 0, and longer than any "
+                f"certificate of then is good for"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """How many revocations were forgotten."""
+
+    devices: int
+    certificates: int
+
+
 def require_serial(serial: str) -> str:
     """A certificate's serial number as the contract writes it."""
     if not _SERIAL.fullmatch(serial):
@@ -142,8 +168,8 @@ def require_version(version: str) -> str:
 
 def reason_from(reason: str) -> str:
     """A reason from the wire."""
-    if len(reason) > MAX_REASON_CHARACTERS or not reason.isprintable():
-        raise InvalidInput(f"a reason is at most {MAX_REASON_CHARACTERS} characters on one line")
+    if len(reason.encode()) > MAX_REASON_BYTES or not reason.isprintable():
+        raise InvalidInput(f"a reason is at most {MAX_REASON_BYTES} bytes of UTF-8, on one line")
     return reason
 
 
@@ -258,6 +284,29 @@ def member_from(message: pb.Member) -> Member:
         revoked=message.revoked,
         quarantined=message.quarantined,
         reason=message.reason,
+    )
+
+
+# --- old revocations ----------------------------------------------------------------------------
+
+
+def forgetting_message(terms: Forgetting) -> pb.ForgetRevokedRequest:
+    """To the wire."""
+    return pb.ForgetRevokedRequest(
+        devices_older_than_seconds=terms.devices_seconds,
+        certificates_older_than_seconds=terms.certificates_seconds,
+    )
+
+
+def forgetting_from(message: pb.ForgetRevokedRequest) -> Forgetting:
+    """From the wire."""
+
+    def seconds(name: str) -> float | None:
+        require_finite(message, name)
+        return getattr(message, name) if message.HasField(name) else None
+
+    return Forgetting(
+        seconds("devices_older_than_seconds"), seconds("certificates_older_than_seconds")
     )
 
 

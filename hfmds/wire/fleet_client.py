@@ -12,10 +12,13 @@ from hfmds.v1 import fleet_pb2 as pb
 from hfmds.v1.fleet_pb2_grpc import FleetServiceStub
 from hfmds.wire.fleet import (
     AdminTerms,
+    Forgetting,
+    Forgotten,
     Member,
     NewToken,
     TokenRecord,
     enrolment_terms_message,
+    forgetting_message,
     member_from,
     token_from,
 )
@@ -84,6 +87,11 @@ class FleetClient:
     async def release(self, device_id: str) -> None:
         """End a quarantine."""
         await self._call(self._stub.ReleaseDevice, pb.ReleaseDeviceRequest(device_id=device_id))
+
+    async def forget_revoked(self, terms: Forgetting) -> Forgotten:
+        """Make room for other revocations."""
+        response = await self._call(self._stub.ForgetRevoked, forgetting_message(terms))
+        return Forgotten(response.devices, response.certificates)
 
     async def list_members(self) -> tuple[Member, ...]:
         """The devices in the fleet's books, by id."""

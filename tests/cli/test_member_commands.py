@@ -139,6 +139,18 @@ def test_a_quarantine_begins_and_ends(coordinator: Coordinator) -> None:
     assert coordinator.gate.exclusions == Exclusions()
 
 
+def test_old_revocations_are_forgotten(coordinator: Coordinator) -> None:
+    pki(coordinator, "revoke", "camera")
+    pki(coordinator, "revoke", "--certificate", "ab")
+    coordinator.office.now += 2 * 24 * 3600.0
+    said = pki(coordinator, "forget", "--devices", "2")
+    assert said == "forgotten: 1 devices and 0 certificates\n"
+    assert coordinator.gate.exclusions == Exclusions(serials=frozenset({"ab"}))
+    assert "0 devices and 1 cert" in pki(coordinator, "forget", "--certificates", "1.5")
+    with pytest.raises(InvalidInput, match="say what to forget"):
+        pki(coordinator, "forget")
+
+
 def test_whom_to_revoke_must_be_said(coordinator: Coordinator) -> None:
     for arguments in ((), ("camera", "--token", "0" * 12)):
         with pytest.raises(InvalidInput, match="say whom to shut out"):

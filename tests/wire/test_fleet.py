@@ -12,11 +12,14 @@ from hfmds.v1 import fleet_pb2 as pb
 from hfmds.wire.fleet import (
     AdminTerms,
     EnrolmentTerms,
+    Forgetting,
     Member,
     NewToken,
     Role,
     decode_exclusions,
     encode_exclusions,
+    forgetting_from,
+    forgetting_message,
     member_from,
     member_message,
     new_token_from,
@@ -77,12 +80,24 @@ def test_a_token_that_is_none_is_refused(changes: dict[str, Any], what: str) -> 
         new_token_from(enrolment(**changes))
 
 
+def test_how_old_revocations_are_that_may_be_forgotten_is_said() -> None:
+    for terms in (Forgetting(1.0, 2.0), Forgetting(1.0), Forgetting(None, 2.0)):
+        assert forgetting_from(forgetting_message(terms)) == terms
+    for wrong, what in (
+        (pb.ForgetRevokedRequest(), "say how old"),
+        (pb.ForgetRevokedRequest(devices_older_than_seconds=0.0), "above 0"),
+        (pb.ForgetRevokedRequest(certificates_older_than_seconds=float("inf")), "is inf"),
+    ):
+        with pytest.raises(InvalidInput, match=what):
+            forgetting_from(wrong)
+
+
 def test_serials_and_reasons_are_what_they_should_be() -> None:
     assert require_serial("ab12") == "ab12"
     assert reason_from("sends noise") == "sends noise"
     for serial in ("", "0ab", "AB", "g", "a" * 41):
         with pytest.raises(InvalidInput, match="hfmds pki devices"):
             require_serial(serial)
-    for reason in ("x" * 201, "two\nlines", "\x1b[2J"):
-        with pytest.raises(InvalidInput, match="200 characters"):
+    for reason in ("x" * 201, "\u00e9" * 101, "two\nlines", "\x1b[2J"):
+        with pytest.raises(InvalidInput, match="200 bytes"):
             reason_from(reason)

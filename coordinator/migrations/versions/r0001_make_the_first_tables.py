@@ -244,5 +244,6 @@ def upgrade() -> None:
         "revoked_certificates",
         sa.Column("serial", sa.String(length=40), nullable=False),
         sa.Column("revoked_at", sa.Double(), nullable=False),
+        sa.Column("until", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("serial"),
     )
