@@ -11,13 +11,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
 from hfmds.errors import Unavailable
 from hfmds.storage.blobs import Blobs
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import changing, reading, transaction
 from hfmds.wire.types import PoolState
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.tables import BatchRow, LooseBlobRow, PoolRow, ShardRow
@@ -27,10 +27,15 @@ log = logging.getLogger(__name__)
 _SWEPT_AT_ONCE = 100  # all other writers wait meanwhile
 
 # Not through the ORM, and composed once: these are asked with every batch.
-_THIS = (LooseBlobRow.sha256 == bindparam("hash"), LooseBlobRow.size_bytes == bindparam("bytes"))
-_LOOSE = select(LooseBlobRow.reason).where(*_THIS)
-_ADD_LOOSE = insert(LooseBlobRow)
-_GIVE_UP = update(LooseBlobRow).where(*_THIS).values(reason=bindparam("why"))
+_HASH = bindparam("hash", type_=LooseBlobRow.sha256.type)
+_BYTES = bindparam("bytes", type_=LooseBlobRow.size_bytes.type)
+_WHY = bindparam("why", type_=LooseBlobRow.reason.type)
+_THIS = (LooseBlobRow.sha256 == _HASH, LooseBlobRow.size_bytes == _BYTES)
+_LOOSEN = insert(LooseBlobRow).from_select(
+    [LooseBlobRow.sha256, LooseBlobRow.size_bytes, LooseBlobRow.reason],
+    select(_HASH, _BYTES, _WHY).where(~select(LooseBlobRow).where(*_THIS).exists()),
+)
+_GIVE_UP = update(LooseBlobRow).where(*_THIS).values(reason=_WHY)
 _NO_MORE_LOOSE = delete(LooseBlobRow).where(*_THIS)
 
 
@@ -55,8 +60,8 @@ class Contents:
 
     def expect(self, digest: Digest) -> None:
         """Note, before content is written, that it may come to be here and belong to nothing."""
-        with transaction(self._engine) as session:
-            loosen(session, digest)
+        with changing(self._engine) as connection:
+            loosen(connection, digest)
 
     def given_up(self) -> list[Digest]:
         """Loose content whose deletion the log is to tell of."""
@@ -69,11 +74,11 @@ class Contents:
         if forgotten := self._blobs.forget_deleted():
             log.info("copies of erased content are removed", extra={"blobs": forgotten})
 
-    def claim(self, session: Session, digest: Digest) -> None:
+    def claim(self, connection: Connection, digest: Digest) -> None:
         """From now on the content is needed: it must be here, and is not loose."""
         if not self._blobs.contains(digest):
             raise Unavailable(f"content {digest} was removed meanwhile; send it again")
-        session.connection().execute(_NO_MORE_LOOSE, _key(digest))
+        connection.execute(_NO_MORE_LOOSE, _key(digest))
 
     def sweep(self, digests: Iterable[Digest] | None = None) -> Erased:
         """Delete loose content that nothing needs, of all or of these.
@@ -118,14 +123,12 @@ class Contents:
         return sum(by_reason.values(), Erased())
 
 
-def loosen(session: Session, digest: Digest, reason: str = "") -> None:
+def loosen(connection: Connection, digest: Digest, reason: str = "") -> None:
     """The content may be needed no more; with a reason the log will say that it was erased."""
-    connection = session.connection()
-    if connection.execute(_LOOSE, _key(digest)).first() is None:
-        row = {"sha256": digest.sha256, "size_bytes": digest.size_bytes, "reason": reason}
-        connection.execute(_ADD_LOOSE, row)
-    elif reason:
-        connection.execute(_GIVE_UP, {**_key(digest), "why": reason})
+    row = {**_key(digest), "why": reason}
+    connection.execute(_LOOSEN, row)
+    if reason:
+        connection.execute(_GIVE_UP, row)
 
 
 def _key(digest: Digest) -> dict[str, object]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from sqlalchemy import (
     Connection,
     Engine,
+    String,
     and_,
     bindparam,
     delete,
@@ -28,7 +29,7 @@ from sqlalchemy.orm import Session
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import looking, reading, transaction
+from hfmds.storage.database import changing, looking, reading, transaction
 from hfmds.wire.records import (
     decode_histograms,
     decode_pool_spec,
@@ -42,33 +43,33 @@ from synthesis_store.privacy_gate import Measured
 from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
 from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, ShardRow, SnapshotRow
 from synthesis_store.totals import AnyRow, Totals, columns_of, measured_of, totals_of
-from synthesis_store.withdrawals import require_consent
+from synthesis_store.withdrawals import is_withdrawn, refusal_of_withdrawn
 
 _OPEN, _SEALED = PoolState.OPEN.name, PoolState.SEALED.name
 # Not through the ORM, and composed once: these are asked with every batch.
-_THIS_POOL = PoolRow.pool_id == bindparam("pool")
-_THIS_BATCH = (
-    BatchRow.pool_id == bindparam("pool"),
-    BatchRow.device_id == bindparam("device"),
+_POOL_ID, _DEVICE_ID = bindparam("pool", type_=String()), bindparam("device", type_=String())
+_THIS_POOL = PoolRow.pool_id == _POOL_ID
+_THIS_BATCH = and_(BatchRow.pool_id == _POOL_ID, BatchRow.device_id == _DEVICE_ID)
+_PLACE = (
+    select(
+        PoolRow.spec,
+        PoolRow.state,
+        PoolRow.state_reason,
+        PoolRow.devices,
+        PoolRow.samples,
+        PoolRow.leaking_samples,
+        PoolRow.leakage,
+        BatchRow.sha256.label("batch_sha256"),
+        BatchRow.size_bytes.label("batch_bytes"),
+        is_withdrawn(_DEVICE_ID, RunReferenceRow.run_id).label("is_withdrawn"),
+    )
+    .join(RunReferenceRow)
+    .outerjoin(BatchRow, _THIS_BATCH)
+    .where(_THIS_POOL)
 )
-_POOL = select(
-    PoolRow.spec,
-    PoolRow.state,
-    PoolRow.state_reason,
-    PoolRow.devices,
-    PoolRow.samples,
-    PoolRow.leaking_samples,
-    PoolRow.leakage,
-).where(_THIS_POOL)
-_BATCH = select(
-    BatchRow.sha256,
-    BatchRow.size_bytes,
-    BatchRow.samples,
-    BatchRow.leaking_samples,
-    BatchRow.leakage,
-).where(*_THIS_BATCH)
+_BATCH = select(BatchRow.samples, BatchRow.leaking_samples, BatchRow.leakage).where(_THIS_BATCH)
 _ADD_BATCH = insert(BatchRow)
-_REMOVE_BATCH = delete(BatchRow).where(*_THIS_BATCH)
+_REMOVE_BATCH = delete(BatchRow).where(_THIS_BATCH)
 _CHANGE_POOL = update(PoolRow).where(_THIS_POOL)
 
 _KIND_OF_END = {
@@ -182,12 +183,11 @@ class PoolRecords:
     def place(self, key: BatchKey) -> Place:
         """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn."""
         with looking(self._engine) as connection:
-            pool, batch = _pool_and_batch(connection, key)
-            spec = _spec(pool.spec)
-            has_batch = _has(pool, batch, key.digest)
-            if not has_batch:
-                require_consent(connection, key.device_id, spec.run_id)
-            return Place(spec, PoolState[pool.state], pool.state_reason, has_batch)
+            row = _place(connection, key)
+        has_batch = _has(row, key.digest)
+        if row.is_withdrawn and not has_batch:
+            raise refusal_of_withdrawn(key.device_id)
+        return Place(_spec(row.spec), PoolState[row.state], row.state_reason, has_batch)
 
     def record_batch(self, key: BatchKey, measured: Measured) -> bool:
         """Make stored content the device's batch, in place of an earlier one.
@@ -197,22 +197,22 @@ class PoolRecords:
         it, and is refused with it.
         """
         given_up: list[Digest] = []
-        halted = ""
-        with transaction(self._engine) as session:
-            connection = session.connection()
-            pool, batch = _pool_and_batch(connection, key)
+        with changing(self._engine) as connection:
+            pool = _place(connection, key)
             spec = _spec(pool.spec)
-            if _has(pool, batch, key.digest):
+            if _has(pool, key.digest):
                 return False
-            require_consent(connection, key.device_id, spec.run_id)
+            if pool.is_withdrawn:
+                raise refusal_of_withdrawn(key.device_id)
             if pool.state != _OPEN:
                 raise refusal_of_batches(key.pool_id, PoolState[pool.state], pool.state_reason)
-            self._contents.claim(session, key.digest)
+            self._contents.claim(connection, key.digest)
             totals = totals_of(pool)
-            if batch is not None:
-                before = Digest(batch.sha256, batch.size_bytes)
+            if pool.batch_sha256 is not None:
+                before = Digest(pool.batch_sha256, pool.batch_bytes)
                 given_up.append(before)
-                loosen(session, before)
+                loosen(connection, before)
+                batch = connection.execute(_BATCH, _names(key)).one()
                 totals = totals.minus(measured_of(batch))
                 connection.execute(_REMOVE_BATCH, _names(key))
             totals = totals.plus(measured)
@@ -228,13 +228,19 @@ class PoolRecords:
             connection.execute(_CHANGE_POOL, {"pool": key.pool_id, **totals.columns()})
             halted = self._halt_reason(spec.policy, totals.leakage)
             if halted:
-                full = require_pool(session, key.pool_id)
-                given_up += self.end(session, full, PoolState.HALTED, halted)
+                given_up += self._halt(connection, key.pool_id, halted)
         if given_up:
             self._contents.sweep(given_up)
         if halted:
             raise NotAllowed(f"pool {key.pool_id} is halted: {halted}")
         return True
+
+    def _halt(self, connection: Connection, pool_id: str, reason: str) -> list[Digest]:
+        with Session(connection) as session:
+            pool = require_pool(session, pool_id)
+            given_up = self.end(session, pool, PoolState.HALTED, reason)
+            session.flush()
+            return given_up
 
     def count_leaking_batch(self, pool_id: str) -> None:
         """Note that the pool refused a batch for its leakage."""
@@ -293,7 +299,7 @@ class PoolRecords:
         pool.state, pool.state_reason = state.name, reason
         given_up = [row.digest for row in batches_of(session, pool.pool_id)]
         for digest in given_up:
-            loosen(session, digest, state.value)
+            loosen(session.connection(), digest, state.value)
         self._events.append(
             session,
             _KIND_OF_END[state],
@@ -337,23 +343,23 @@ def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
     return list(session.scalars(select(BatchRow).filter_by(pool_id=pool_id)))
 
 
-def _pool_and_batch(connection: Connection, key: BatchKey) -> tuple[AnyRow, AnyRow | None]:
+def _place(connection: Connection, key: BatchKey) -> AnyRow:
     """A pool and the device's batch in it; NotFound if there is no such pool."""
-    pool = connection.execute(_POOL, _names(key)).first()
-    if pool is None:
+    row = connection.execute(_PLACE, _names(key)).first()
+    if row is None:
         raise missing_pool(key.pool_id)
-    return pool, connection.execute(_BATCH, _names(key)).first()
+    return row
 
 
 def _names(key: BatchKey) -> dict[str, object]:
     return {"pool": key.pool_id, "device": key.device_id}
 
 
-def _has(pool: AnyRow, batch: AnyRow | None, digest: Digest) -> bool:
+def _has(place: AnyRow, digest: Digest) -> bool:
     """Whether this is a batch of the pool; those of one that is no snapshot are erased."""
-    if batch is None or (batch.sha256, batch.size_bytes) != (digest.sha256, digest.size_bytes):
+    if (place.batch_sha256, place.batch_bytes) != (digest.sha256, digest.size_bytes):
         return False
-    return pool.state in (_OPEN, _SEALED)
+    return place.state in (_OPEN, _SEALED)
 
 
 @lru_cache(maxsize=64)  # asked with every batch

@@ -102,7 +102,7 @@ class Retention:
                 return False
             snapshot = decode_snapshot(row.description)
             for digest in _only_there(session, snapshot_id):
-                loosen(session, digest, COLLECTED)
+                loosen(session.connection(), digest, COLLECTED)
             session.execute(delete(ShardRow).filter_by(snapshot_id=snapshot_id))
             session.delete(row)
             _forget_batches(session, row.pool_id)

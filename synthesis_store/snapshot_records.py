@@ -135,7 +135,7 @@ class SnapshotRecords:
             # What the pool or the snapshot before has cannot have been deleted: that is not asked,
             # since asking S3 of thousands of shards would keep all other writers waiting.
             for digest in needed - _held(session, basis):
-                self._contents.claim(session, digest)
+                self._contents.claim(session.connection(), digest)
             _add_rows(session, made, named)
             pool = require_pool(session, pool_id)
             what = f"pool {pool_id}"
@@ -144,7 +144,7 @@ class SnapshotRecords:
             for row in batches_of(session, pool_id):
                 if row.digest not in needed:
                     left_out.append(row.digest)
-                    loosen(session, row.digest)
+                    loosen(session.connection(), row.digest)
             self._events.append(
                 session,
                 StoreEventKind.POOL_SEALED,

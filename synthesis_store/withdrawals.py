@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, bindparam, distinct, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Exists,
+    SQLColumnExpression,
+    distinct,
+    func,
+    literal,
+    or_,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
@@ -32,13 +42,6 @@ from synthesis_store.totals import take_out
 
 WITHDRAWN = "withdrawn"
 """Why content is erased."""
-
-_CONCERNS = or_(WithdrawalRow.run_id == "", WithdrawalRow.run_id == bindparam("run"))
-# Composed once: asked with every batch, and composing it takes longer than asking.
-_WITHDRAWN = select(
-    select(WithdrawalRow).where(WithdrawalRow.device_id == bindparam("device"), _CONCERNS).exists()
-)
-_CONTRIBUTORS = select(WithdrawalRow.contributor).where(_CONCERNS)
 
 
 class Withdrawals:
@@ -74,7 +77,7 @@ class Withdrawals:
                 for pool, batch in _batches_in_open_pools(session, device_id, run_id):
                     take_out(pool, batch)
                     session.delete(batch)
-                    loosen(session, batch.digest, WITHDRAWN)
+                    loosen(session.connection(), batch.digest, WITHDRAWN)
                     removed.append(batch.digest)
                 self._events.append(
                     session,
@@ -107,17 +110,27 @@ class Withdrawals:
                     )
 
 
-def require_consent(connection: Connection, device_id: str, run_id: str) -> None:
-    """Refuse a device that was withdrawn from the run, or from all."""
-    if connection.scalar(_WITHDRAWN, {"device": device_id, "run": run_id}):
-        raise NotAllowed(
-            f"device {device_id} was withdrawn from this store; it may contribute no more"
-        )
+def is_withdrawn(device_id: SQLColumnExpression[str], run_id: SQLColumnExpression[str]) -> Exists:
+    """For a query: whether the device was withdrawn from the run, or from all."""
+    here = WithdrawalRow.device_id == device_id
+    return select(WithdrawalRow).where(here, _concerns(run_id)).exists()
+
+
+def refusal_of_withdrawn(device_id: str) -> NotAllowed:
+    """The answer to a device that was withdrawn."""
+    return NotAllowed(
+        f"device {device_id} was withdrawn from this store; it may contribute no more"
+    )
 
 
 def withdrawn_contributors(session: Session, run_id: str) -> frozenset[str]:
     """Whose samples may be in no further snapshot of the run, by pseudonym."""
-    return frozenset(session.scalars(_CONTRIBUTORS, {"run": run_id}))
+    query = select(WithdrawalRow.contributor).where(_concerns(literal(run_id)))
+    return frozenset(session.scalars(query))
+
+
+def _concerns(run_id: SQLColumnExpression[str]) -> ColumnElement[bool]:
+    return or_(WithdrawalRow.run_id == "", WithdrawalRow.run_id == run_id)
 
 
 def _batches_in_open_pools(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -117,6 +117,19 @@ def transaction(engine: Engine, *, after_commits: bool = False) -> Iterator[Sess
     rolls back only the one it is raised in. Whoever does in it what no rollback undoes, such as
     deleting a file, must ask for `after_commits`: then all that it reads is durable already.
     """
+    with (
+        changing(engine, after_commits=after_commits) as connection,
+        Session(
+            connection, expire_on_commit=False, join_transaction_mode="rollback_only"
+        ) as session,
+        session.begin(),
+    ):
+        yield session
+
+
+@contextmanager
+def changing(engine: Engine, *, after_commits: bool = False) -> Iterator[Connection]:
+    """As `transaction`, for what is changed all the time: a Session takes longer than a change."""
     line = _lines[engine]
     with passing_errors_are_unavailable(engine):
         with line.turn():
@@ -126,9 +139,9 @@ def transaction(engine: Engine, *, after_commits: bool = False) -> Iterator[Sess
                 group = None
             group = group or _Group(engine)
             try:
-                with group.member() as session:
-                    _stand_at_fence(engine, session.connection())
-                    yield session
+                with group.member() as connection:
+                    _stand_at_fence(engine, connection)
+                    yield connection
             finally:
                 if line.others_wait and group.may_grow:
                     line.group = group  # the next one goes on with it
@@ -181,18 +194,11 @@ class _Group:
             raise
 
     @contextmanager
-    def member(self) -> Iterator[Session]:
+    def member(self) -> Iterator[Connection]:
         """One of the transactions. Those before it must not suffer from its error."""
         try:
-            with (
-                Session(
-                    self._connection,
-                    expire_on_commit=False,
-                    join_transaction_mode="create_savepoint" if self.members else "rollback_only",
-                ) as session,
-                session.begin(),
-            ):
-                yield session
+            with self._connection.begin_nested() if self.members else nullcontext():
+                yield self._connection
         except BaseException:
             if not self.members:
                 self._connection.close()
