@@ -186,7 +186,11 @@ class Enrolment:
             # It is away, or does not believe a certificate that ran out: from here that is alike.
             log.debug("not renewed by certificate, trying by key: %s", away)
             _, issued = await self._ask(registrar, self._key, "", terms.device_id)
-        self._keep(issued, terms.device_id, terms.token_sha256, self._key)
+        try:
+            self._keep(issued, terms.device_id, terms.token_sha256, self._key)
+        except OSError as error:  # a full disk must not end a device whose certificate is good
+            folder = self._terms_path.parent
+            raise Unavailable(f"cannot keep a certificate in {folder}: {error.strerror}") from error
         log.info("certificate renewed")
 
     async def _ask(

@@ -11,6 +11,7 @@ from edge_client.patience import Patience
 from edge_client.settings import EdgeSettings
 from edge_client.state import kept_device_id
 from hfmds.service.peer import Peer
+from hfmds.service.rotation import reopen
 from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.enrolment_client import EnrolmentClient, RenewalClient
 from hfmds.wire.store_client import StoreClient
@@ -44,7 +45,7 @@ class Membership:
         async def renewed() -> None:
             # Not waited for: a call under way may last for longer than the new certificate.
             for client in (coordinator, store):
-                task = asyncio.create_task(client.reopen())
+                task = asyncio.create_task(reopen(client, asyncio.sleep))
                 reopening.add(task)
                 task.add_done_callback(reopening.discard)
 

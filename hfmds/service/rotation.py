@@ -58,4 +58,16 @@ async def follow_rotation(
             continue
         known = now
         log.info("calls show the new certificate", extra={"certificate": str(files.certificate)})
-        await asyncio.gather(*(client.reopen() for client in clients))
+        await asyncio.gather(*(reopen(client, sleep) for client in clients))
+
+
+async def reopen(client: Client, sleep: Callable[[float], Awaitable[None]]) -> None:
+    """Open a client anew. While that fails its old channel stays, and it is tried again."""
+    while True:
+        try:
+            return await client.reopen()
+        except (OSError, ConfigurationError) as error:
+            log.warning("the new certificate cannot be shown yet, trying again: %s", error)
+        except Exception:  # whoever follows must not end: the old certificate will run out
+            log.exception("the new certificate cannot be shown yet, trying again")
+        await sleep(_LOOK_EVERY_SECONDS)

@@ -301,6 +301,17 @@ def test_a_coordinator_that_is_away_is_left_to_the_callers_patience(
         device.stay(coordinator, renewals=1)
 
 
+def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
+    device: Device, coordinator: Coordinator
+) -> None:
+    device.enrol(coordinator)
+    device.clocks.pass_(DAY)
+    device.files.certificate.unlink()
+    device.files.certificate.mkdir()  # as good as a full disk
+    with pytest.raises(Unavailable, match=r"cannot keep a certificate in .*Is a directory"):
+        device.stay(coordinator, renewals=1)
+
+
 def test_a_revoked_device_is_told(device: Device, coordinator: Coordinator) -> None:
     device.enrol(coordinator)
     device.clocks.pass_(DAY)

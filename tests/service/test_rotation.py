@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hfmds.errors import ConfigurationError
 from hfmds.pki.folder import create_authority, issue_pair
 from hfmds.service.identity import Identity, Kind
-from hfmds.service.rotation import follow_rotation
+from hfmds.service.rotation import follow_rotation, reopen
 from hfmds.service.tls import TlsFiles
 
 NOW = datetime.now(UTC)
@@ -61,3 +62,25 @@ def test_clients_are_opened_anew_once_for_each_new_certificate(tmp_path: Path) -
     with pytest.raises(EndOfTest):
         asyncio.run(follow_rotation(files, (client,), sleep))
     assert seen == [0, 0, 0, 1, 1]
+
+
+def test_a_client_that_cannot_be_opened_anew_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failures = [ConfigurationError("half replaced"), RuntimeError("strange")]
+    pauses: list[float] = []
+
+    class Failing(Client):
+        async def reopen(self) -> None:
+            if failures:
+                raise failures.pop(0)
+            await super().reopen()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    client = Failing()
+    asyncio.run(reopen(client, sleep))
+    assert (client.reopened, len(pauses)) == (1, 2)
+    assert "half replaced" in caplog.text
+    assert "strange" in caplog.text
