@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from hfmds.algorithm.compute_device import find_compute_device
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.evaluation import evaluate_locally
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.types import Evaluation
-from hfmds.errors import ConfigurationError
-
-_GPUS = {"cuda": "CUDA GPU", "mps": "GPU of Apple's"}  # the best first
 
 
 class TorchEngine:
@@ -22,7 +20,7 @@ class TorchEngine:
         self, compute_device: str = "cpu", threads: int = 1, *, mixed_precision: bool = False
     ) -> None:
         """`mixed_precision`: train with bfloat16 where that is enough, and float32 elsewhere."""
-        self._device = _device_for(compute_device)
+        self._device = find_compute_device(compute_device, "HFMDS_COMPUTE_DEVICE")
         self._mixed_precision = mixed_precision
         torch.set_num_threads(threads)
         self.name = f"torch-{self._device}"
@@ -40,23 +38,3 @@ class TorchEngine:
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
         return evaluate_locally(work, progress, self._device)
-
-
-def _device_for(compute_device: str) -> str:
-    """Where torch computes; ConfigurationError if that is not here."""
-    found = [
-        name
-        for name, is_here in (
-            ("cuda", torch.cuda.is_available()),
-            ("mps", torch.backends.mps.is_available()),
-        )
-        if is_here
-    ]
-    if compute_device == "auto":
-        return (*found, "cpu")[0]
-    if compute_device != "cpu" and compute_device not in found:
-        raise ConfigurationError(
-            f"HFMDS_COMPUTE_DEVICE is {compute_device}, but this machine has no "
-            f"{_GPUS[compute_device]} that torch can use; set it to cpu or auto"
-        )
-    return compute_device

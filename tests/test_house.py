@@ -162,6 +162,7 @@ ROOMS: dict[str, set[str]] = {
 TORCH_FILES = {
     "hfmds/algorithm/adam.py",
     "hfmds/algorithm/architectures.py",
+    "hfmds/algorithm/compute_device.py",
     "hfmds/algorithm/evaluation.py",
     "hfmds/algorithm/methods/fedavg.py",
     "hfmds/algorithm/methods/fedgan.py",

@@ -55,13 +55,16 @@ class Workers(Protocol):
 
 
 class InProcess:
-    """Does one task after the other, in the calling thread."""
+    """Does one task after the other, in the calling thread, on torch's `compute_device`."""
+
+    def __init__(self, compute_device: str = "cpu") -> None:
+        self._device = compute_device
 
     def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
-        return (method_of(work.recipe).train(work) for work in works)
+        return (method_of(one.recipe).train(one, device=self._device) for one in works)
 
     def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
-        return (method_of(work.recipe).synthesise(work) for work in works)
+        return (method_of(one.recipe).synthesise(one, device=self._device) for one in works)
 
 
 class LocalFleet:
@@ -74,7 +77,9 @@ class LocalFleet:
         held_out: LabelledImages | None = None,
         workers: Workers | None = None,
         evaluation: EvaluationByDevices = EvaluationByDevices(),  # noqa: B008 (frozen)
+        compute_device: str = "cpu",
     ) -> None:
+        """On torch's `compute_device` models are evaluated, and devices learn without `workers`."""
         for device_id, shard in shards.items():
             if "/" in device_id:  # it would break up the names of its arrays in `state`
                 raise InvalidInput(f"device id {device_id!r} has a slash; name the device without")
@@ -91,7 +96,8 @@ class LocalFleet:
         self._recipe = recipe
         self._held_out = held_out
         self._evaluation = evaluation
-        self._workers = workers or InProcess()
+        self._device = compute_device
+        self._workers = workers or InProcess(compute_device)
         self._pools: dict[str, SyntheticBatch] = {}
         self._memories: defaultdict[tuple[str, str], dict[int, Memory]] = defaultdict(dict)
         self._losses: defaultdict[str, dict[int, float]] = defaultdict(dict)
@@ -137,14 +143,20 @@ class LocalFleet:
     def evaluate(self, weights: Weights) -> Evaluation | None:
         if self._held_out is None:
             return None
-        return evaluate(self._recipe.model, weights, self._recipe.normalisation, self._held_out)
+        return evaluate(
+            self._recipe.model,
+            weights,
+            self._recipe.normalisation,
+            self._held_out,
+            device=self._device,
+        )
 
     def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
         if not self._evaluation.due(round_number, self._recipe.rounds):
             return None
         chosen = self._evaluation.choose(self.available(round_number), self._recipe, round_number)
         works = self._works("evaluate", round_number, weights, None, chosen)
-        return combine_evaluations(evaluate_locally(work) for work in works)
+        return combine_evaluations(evaluate_locally(work, device=self._device) for work in works)
 
     # --- looking inside -------------------------------------------------------------------------
 

@@ -64,6 +64,13 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Trials at a time.", show_default="one per core")
     ] = None,
+    compute_device: Annotated[
+        str,
+        typer.Option(
+            metavar="cpu|cuda|mps|auto",
+            help="Where devices learn. On a GPU numbers may differ from run to run.",
+        ),
+    ] = "cpu",
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="ARM", help="Run this arm alone; may be given several times."),
@@ -88,6 +95,7 @@ def run(
         seeds=_seeds(seeds) if seeds is not None else None,
         out=out,
         workers=workers,
+        compute_device=compute_device,
         only=tuple(only or ()),
         save_seconds=save_seconds,
     )

@@ -43,6 +43,7 @@ class Wishes:
     seeds: tuple[int, ...] | None
     out: Path
     workers: int | None
+    compute_device: str
     only: tuple[str, ...]
     save_seconds: float
 
@@ -54,7 +55,7 @@ def run_experiment(console: Console, wishes: Wishes) -> None:
         experiment = experiment.with_seeds(wishes.seeds)
     arms = experiment.require_arms(wishes.only) or tuple(experiment.arms)
     shelf = DataShelf(wishes.data_root, download=wishes.download, progress=_Reading(console).heard)
-    plan = make_plan(experiment, shelf, wishes.data)
+    plan = make_plan(experiment, shelf, wishes.data, wishes.compute_device)
     folder = ReportFolder(wishes.out, experiment.name, wishes.size)
     try:
         folder.keep_outline(plan.outline)

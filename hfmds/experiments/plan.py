@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hfmds.algorithm.compute_device import find_compute_device
 from hfmds.data.split_summary import SplitSummary, summarise_split
 from hfmds.errors import ConfigurationError
 from hfmds.experiments.experiment import Experiment
@@ -38,11 +39,17 @@ class _Place:
     where: str  # it is, in errors
 
 
-def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None) -> Plan:
+def make_plan(
+    experiment: Experiment,
+    shelf: DataShelf,
+    data: str | None = None,
+    compute_device: str = "cpu",
+) -> Plan:
     """The trials of the experiment; `data`, if given, is used instead of the settings' own.
 
     A split that names its data set keeps it.
     """
+    compute_device = find_compute_device(compute_device, "the compute device")
     if data is not None:
         experiment = replace(experiment, settings={**experiment.settings, "data": data})
     cells: list[Cell] = []
@@ -55,6 +62,7 @@ def make_plan(experiment: Experiment, shelf: DataShelf, data: str | None = None)
             raise ConfigurationError(f"{place.where}: data is not set; name a data set")
         loaded = shelf.get(str(place.settings["data"]))
         trial = build_trial(place.settings, place.seed, loaded, place.where)
+        trial = replace(trial, compute_device=compute_device)
         _require_rounds(experiment.last_rounds, trial, place.where)
         summary = summaries.of(trial, loaded, place.where)
         if place.seed == experiment.seeds[0]:

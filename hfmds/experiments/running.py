@@ -58,7 +58,8 @@ def _run(
 ) -> Record:
     folder.describe(trial)
     recipe = trial.recipe
-    fleet = LocalFleet(recipe, shards_of(trial, data), data.test(trial.test_images))
+    shards, held_out = shards_of(trial, data), data.test(trial.test_images)
+    fleet = LocalFleet(recipe, shards, held_out, compute_device=trial.compute_device)
     last = folder.saved()
     if last:
         fleet.restore(last.fleet)

@@ -1,7 +1,8 @@
 """A trial: one recipe learned once on one split of one data set, with one seed.
 
-Its id is a hash of recipe, seed, split and images, wherever these are stored, so that experiments
-share trials, and one is never taken for another. It does not know the code: see FORMAT.
+Its id is a hash of recipe, seed, split and images, wherever these are stored, and of where it is
+computed if that is no processor, so that experiments share trials, and one is never taken for
+another. It does not know the code: see FORMAT.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Trial:
     test_images: int | None  # None: all
     split: SplitSpec
     recipe: Recipe  # with the seed, which is also that of the split
+    compute_device: str = "cpu"  # torch's: on another one the numbers are not the same
 
     @property
     def trial_id(self) -> str:
@@ -70,7 +72,7 @@ class Trial:
         for name, default in _CAME_LATER.items():
             if getattr(self.recipe, name) == default:
                 del recipe[name]
-        return {
+        record = {
             "data": {
                 "name": self.data_label,
                 "sha256": self.data_digest,
@@ -79,6 +81,7 @@ class Trial:
             "split": dataclasses.asdict(self.split),
             "recipe": recipe,
         }
+        return record if self.compute_device == "cpu" else record | {"on": self.compute_device}
 
 
 def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> Trial:

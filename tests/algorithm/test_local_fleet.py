@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hfmds.algorithm.device_evaluation import EvaluationByDevices
 from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
 from hfmds.algorithm.federation import Fleet, federate
 from hfmds.algorithm.local_fleet import InProcess, LocalFleet
@@ -252,6 +253,26 @@ def test_an_unfit_shard_is_refused_at_once():
     for nobody in ({}, {"a": NOTHING}):
         with pytest.raises(InvalidInput, match="at least one device with images"):
             LocalFleet(HFMDS, nobody)
+
+
+# --- where it computes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["synthesise", "train", "evaluate", "evaluate_on_devices"])
+def test_everything_is_computed_where_the_fleet_is_told(what):
+    """Torch's meta device computes shapes only: whatever runs there has no numbers to give."""
+    every_round = EvaluationByDevices(devices=1)
+    nowhere = LocalFleet(
+        HFMDS, SHARDS, images(8, seed=9), evaluation=every_round, compute_device="meta"
+    )
+    tasks = {
+        "synthesise": lambda: nowhere.synthesise(1, weights()),
+        "train": lambda: list(nowhere.train(1, weights(), None, ["a"])),
+        "evaluate": lambda: nowhere.evaluate(weights()),
+        "evaluate_on_devices": lambda: nowhere.evaluate_on_devices(1, weights()),
+    }
+    with pytest.raises((NotImplementedError, RuntimeError), match="[Mm]eta"):
+        tasks[what]()
 
 
 # --- when learning diverges -----------------------------------------------------------------------

@@ -37,6 +37,9 @@ def test_what_is_wrong_is_said_before_anything_runs(capsys: Output, tmp_path: Pa
     assert "cifar-10-batches-py" in complaint(
         capsys, "run", config, "--data", "cifar10", "--data-root", str(tmp_path), *out
     )
+    assert "the compute device is 'gpu'; it must be one of cpu, cuda" in complaint(
+        capsys, "run", config, "--compute-device", "gpu", *out
+    )
     assert not (tmp_path / "out").exists()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hfmds.algorithm.recipes import Normalisation
@@ -78,8 +79,18 @@ def test_an_id_is_of_what_determines_the_result_alone() -> None:
         a_trial(data, rounds=5),
         a_trial(data, aggregation__rule="median"),
         a_trial(data, compression="int8"),
+        replace(trial, compute_device="cuda"),
     ]
     assert len({trial.trial_id, *(other.trial_id for other in others)}) == len(others) + 1
+
+
+def test_all_trials_of_a_plan_are_computed_where_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    plan = make_plan(an_experiment(tmp_path, CONFIG), a_shelf(), compute_device="cuda")
+    assert {trial.compute_device for trial in plan.trials.values()} == {"cuda"}
+    assert not set(plan.trials) & set(a_plan(tmp_path).trials)
 
 
 def test_an_id_stays_the_same_from_version_to_version() -> None:
