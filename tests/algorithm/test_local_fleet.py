@@ -271,7 +271,7 @@ def test_everything_is_computed_where_the_fleet_is_told(what):
         "evaluate": lambda: nowhere.evaluate(weights()),
         "evaluate_on_devices": lambda: nowhere.evaluate_on_devices(1, weights()),
     }
-    with pytest.raises((NotImplementedError, RuntimeError), match="[Mm]eta"):
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"[Mm]eta"):
         tasks[what]()
 
 
