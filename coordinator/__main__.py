@@ -30,6 +30,7 @@ from coordinator.run_records import RunRecords
 from coordinator.runs import Runs
 from coordinator.servicer import AdminServicer, CoordinatorServicer
 from coordinator.settings import CoordinatorSettings
+from coordinator.standing import head_count
 from coordinator.switchboard import Switchboard
 from coordinator.task_records import TaskRecords
 from coordinator.web.server import serving_page
@@ -80,6 +81,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         runs = Runs(parts)
         metrics.count(devices=parts.registry.list, runs=runs.list)
         metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+        metrics.know(members=lambda: head_count(engine, time.time()))
         CoordinatorServicer(parts.dispatch, gate).add_to(server)
         oversight = Oversight(parts)
         admin = AdminServicer(runs, oversight)

@@ -211,6 +211,7 @@ class RunDriver:
 
     def _start(self) -> Checkpoint:
         """Where the loop begins: after the last recorded round, or at w^0."""
+        self._parts.metrics.show_limits(self.run_id, self._record.spec.recipe.pool)
         last = self._parts.runs.get(self.run_id).last_round
         if last is None:
             return self._first()

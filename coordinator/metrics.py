@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from coordinator.census import Census, UnderWay
 from coordinator.fleet_metrics import FleetMetrics
 from coordinator.funnel_metrics import FunnelMetrics
+from coordinator.standing import HeadCount, Standing
+from hfmds.algorithm.pool_policy import NO_LIMIT, PSNR_LIMITS, PoolPolicy
 from hfmds.algorithm.types import LeakageSummary, Traffic
 from hfmds.wire.types import Device, LateReason, Phase, Round, Run, TaskStage
 
@@ -61,6 +63,13 @@ class Metrics:
         self._leakage = by_run(
             "pool_psnr_db",
             "PSNR of the pool in use to real images, as measured on the devices, in dB.",
+            "real",
+            "statistic",
+        )
+        self._leakage_limits = by_run(
+            "pool_psnr_limit_db",
+            "What the run allows: of a sample (max), or of a pool, which is halted above it (p99); "
+            "of runs with limits.",
             "real",
             "statistic",
         )
@@ -169,6 +178,17 @@ class Metrics:
         """Look at these anew at every scrape."""
         self._registry.register(UnderWay(drained, stages))
 
+    def know(self, members: Callable[[], HeadCount]) -> None:
+        """Count the members of the fleet anew at every scrape."""
+        self._registry.register(Standing(members))
+
+    def show_limits(self, run_id: str, policy: PoolPolicy) -> None:
+        """Show what a run's pools may give away."""
+        for name in PSNR_LIMITS:
+            *_, real, statistic, _ = name.split("_")  # "halt_psnr_paired_p99_db"
+            if (limit := getattr(policy, name)) < NO_LIMIT[name]:
+                self._leakage_limits.labels(run_id, real, statistic).set(limit)
+
     def round_completed(self, run_id: str, completed: Round) -> None:
         """Show a run's newest round."""
         self._round_seconds.observe(completed.duration_seconds)
@@ -239,7 +259,7 @@ class Metrics:
 
     def _forget(self, run_id: str) -> None:
         self._best.pop(run_id, None)
-        for gauge in (*self._by_run, self._leakage):
+        for gauge in (*self._by_run, self._leakage, self._leakage_limits):
             gauge.remove_by_labels({"run": run_id})
 
     def _show_leakage(self, run_id: str, leakage: LeakageSummary) -> None:

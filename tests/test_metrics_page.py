@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from coordinator.metrics import Metrics
+from coordinator.standing import HeadCount
 from edge_client.metrics import EdgeMetrics
 from hfmds.algorithm.types import LeakageSummary
 from hfmds.service.program_metrics import show_program
@@ -41,6 +42,7 @@ def coordinator() -> CollectorRegistry:
     metrics = Metrics(registry)
     metrics.count(devices=list, runs=list)
     metrics.watch(drained=bool, stages=lambda: dict.fromkeys(TaskStage, 0))
+    metrics.know(members=HeadCount)
     return registry
 
 

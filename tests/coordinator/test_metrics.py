@@ -13,6 +13,7 @@ from coordinator.funnel_metrics import FunnelMetrics
 from coordinator.metrics import Metrics
 from coordinator.round_watch import RoundWatch
 from coordinator.run_records import RunRecord
+from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.types import Evaluation
 from hfmds.digest import digest_of
 from hfmds.errors import NotFound
@@ -45,7 +46,7 @@ class Read:
 
     async def until_left(self, run_id: str) -> None:
         """Wait until nobody drives the run any more: then all of it is counted."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self("run_progress_timestamp_seconds", run=run_id):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -195,6 +196,21 @@ def test_the_best_accuracy_stays() -> None:
     assert read("best_accuracy_ratio", run="run") == 0.75
     assert examples.ROUND.device_evaluation is not None
     assert read("device_loss", run="run") == examples.ROUND.device_evaluation.loss
+
+
+def test_the_limits_of_a_run_are_shown_beside_what_its_pool_gives_away() -> None:
+    read = Read(CollectorRegistry())
+    metrics = Metrics(read.registry)
+    metrics.show_limits("run", PoolPolicy(psnr_paired_max_db=20.0, halt_psnr_nearest_p99_db=15.0))
+    metrics.show_limits("without", PoolPolicy())
+    assert {
+        (sample.labels["run"], sample.labels["real"], sample.labels["statistic"]): sample.value
+        for family in read.registry.collect()
+        for sample in family.samples
+        if sample.name == "hfmds_coordinator_pool_psnr_limit_db"
+    } == {("run", "paired", "max"): 20.0, ("run", "nearest", "p99"): 15.0}
+    metrics.run_left("run", to_another=True)
+    assert read("pool_psnr_limit_db", run="run", real="paired", statistic="max") is None
 
 
 def test_a_coordinator_that_leads_no_more_does_not_show_the_runs_of_another(

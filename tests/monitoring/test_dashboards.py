@@ -30,7 +30,7 @@ def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 def test_files_are_what_the_sources_give() -> None:
     for file, content in written().items():
-        remedy = "run python -m k8s.components.monitoring.generate"
+        remedy = "make dashboards"
         assert file.read_text() == content, f"{file.name} is out of date; {remedy}"
     assert set(DASHBOARDS) <= written().keys()
 

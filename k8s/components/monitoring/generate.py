@@ -1,6 +1,6 @@
 """Writes what is derived: the dashboards, and the rules as prometheus-operator wants them.
 
-    python -m k8s.components.monitoring.generate
+    make dashboards
 
 Run it after a change of `sources/` or `rules/`; a test compares.
 """

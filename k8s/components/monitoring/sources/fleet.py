@@ -35,6 +35,7 @@ def fleet() -> Dashboard:
     )
     _at_a_glance(made)
     _funnel(made)
+    _standing(made)
     _cost(made)
     _scraped(made)
     return made
@@ -176,6 +177,30 @@ def _funnel(made: Dashboard) -> None:
             ),
             stacked=True,
             span=8,
+        )
+    )
+
+
+def _standing(made: Dashboard) -> None:
+    made.with_row(row("Who belongs to it"))
+    made.with_panel(
+        lines(
+            "Standing",
+            "Devices in the fleet's books. `hfmds pki devices` names those in quarantine and the "
+            "revoked ones with the reason; `hfmds pki release` ends a quarantine.",
+            query("max by (standing) (hfmds_coordinator_members)", "{{standing}}"),
+            steps=True,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Certificates of devices",
+            "The newest of each device that enrolled and is not revoked. Devices renew theirs when "
+            "two thirds of its time are over: those that are `expiring` are off, or fail to. Many "
+            "at once: the device issuer ends, or nobody reaches the coordinator. An `expired` one "
+            "comes back by itself for 90 days (docs/security.md).",
+            query("max by (state) (hfmds_coordinator_member_certificates)", "{{state}}"),
+            stacked=True,
         )
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from grafana_foundation_sdk.builders import (
@@ -19,11 +19,13 @@ from grafana_foundation_sdk.builders import (
     stat,
     table,
     timeseries,
+    xychart,
 )
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
+from grafana_foundation_sdk.models import xychart as xychart_model
 
 DOCS = "https://hfmds.example/docs"
 """Where docs/ can be read by those who get alerts; README.md says how to change it."""
@@ -39,7 +41,15 @@ _HERE = 'namespace=~"$namespace"'
 _SERIES = re.compile(r'(?<!["\w])(hfmds_\w+)\{?|\{(?=__name__)')
 _LETTERS = string.ascii_uppercase
 
-Panel = TypeVar("Panel", timeseries.Panel, stat.Panel, bargauge.Panel, heatmap.Panel, table.Panel)
+Panel = TypeVar(
+    "Panel",
+    timeseries.Panel,
+    stat.Panel,
+    bargauge.Panel,
+    heatmap.Panel,
+    table.Panel,
+    xychart.Panel,
+)
 
 
 def by_run(metric: str, *matchers: str) -> str:
@@ -146,15 +156,44 @@ def overview(
         for expression, _ in columns.values()
     ]
     panel = _panel(table.Panel(), title, meaning, queries, "short", span, height=7)
-    # Each query gives its value under a name of its own; they are merged by time and labels.
-    names = {f"Value #{letter}": name for letter, name in zip(_LETTERS, columns, strict=False)}
-    order = {name: position for position, name in enumerate(("Time", label, *names))}
-    panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
-    organised = {"excludeByName": {"Time": True}, "indexByName": order, "renameByName": names}
-    panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=organised))
+    _merge(panel, label, columns)
     for name, (_, unit) in columns.items():
         panel.override_by_name(name, [model.DynamicConfigValue(id_val="unit", value=unit)])
     return panel
+
+
+def against(
+    title: str,
+    meaning: str,
+    label: str,
+    x: tuple[str, str],
+    y: tuple[str, str],
+    *,
+    unit: str = "short",
+    maximum: float | None = None,
+    span: int = 12,
+) -> xychart.Panel:
+    """One expression over another, each with its name, as a curve for each value of the label."""
+    columns = dict((x, y))
+    queries = [
+        query(expression).format(prometheus_model.PromQueryFormat.TABLE)
+        for expression in columns.values()
+    ]
+    panel = _panel(xychart.Panel(), title, meaning, queries, "short", span, height=8)
+    # Of each table that this gives, the first number is x.
+    _merge(panel, label, columns)
+    apart = {"fields": [label], "keepFields": False}
+    panel.with_transformation(
+        model.DataTransformerConfig(id_val="partitionByValues", options=apart)
+    )
+    panel.mapping(xychart_model.SeriesMapping.AUTO).series([])
+    panel.show(xychart_model.XYShowMode.POINTS_AND_LINES).line_width(2)
+    panel.point_size(xychart.XychartFieldConfigPointSize().fixed(4))
+    legend = common.VizLegendOptions().placement(looks.LegendPlacement.BOTTOM)
+    panel.legend(legend.show_legend(True))
+    of_y = {"unit": unit, "min": 0, "max": maximum}
+    panel.override_by_regexp(f"/^{x[0]}/", _values_of({"decimals": 0, "custom.axisLabel": x[0]}))
+    return panel.override_by_regexp(f"/^{y[0]}/", _values_of(of_y))
 
 
 def bars(
@@ -255,6 +294,23 @@ def _panel(
         panel.with_target(one.ref_id(letter))
     panel.span(span).height(height)
     return panel
+
+
+def _merge(panel: table.Panel | xychart.Panel, label: str, columns: Iterable[str]) -> None:
+    """Make one table of all queries: each gives its value under a name of its own."""
+    names = {f"Value #{letter}": name for letter, name in zip(_LETTERS, columns, strict=False)}
+    order = {name: position for position, name in enumerate(("Time", label, *names))}
+    panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
+    organised = {"excludeByName": {"Time": True}, "indexByName": order, "renameByName": names}
+    panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=organised))
+
+
+def _values_of(settings: Mapping[str, object]) -> list[model.DynamicConfigValue]:
+    return [
+        model.DynamicConfigValue(id_val=name, value=value)
+        for name, value in settings.items()
+        if value is not None
+    ]
 
 
 def _values(label: str, series: str) -> dashboard.QueryVariable:

@@ -8,6 +8,7 @@ from k8s.components.monitoring.sources.panels import (
     BAD,
     FAIR,
     GOOD,
+    against,
     bars,
     board,
     by_run,
@@ -25,6 +26,7 @@ from k8s.components.monitoring.sources.panels import (
 
 _PHASE = "hfmds_coordinator_phase_duration_seconds"
 _ROUND = "hfmds_coordinator_round_duration_seconds"
+_BY_ROUND = ("round", by_run("hfmds_coordinator_round_number"))
 _STALENESS = "hfmds_coordinator_update_staleness_rounds"
 
 
@@ -136,6 +138,19 @@ def _learning(made: Dashboard) -> None:
         )
     )
     made.with_panel(
+        against(
+            "Accuracy by round",
+            "The same over rounds, so that runs of different speed can be compared: of the rounds "
+            "that were scraped over the time shown. All of them, from the first: "
+            "`hfmds run show RUN`, or the web page.",
+            "run",
+            _BY_ROUND,
+            ("accuracy", by_run("hfmds_coordinator_accuracy_ratio")),
+            unit="percentunit",
+            maximum=1,
+        )
+    )
+    made.with_panel(
         lines(
             "Loss",
             "Cross-entropy in nats, on the held-out set and at the end of training on devices. If "
@@ -145,6 +160,15 @@ def _learning(made: Dashboard) -> None:
             query(by_run("hfmds_coordinator_held_out_loss"), "{{run}} held-out"),
             query(by_run("hfmds_coordinator_training_loss"), "{{run}} training"),
             steps=True,
+        )
+    )
+    made.with_panel(
+        against(
+            "Loss by round",
+            "On the held-out set, of the rounds that were scraped over the time shown.",
+            "run",
+            _BY_ROUND,
+            ("loss", by_run("hfmds_coordinator_held_out_loss")),
         )
     )
     made.with_panel(

@@ -21,6 +21,7 @@ from k8s.components.monitoring.sources.panels import (
 )
 
 _NEWEST = "hfmds_store_newest_snapshot"
+_NEAREST_P99 = ('real="nearest"', 'statistic="p99"')
 _MEASURED = "Measured by the devices, before anything is sent; higher is more alike."
 
 
@@ -44,11 +45,9 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Room below the limit",
-            "The least distance of the newest pool's PSNR to a limit of its run. Red: "
-            "docs/runbooks.md#privacy-limit-near. None: the run has no limit.",
-            query(
-                f"min(({_NEWEST}_psnr_limit_db < 100) - {_NEWEST}_psnr_db)",
-            ),
+            "The least distance of the PSNR of a pool in use to a limit of its run. Red: "
+            "docs/runbooks.md#privacy-limit-near. None: no run has a limit.",
+            query(f"min({_of_each('pool_psnr_limit_db')} - {_of_each('pool_psnr_db')})"),
             unit="dB",
             limits={1: FAIR, 3: "green"},
             below=BAD,
@@ -140,15 +139,9 @@ def _leakage(made: Dashboard) -> None:
         lines(
             "PSNR of the pools in use, by run",
             f"{_MEASURED} The highest of a hundred (p99), to the nearest real image. It rises "
-            "when synthesis runs for more steps.",
-            query(
-                by_run(
-                    "hfmds_coordinator_pool_psnr_db",
-                    'real="nearest"',
-                    'statistic="p99"',
-                ),
-                "{{run}}",
-            ),
+            "when synthesis runs for more steps. Above its limit, if it has one, a pool is halted.",
+            query(by_run("hfmds_coordinator_pool_psnr_db", *_NEAREST_P99), "{{run}}"),
+            query(by_run("hfmds_coordinator_pool_psnr_limit_db", *_NEAREST_P99), "limit: {{run}}"),
             unit="dB",
             steps=True,
         )
@@ -259,3 +252,8 @@ def _pools(made: Dashboard) -> None:
             span=8,
         )
     )
+
+
+def _of_each(metric: str) -> str:
+    """What coordinators say of each measurement of a run's pool, whichever of them drives it."""
+    return f'max by (run, real, statistic) (hfmds_coordinator_{metric}{{run=~"$run"}})'
