@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-images lint format edge-binary fuzz audit sbom proto render packages clean
+.PHONY: help demo test test-fast test-images lint format edge-binary fuzz audit sbom proto dashboards render packages clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ edge-binary: $(READY)  ## build dist/hfmds-edge-client, the edge client as one f
 
 proto: $(READY)  ## generate hfmds/v1 from protos/
 	$(BIN)/python protos/generate.py
+
+dashboards: $(READY)  ## write Grafana's dashboards and the operator's rules from k8s/components/monitoring/{sources,rules}
+	$(BIN)/python -m k8s.components.monitoring.generate
 
 render:  ## print what k8s/overlays/prod gives; OVERLAY=dev for another
 	@kubectl kustomize k8s/overlays/$(or $(OVERLAY),prod)
