@@ -1,7 +1,7 @@
 import asyncio
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,13 +14,20 @@ from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_round, a_run
 
 
-async def heard(address: str, followed: FollowedRun) -> list[str]:
-    """What was seen at each change: rounds so far, or that nobody answers."""
+async def heard(
+    address: str, followed: FollowedRun, when_away: Callable[[], object] = lambda: None
+) -> list[str]:
+    """What was seen at each change: rounds so far, or that nobody answers.
+
+    When that is seen for the first time, `when_away` is called.
+    """
+    seen = []
     async with admin_client(address) as client:
-        return [
-            "away" if followed.away else str([done.number for done in followed.rounds])
-            async for _ in follow(client, followed)
-        ]
+        async for _ in follow(client, followed):
+            if followed.away and "away" not in seen:
+                when_away()
+            seen.append("away" if followed.away else str([done.number for done in followed.rounds]))
+    return seen
 
 
 def test_a_run_is_followed_to_its_end() -> None:
@@ -45,25 +52,11 @@ def test_a_restart_of_the_coordinator_is_survived() -> None:
         (a_run(state=RunState.COMPLETED, completed_rounds=2), [a_round(1), a_round(2)])
     ]
     followed = FollowedRun("x", a_run())
-    ended = threading.Event()
-
-    def coordinators(address: str) -> None:
-        time.sleep(1.0)
-        with serving(after, address):
-            ended.wait(30)
-
     with serving(before) as address:
-        pass  # only to have an address nobody else uses
-    with serving(before, address):
-        second = threading.Thread(target=coordinators, args=(address,))
-        first = asyncio.run(_first_change(address, followed))
-        assert first == [1]
-    second.start()
-    try:
-        seen = asyncio.run(heard(address, followed))
-    finally:
-        ended.set()
-        second.join()
+        assert asyncio.run(_first_change(address, followed)) == [1]
+    with ExitStack() as second:
+        start = partial(second.enter_context, serving(after, address))
+        seen = asyncio.run(heard(address, followed, start))
     assert seen[0] == "away"
     assert seen[-1] == "[1, 2]"
     assert after.watched_after[-1] == 1

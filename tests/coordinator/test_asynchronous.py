@@ -299,8 +299,7 @@ def test_updates_are_kept_until_they_count_and_models_for_ever(tmp_path: Path) -
             digest = await bench.upload("c", c, encode_weights(of_c))  # here, and not handed in
             await bench.do("a", a, nudge(1.0))
             await bench.do("b", b, nudge(2.0))
-            await round_is(bench, 2)
-            await asyncio.sleep(0.1)
+            await round_is(bench, 2)  # which begins when the updates that are spent are gone
             stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
             assert len(stored) == 3  # w^0, w^1 and the update of c
             assert await bench.submit("c", c, digest) is False

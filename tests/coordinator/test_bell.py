@@ -22,10 +22,10 @@ def test_a_ring_wakes_a_thread_and_a_coroutine() -> None:
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await asyncio.to_thread(bell.ring)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 20)
 
     asyncio.run(scenario())
-    assert woken.wait(5)
+    assert woken.wait(20)
 
 
 def test_a_ring_before_the_wait_is_not_missed() -> None:
@@ -33,7 +33,7 @@ def test_a_ring_before_the_wait_is_not_missed() -> None:
     rings = bell.rings
     bell.ring()
     bell.wait(rings, 30)
-    asyncio.run(asyncio.wait_for(bell.wait_async(rings, 30), 5))
+    asyncio.run(asyncio.wait_for(bell.wait_async(rings, 30), 20))
 
 
 def test_a_wait_without_a_ring_ends_at_its_timeout() -> None:

@@ -225,7 +225,7 @@ def test_a_check_in_that_waits_gets_work_as_soon_as_a_run_is_created(tmp_path: P
             await asyncio.sleep(0.2)
             assert not waiting.done()
             await bench.create(make_spec())
-            assignment = await asyncio.wait_for(waiting, 5)
+            assignment = await asyncio.wait_for(waiting, 20)
             assert assignment.run_id == "run"
 
     asyncio.run(scenario())
@@ -239,7 +239,7 @@ def test_without_work_a_device_is_told_when_to_ask_again(tmp_path: Path) -> None
             waiting = asyncio.create_task(bench.dispatch.check_in("a", PROFILE, 30.0, ""))
             await asyncio.sleep(0.2)
             bench.dispatch.close()
-            stopping = await asyncio.wait_for(waiting, 5)
+            stopping = await asyncio.wait_for(waiting, 20)
             assert stopping == RetryLater(0.5, "the coordinator is stopping")
 
     asyncio.run(scenario())
@@ -251,11 +251,11 @@ def test_a_device_that_works_for_one_run_is_finished_when_the_run_is(tmp_path: P
             with pytest.raises(NotFound, match="'other'"):
                 await bench.dispatch.check_in("a", PROFILE, 0.0, "other")
             await bench.create(make_spec())
-            outcome = await bench.dispatch.check_in("a", PROFILE, 5.0, "run")
+            outcome = await bench.dispatch.check_in("a", PROFILE, 30.0, "run")
             assert isinstance(outcome, Assignment)
             waiting = asyncio.create_task(bench.dispatch.check_in("b", PROFILE, 30.0, "run"))
             await bench.do("a", outcome, echo)
-            assert isinstance(await asyncio.wait_for(waiting, 10), Finished)
+            assert isinstance(await asyncio.wait_for(waiting, 20), Finished)
 
     asyncio.run(scenario())
 

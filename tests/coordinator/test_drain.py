@@ -52,7 +52,7 @@ def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_path: 
             assert isinstance(await bench.dispatch.check_in("a", PROFILE, 5.0, ""), RetryLater)
             assert bench.oversight.funnels("run", 0) == ()  # no phase, so no task
             await drain(bench, False)
-            assert isinstance(await bench.check_in("a", 10.0), Assignment)
+            assert isinstance(await bench.check_in("a"), Assignment)
 
     asyncio.run(scenario())
 

@@ -16,7 +16,7 @@ def content(bench: Workbench) -> set[str]:
 
 
 async def until_cleared(bench: Workbench, leftover: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while leftover in content(bench):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

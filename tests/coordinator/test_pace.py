@@ -24,7 +24,7 @@ def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to_come(
             a, b = await asyncio.gather(*waiting)
             await bench.do("a", a, echo)
             await bench.do("b", b, echo)
-            work = await bench.dispatch.check_in("c", PROFILE, 5.0, "")
+            work = await bench.dispatch.check_in("c", PROFILE, 30.0, "")
             assert isinstance(work, Assignment)
             assert work.round_number == 1
 

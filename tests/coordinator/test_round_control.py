@@ -248,7 +248,7 @@ def test_a_run_waits_for_a_device_that_suits_it_also_if_it_was_there_before(
             assert run.progress is not None
             assert (run.progress.phase, run.progress.done) == (Phase.WAITING_FOR_DEVICES, 0)
             plugged_in = replace(PROFILE, charging=True)
-            task = await bench.dispatch.check_in("phone", plugged_in, 5.0, "")
+            task = await bench.dispatch.check_in("phone", plugged_in, 30.0, "")
             assert isinstance(task, Assignment)
             await bench.do("phone", task, echo)
             await bench.until(lambda run: run.state is RunState.COMPLETED)

@@ -142,7 +142,7 @@ def test_watching_shows_every_round_once_and_ends_with_the_run(tmp_path: Path) -
 
             watching = asyncio.create_task(watch())
             await bench.play("a", 3, echo)
-            assert await asyncio.wait_for(watching, 10) is RunState.COMPLETED
+            assert await asyncio.wait_for(watching, 30) is RunState.COMPLETED
             assert seen == [2, 3]
 
     asyncio.run(scenario())
@@ -236,7 +236,7 @@ def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_path: 
         async with workbench(tmp_path) as bench:
             await bench.create(make_spec(), "one")
             await bench.create(make_spec(), "two")
-            pinned = await bench.dispatch.check_in("a", PROFILE, 5.0, "one")
+            pinned = await bench.dispatch.check_in("a", PROFILE, 30.0, "one")
             assert isinstance(pinned, Assignment)
             await bench.do("a", pinned, echo)
             await bench.until(lambda run: run.state is RunState.COMPLETED, "one")
@@ -290,7 +290,7 @@ def test_a_watcher_is_sent_away_when_the_coordinator_stops(tmp_path: Path) -> No
             await asyncio.sleep(0.1)
             await asyncio.to_thread(bench.runs.close, 10.0)
             with pytest.raises(Unavailable, match="stopping"):
-                await asyncio.wait_for(watching, 5)
+                await asyncio.wait_for(watching, 30)
 
     asyncio.run(scenario())
 

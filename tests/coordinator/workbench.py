@@ -175,7 +175,7 @@ class Workbench:
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)
 
-    async def check_in(self, device_id: str, wait_seconds: float = 5.0) -> Assignment:
+    async def check_in(self, device_id: str, wait_seconds: float = 30.0) -> Assignment:
         outcome = await self.dispatch.check_in(device_id, PROFILE, wait_seconds, "")
         assert isinstance(outcome, Assignment), outcome
         return outcome
@@ -186,7 +186,7 @@ class Workbench:
 
     async def arrive(self, *device_ids: str) -> list[asyncio.Task[Assignment]]:
         """Have devices wait for work; returns when the coordinator knows of all of them."""
-        waiting = [asyncio.create_task(self.check_in(device, 30.0)) for device in device_ids]
+        waiting = [asyncio.create_task(self.check_in(device)) for device in device_ids]
         while not set(device_ids) <= set(self.parts.registry.available("")):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return waiting
@@ -245,7 +245,7 @@ class Workbench:
 
     async def until(self, condition: Callable[[Run], bool], run_id: str = "run") -> Run:
         """Watch the run until it is as wanted."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for run, _ in self.runs.watch(run_id, 0):
                 if condition(run):
                     return run

@@ -28,7 +28,7 @@ def test_event_loop_goes_on_meanwhile() -> None:
 
     async def scene() -> bool:
         asyncio.get_running_loop().call_later(0.01, rung.set)
-        return await compute("waiting", lambda progress: rung.wait(5))
+        return await compute("waiting", lambda progress: rung.wait(30))
 
     assert asyncio.run(scene())
 

@@ -241,7 +241,7 @@ def test_device_imports_no_torch_until_an_engine_is_opened() -> None:
         "import sys, edge_client.__main__, edge_client.agent, edge_client.tasks\n"
         "sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_missing_torch_is_told() -> None:
@@ -254,7 +254,7 @@ def test_missing_torch_is_told() -> None:
         "open_engine(load_settings(EdgeSettings, ['--data=digits', '--engine=torch']))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert "ConfigurationError: HFMDS_ENGINE is torch, but torch is not installed" in result.stderr
     assert "hfmds-fl[torch]" in result.stderr

@@ -53,7 +53,7 @@ def start(tmp_path: Path, **settings: str) -> subprocess.Popen[str]:
 
 
 def exit_of(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=60)
     return process.returncode, stderr
 
 
@@ -80,7 +80,7 @@ def test_coordinator_away_is_one_line_and_sigterm_exits_0(
     )
     try:
         address_file = tmp_path / "address.json"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not address_file.exists():
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
@@ -105,6 +105,6 @@ def test_coordinator_away_is_one_line_and_sigterm_exits_0(
 
 def _unready_reason(metrics: str) -> str:
     with pytest.raises(urllib.error.HTTPError) as answer:
-        urllib.request.urlopen(f"{metrics}/readyz", timeout=5)
+        urllib.request.urlopen(f"{metrics}/readyz", timeout=30)
     assert answer.value.code == 503
     return answer.value.read().decode()

@@ -164,7 +164,7 @@ class Servers:
         if not streams:
             await answer
             return
-        async with aclosing(answer) as responses, asyncio.timeout(5):
+        async with aclosing(answer) as responses, asyncio.timeout(30):
             async for _ in responses:
                 if name.startswith("Watch"):
                     return

@@ -131,7 +131,7 @@ class Running:
 
     async def counted(self, method: str, code: str) -> None:
         """Returns once such a call was counted: the caller may know of its end before."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.count(method, code):  # noqa: ASYNC110 (a counter has no event)
                 await asyncio.sleep(0.01)
 

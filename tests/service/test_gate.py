@@ -82,7 +82,7 @@ def talk(
 
 
 async def unary(peer: Peer, stub: Stub, _: Running) -> Any:
-    return await call(peer, stub.unary, b"hello", timeout_seconds=20)
+    return await call(peer, stub.unary, b"hello", timeout_seconds=30)
 
 
 # --- certificates -------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> No
     gate, camera = Gate(), fleet.of(CAMERA)
 
     async def wait(peer: Peer, stub: Stub, it: Running) -> None:
-        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=20))
+        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=30))
         await it.probe.waiting.wait()
         gate.replace(Exclusions(dead_until={"phone": FOR_EVER}))  # somebody else's affair
         await asyncio.sleep(0.05)
@@ -168,7 +168,7 @@ def test_two_changes_at_once_cut_a_call_once(fleet: Fleet) -> None:
     gate = Gate()
 
     async def wait(peer: Peer, stub: Stub, it: Running) -> None:
-        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=10))
+        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=30))
         await it.probe.waiting.wait()
         gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
         gate.replace(Exclusions(dead_until={"camera": FOR_EVER, "phone": FOR_EVER}))
@@ -184,7 +184,7 @@ def test_a_download_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
     async def download(peer: Peer, stub: Stub, it: Running) -> None:
         async def take_all() -> None:
             with translating(peer):
-                async for part in stub.download(b"second", timeout=20):
+                async for part in stub.download(b"second", timeout=30):
                     if part == b"second":  # the server has no more, and waits
                         gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
 
@@ -203,7 +203,7 @@ def test_a_stream_that_is_being_sent_goes_no_further(fleet: Fleet) -> None:
 
         async def take_all() -> None:
             with translating(peer):
-                async for part in stub.flood(b"", timeout=20):
+                async for part in stub.flood(b"", timeout=30):
                     received.append(len(part))
                     gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
 
@@ -221,17 +221,17 @@ def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
         async def chunks() -> AsyncIterator[bytes]:
             yield b"first"
             gate.replace(Exclusions(dead_until={"camera": FOR_EVER}))
-            await asyncio.sleep(20)
+            await asyncio.sleep(60)
 
         with pytest.raises(NotAllowed, match="was revoked"):
-            await call(peer, stub.upload, chunks(), timeout_seconds=10)
+            await call(peer, stub.upload, chunks(), timeout_seconds=30)
 
     talk(fleet, fleet.of(CAMERA), upload, gate=gate)
 
 
 def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: Fleet) -> None:
     async def hang_up(peer: Peer, stub: Stub, it: Running) -> None:
-        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=20))
+        waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=30))
         await it.probe.waiting.wait()
         waiting.cancel()
         await it.counted("Wait", "CANCELLED")
@@ -282,7 +282,7 @@ def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_again() -
         async def check_in() -> Unavailable:
             with gate.call(certificate, in_quarantine=True) as gated:  # type: ignore[arg-type]
                 try:
-                    await asyncio.sleep(20)
+                    await asyncio.sleep(60)
                 except asyncio.CancelledError as stop:
                     reason = gated.reason_of_cut(stop)
                     assert isinstance(reason, Unavailable)

@@ -29,7 +29,7 @@ def test_a_server_raises_its_limit_and_says_if_that_is_not_enough(
         [sys.executable, "-c", PROGRAM, "--insecure", f"--max-connections={connections}"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert ended.stdout == "2048\n", ended.stderr
     warning = "coordinator may have only 2048 files open, so it takes 1461 connections"

@@ -147,7 +147,7 @@ def test_a_caller_that_hangs_up_ends_the_stream_at_once() -> None:
             download = it.stub.download(b"x")
             await download.read()
             download.cancel()
-            await asyncio.wait_for(it.probe.stream_closed.wait(), 5)
+            await asyncio.wait_for(it.probe.stream_closed.wait(), 30)
             await it.counted("Download", "CANCELLED")
 
     asyncio.run(scenario())
@@ -160,7 +160,7 @@ def test_a_caller_that_hangs_up_while_the_server_sends_is_counted_as_such() -> N
             await flood.read()
             await asyncio.sleep(0.1)  # nobody reads: the server is stuck between two responses
             flood.cancel()
-            await asyncio.wait_for(it.probe.stream_closed.wait(), 5)
+            await asyncio.wait_for(it.probe.stream_closed.wait(), 30)
             await it.counted("Flood", "CANCELLED")
             assert it.count("Flood", "OK") == 0
 
@@ -193,7 +193,7 @@ def test_a_caller_beyond_the_limit_is_told_when_to_try_again() -> None:
             waiting = it.stub.wait(b"")
             await it.probe.waiting.wait()
             with pytest.raises(Unavailable) as refused:
-                await call(it.peer, it.stub.unary, b"x", timeout_seconds=5)
+                await call(it.peer, it.stub.unary, b"x", timeout_seconds=30)
             assert refused.value.retry_after_seconds == 1.0
             it.probe.release.set()
             await waiting
@@ -221,7 +221,7 @@ def test_calls_that_come_all_at_once_while_the_server_is_busy_wait_for_their_tur
         async with running(limits=Limits(calls=5000)) as it:
             with ThreadPoolExecutor(1) as asking:
                 answered = asking.submit(ask, it.peer.address)
-                sent.wait(10)  # the event loop stands still meanwhile, and for a bit longer
+                sent.wait(60)  # the event loop stands still meanwhile, and for a bit longer
                 time.sleep(0.3)  # noqa: ASYNC251
                 return await asyncio.wrap_future(answered)
 

@@ -57,7 +57,7 @@ def spoken(it: Running, made: ssl.SSLContext) -> bytes:
     host, port = split_address(it.server.address)
     with (
         suppress(ssl.SSLError, ConnectionError),
-        socket.create_connection((host, port), timeout=10) as plain,
+        socket.create_connection((host, port), timeout=30) as plain,
         made.wrap_socket(plain, server_hostname=host) as connection,
     ):
         connection.sendall(PREFACE + settings())
@@ -129,7 +129,7 @@ def said_in_a_conversation(it: Running, made: ssl.SSLContext) -> list[bytes]:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     talk = made.wrap_bio(incoming, outgoing, server_hostname=host)
     said: list[bytes] = []
-    with socket.create_connection((host, port), timeout=10) as connection:
+    with socket.create_connection((host, port), timeout=30) as connection:
 
         def until_done(step: Callable[[], Any]) -> Any:
             while True:

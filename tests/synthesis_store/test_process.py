@@ -58,7 +58,7 @@ class Process:
         )
 
     def addresses(self) -> dict[str, str]:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not self._address_file.exists():
             assert self.popen.poll() is None, self.popen.communicate()[1]
             assert time.monotonic() < deadline, "the store did not become ready"
@@ -79,13 +79,13 @@ class Process:
 
     def get(self, path: str) -> str:
         url = f"http://{self.addresses()['metrics']}{path}"
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=30) as response:
             return str(response.read().decode())
 
     def stop(self, signum: signal.Signals) -> tuple[int, str]:
         """Exit code and log."""
         self.popen.send_signal(signum)
-        _, log = self.popen.communicate(timeout=20)
+        _, log = self.popen.communicate(timeout=60)
         return self.popen.returncode, log
 
 
@@ -151,7 +151,7 @@ def test_a_port_in_use_ends_the_process_with_2_and_the_setting_to_change(tmp_pat
     with running(tmp_path / "one") as first:
         taken = first.addresses()["grpc"]
         with running(tmp_path / "two", HFMDS_LISTEN=taken) as second:
-            _, log = second.popen.communicate(timeout=20)
+            _, log = second.popen.communicate(timeout=60)
     assert second.popen.returncode == 2
     assert taken in log
     assert "HFMDS_LISTEN" in log
@@ -161,6 +161,6 @@ def test_a_port_in_use_ends_the_process_with_2_and_the_setting_to_change(tmp_pat
 def test_a_data_folder_that_cannot_be_ends_the_process_with_2(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
     with running(tmp_path) as store:
-        _, log = store.popen.communicate(timeout=20)
+        _, log = store.popen.communicate(timeout=60)
     assert store.popen.returncode == 2
     assert "HFMDS_DATA_DIR" in log
