@@ -27,12 +27,13 @@ HALF_A_HELLO = bytes.fromhex("16030100a5010000a10303")  # announces 165 bytes
 
 
 async def asked(it: Running) -> bytes:
-    answer: bytes = await call(it.peer, it.stub.unary, b"x", timeout_seconds=10)
+    answer: bytes = await call(it.peer, it.stub.unary, b"x", timeout_seconds=30)
     return answer
 
 
 async def cut_off(it: Running, *connections: socket.socket) -> list[bool]:
     """Whether the server ends each of them; meanwhile it serves others."""
+    await it.channel.channel_ready()  # its handshake, too, may last too long, and is tried again
     ends = [asyncio.create_task(asyncio.to_thread(is_closed, each)) for each in connections]
     assert await asked(it) == b"x"
     return await asyncio.gather(*ends)
@@ -127,7 +128,7 @@ def test_an_upload_that_stands_still_is_refused(limits: Limits) -> None:
     async def scenario() -> None:
         async with running(limits=limits) as it:
             with pytest.raises(Unavailable, match="tester waited long for the request"):
-                await call(it.peer, it.stub.upload, standing(), timeout_seconds=10)
+                await call(it.peer, it.stub.upload, standing(), timeout_seconds=30)
             assert refused(it, "slow_request") == 1
 
     asyncio.run(scenario())
@@ -138,7 +139,7 @@ def test_a_caller_that_does_not_take_its_answer_is_left() -> None:
         async with running(limits=Limits(message_seconds=0.3)) as it:
             flood = it.stub.flood(b"")
             await flood.read()
-            await asyncio.wait_for(it.probe.stream_closed.wait(), 10)
+            await asyncio.wait_for(it.probe.stream_closed.wait(), 30)
             await it.counted("Flood", "CANCELLED")
             assert await asked(it) == b"x"
 
@@ -156,7 +157,7 @@ def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
         async with running(decode) as it:
             it.probe.decode = coordinator_pb2.CheckInRequest.FromString
             with pytest.raises(InvalidInput, match="not a message of this method's type"):
-                await call(it.peer, it.stub.unary, b"\xff\xff", timeout_seconds=10)
+                await call(it.peer, it.stub.unary, b"\xff\xff", timeout_seconds=30)
             assert it.count("Unary", "INVALID_ARGUMENT") == 1
 
     asyncio.run(scenario())
@@ -171,7 +172,7 @@ def test_a_call_without_a_request_is_refused() -> None:
         async with running() as it:
             method: Any = it.channel.stream_unary(f"/{SERVICE}/Unary")
             with pytest.raises(InvalidInput, match="ended before its request came"):
-                await call(it.peer, method, nothing(), timeout_seconds=10)
+                await call(it.peer, method, nothing(), timeout_seconds=30)
 
     asyncio.run(scenario())
 
@@ -195,8 +196,8 @@ def test_a_port_has_caps_of_its_own_for_messages_and_metadata() -> None:
 @pytest.mark.parametrize(
     ("limits", "reason", "what"),
     [
-        (Limits(address_calls_per_second=0.3), "address_rate", "0.3 calls per second from 127"),
-        (Limits(calls_per_second=0.3), "rate", "takes 0.3 calls per second;"),
+        (Limits(address_calls_per_second=0.1), "address_rate", "0.1 calls per second from 127"),
+        (Limits(calls_per_second=0.1), "rate", "takes 0.1 calls per second;"),
     ],
 )
 def test_calls_beyond_a_rate_are_told_when_to_come_back(
@@ -204,7 +205,7 @@ def test_calls_beyond_a_rate_are_told_when_to_come_back(
 ) -> None:
     async def scenario() -> None:
         async with running(limits=limits) as it:
-            assert [await asked(it) for _ in range(3)] == [b"x"] * 3
+            assert await asked(it) == b"x"  # and another one in ten seconds
             with pytest.raises(Unavailable, match=what) as told:
                 await asked(it)
             assert told.value.retry_after_seconds == 1.0
@@ -231,7 +232,7 @@ def test_a_device_is_known_by_its_certificate_before_its_request_is_read(tmp_pat
             waiting = Stub(channels[0]).wait(b"")
             await it.probe.waiting.wait()
             with pytest.raises(Unavailable, match="takes 1 calls in flight from one device"):
-                await call(greedy, Stub(channels[0]).upload, standing(), timeout_seconds=10)
+                await call(greedy, Stub(channels[0]).upload, standing(), timeout_seconds=30)
             it.probe.release.set()
             assert await Stub(channels[1]).wait(b"") == await waiting == b"released"
             assert refused(it, "device_calls") == 1
