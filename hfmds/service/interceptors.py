@@ -4,8 +4,8 @@ Handlers are given to gRPC as if all took streams of bytes: so it is known who c
 the call is refused, before its request is read, and reading has an end (`requests.py`).
 
 Handlers raise `hfmds.errors` and nothing more. Anything else is our own fault: the caller gets an
-error id, the log gets the traceback under that id. gRPC's own services (health, reflection) are
-left alone, so that a server at its limit still answers its supervisor.
+error id, the log gets the traceback under that id. gRPC's own services (health, reflection) have
+limits of their own (`supervision.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from hfmds.service.limits import Limits
 from hfmds.service.requests import Requests
 from hfmds.service.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.status import metadata_of, status_of
-from hfmds.service.throttle import Throttle, Turn
+from hfmds.service.supervision import Supervision
+from hfmds.service.throttle import Throttle, Throttled, Turn
 from hfmds.service.tracing import serving
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._recognise = recognise
         self._gate = gate
         self._throttle = Throttle(metrics.process, limits, metrics.refuse)
+        self._supervision = Supervision(metrics.process, metrics.refuse, gate)
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path; those that exist
 
     async def intercept_service(
@@ -77,12 +79,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = await continuation(handler_call_details)
         path = handler_call_details.method  # "/hfmds.v1.CoordinatorService/CheckIn"
         # No handler: gRPC answers UNIMPLEMENTED, and a made-up name never becomes a metric label.
-        if handler is None or path.startswith("/grpc."):
-            return handler
+        if handler is None:
+            return None
         wrapped = self._handlers.get(path)
         if wrapped is None:
             _, service, method = path.split("/")
-            wrapped = self._handlers[path] = self._wrapped(handler, service, method)
+            if service.startswith("grpc."):
+                wrapped = self._supervision.limited(handler)
+            else:
+                wrapped = self._wrapped(handler, service, method)
+            self._handlers[path] = wrapped
         return wrapped
 
     def _wrapped(
@@ -166,7 +172,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             code, refusal, metadata = status_of(error), str(error), metadata_of(error)
             level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
             fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": refusal}
-            log.log(level, "call refused", extra=fields)
+            if not isinstance(error, Throttled):
+                log.log(level, "call refused", extra=fields)
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             code = grpc.StatusCode.INTERNAL

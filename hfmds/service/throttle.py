@@ -1,12 +1,14 @@
 """Which calls are refused because there are too many: in all, of one address, of one device.
 
 Refused calls are told when to come back, each caller at a time of its own. That is said before a
-byte of the request is read.
+byte of the request is read. The log is told now and then, with one of the callers: whoever calls
+too often must not fill it.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +19,19 @@ from hfmds.service.limits import BURST_SECONDS, Limits
 from hfmds.service.pace import Pace
 from hfmds.service.rate import Rate
 
+log = logging.getLogger(__name__)
+
 # When callers that were refused come back: to refuse one costs well below 1 ms.
 _BACK_PER_SECOND = 200.0
 _BACK_AFTER_SECONDS = 1.0
+_SAY_EVERY_SECONDS = 10.0
 
 REASONS = ("calls", "rate", "address_rate", "device_calls", "device_rate", "slow_request")
 """Why calls are refused; the values of a metric's label."""
+
+
+class Throttled(Unavailable):
+    """A call that was refused here; the log knows as much of it as it should."""
 
 
 class Throttle:
@@ -39,6 +48,8 @@ class Throttle:
         self._address_rate = Rate(limits.address_calls_per_second, BURST_SECONDS)
         self._device_rate = Rate(limits.device_calls_per_second, BURST_SECONDS)
         self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS)
+        self._said = Rate(1 / _SAY_EVERY_SECONDS, _SAY_EVERY_SECONDS)  # by reason
+        self._unsaid: Counter[str] = Counter()  # refusals since then, by reason
 
     @contextmanager
     def call(self, peer: str, now: float) -> Iterator[Turn]:
@@ -59,6 +70,12 @@ class Throttle:
         finally:
             self._calls -= 1
             turn.end()
+
+    def _say(self, reason: str, caller: str, now: float) -> None:
+        self._unsaid[reason] += 1
+        if self._said.takes(reason, now):
+            fields = {"reason": reason, "calls": self._unsaid.pop(reason), "last_caller": caller}
+            log.warning("calls are refused", extra=fields)
 
 
 class Turn:
@@ -87,8 +104,9 @@ class Turn:
         """Unavailable, with the time at which this caller should try again."""
         it = self._throttle
         it._refused(reason)
+        it._say(reason, f"device {self._device}" if self._device else address_of(self._peer), now)
         seconds = it._pace.retry_seconds(self._peer, now)
-        raise Unavailable(
+        raise Throttled(
             f"{it._process} {what}; try again in {seconds:.1f} s", retry_after_seconds=seconds
         )
 

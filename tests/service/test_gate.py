@@ -28,6 +28,7 @@ DAY = timedelta(days=1)
 CAMERA = Identity(Kind.DEVICE, "camera")
 PROBE = {"Unary": DEVICE, "Download": DEVICE, "Upload": DEVICE, "Wait": DEVICE, "Abort": VIEWER}
 FOR_EVER = 2**40
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 class Fleet:
@@ -94,6 +95,28 @@ def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(fle
     with pytest.raises(NotAllowed, match=f"{serial(first)} was revoked"):
         talk(fleet, first, unary, gate=gate)
     assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
+
+
+def test_a_dead_certificate_asks_for_no_health_and_no_contract(fleet: Fleet) -> None:
+    camera, gate = fleet.of(CAMERA), Gate()
+
+    async def look_around(peer: Peer, stub: Stub, it: Running) -> None:
+        channel = open_channel(peer)
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        reflect: Any = channel.stream_stream(REFLECTION)
+        try:
+            assert await check(b"")
+            gate.replace(Exclusions(serials=frozenset({serial(camera)})))
+            with pytest.raises(NotAllowed, match="was revoked"), translating(peer):
+                await check(b"")
+            for stream in (watch(b""), reflect()):
+                with pytest.raises(NotAllowed, match="was revoked"), translating(peer):
+                    await stream.read()
+        finally:
+            await channel.close()
+
+    talk(fleet, camera, look_around, gate=gate)
 
 
 def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(fleet: Fleet) -> None:

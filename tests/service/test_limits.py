@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +12,18 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from hfmds.errors import InvalidInput, Unavailable
-from hfmds.service.channel import call, open_channel
+from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.identity import Kind
 from hfmds.service.limits import Limits
 from hfmds.v1 import coordinator_pb2
 from tests.service import raw_http2
 from tests.service.loopback import SERVICE, Running, Stub, running
 from tests.service.raw_http2 import connected, is_closed
+from tests.service.test_gate import REFLECTION
 from tests.service.test_tls import Fleet, new_authority
 
 HALF_A_HELLO = bytes.fromhex("16030100a5010000a10303")  # announces 165 bytes
@@ -238,6 +241,73 @@ def test_a_device_is_known_by_its_certificate_before_its_request_is_read(tmp_pat
             assert refused(it, "device_calls") == 1
             for channel in channels:
                 await channel.close()
+
+    asyncio.run(scenario())
+
+
+# --- supervisors --------------------------------------------------------------------------------
+
+
+async def taken(way: Callable[[], Awaitable[Any]]) -> int:
+    """How often it goes well until it is refused for its rate."""
+    times = 0
+
+    async def again_and_again() -> None:
+        nonlocal times
+        while True:
+            await way()
+            times += 1
+
+    with pytest.raises(Unavailable, match="takes 20 calls per second from 127"):
+        await again_and_again()
+    return times
+
+
+def test_health_checks_have_a_rate_of_their_own() -> None:
+    async def scenario() -> None:
+        async with running(limits=Limits(calls_per_second=0.1)) as it:
+            assert await asked(it) == b"x"  # the server is at its limit now
+            check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
+            checked = await taken(lambda: call(it.peer, check, b"", timeout_seconds=10))
+            assert checked >= 200  # ten seconds' worth
+            assert refused(it, "address_rate") == 1
+
+    asyncio.run(scenario())
+
+
+def test_streams_of_supervisors_are_few_and_shut_out_no_health_check() -> None:
+    async def scenario() -> None:
+        async with running() as it:
+            watch: Any = it.channel.unary_stream("/grpc.health.v1.Health/Watch")
+            watches = [watch(b"") for _ in range(50)]
+            for each in watches:
+                await each.read()
+            with pytest.raises(Unavailable, match="50 calls in flight"), translating(it.peer):
+                await anext(aiter(watch(b"")))
+            assert await it.channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
+            for each in watches:
+                each.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_supervisors_send_small_messages_and_not_too_many_in_a_stream() -> None:
+    listing = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
+
+    async def scenario() -> None:
+        async with running() as it:
+            large = health_pb2.HealthCheckRequest(service="x" * 2000).SerializeToString()
+            check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
+            with pytest.raises(InvalidInput, match="more than 1024 bytes"):
+                await call(it.peer, check, large, timeout_seconds=10)
+            talk: Any = it.channel.stream_stream(REFLECTION)()
+
+            async def lists() -> None:
+                with translating(it.peer):
+                    await talk.write(listing)
+                    assert await talk.read() is not grpc.aio.EOF
+
+            assert await taken(lists) >= 199  # the check before was the first
 
     asyncio.run(scenario())
 

@@ -78,6 +78,22 @@ def test_refused_callers_come_back_one_after_the_other() -> None:
     assert told == pytest.approx([1.0, 1.005, 1.01])
 
 
+def test_the_log_is_told_now_and_then_and_by_whom(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(Limits(device_calls_per_second=0.1, address_calls_per_second=0.7))
+    answered = [server.answers(now, "greedy") for now in (0.0, 1.0, 2.0, 3.0, 11.0, 12.0)]
+    assert answered == [True, False, False, False, True, False]
+    assert [server.answers(12.0) for _ in range(8)] == [True] * 5 + [False] * 3
+    told = [
+        (record.__dict__["reason"], record.__dict__["calls"], record.__dict__["last_caller"])
+        for record in caplog.records
+    ]
+    assert told == [
+        ("device_rate", 1, "device greedy"),
+        ("device_rate", 3, "device greedy"),
+        ("address_rate", 1, "10.0.0.7"),
+    ]
+
+
 def test_ten_thousand_devices_that_wake_up_at_once_behind_one_address_are_all_served() -> None:
     """Then they come as they are asked to, a hundred per second."""
     server = Server(Limits())
