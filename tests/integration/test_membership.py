@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import aiohttp
 import pytest
 from typer.testing import CliRunner
 
@@ -53,6 +54,7 @@ class Fleet:
             "127.0.0.1:0",
             store=self.store.address("grpc"),
             token_listen="127.0.0.1:0",
+            web_listen="127.0.0.1:0",
             issuer_certificate=str(self._pki / "device-issuer.crt"),
             issuer_key=str(self._pki / "device-issuer.key"),
         )
@@ -96,6 +98,23 @@ class Fleet:
             },
             *arguments,
         )
+
+    async def at_the_page(self, token: str) -> list[str]:
+        """Somebody with a token logs in, looks, and shows the token itself; what else is secret."""
+        trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.authority))
+        jar, wrong = aiohttp.CookieJar(unsafe=True), f"{token[:-4]}0000"  # the host is a number
+        async with aiohttp.ClientSession(
+            self.coordinator.address("web"), connector=trust, cookie_jar=jar, raise_for_status=True
+        ) as client:
+            await client.post("/login", data={"token": wrong}, raise_for_status=False)
+            await client.post("/login", data={"token": token})
+            await client.get("/api/me")
+            (cookie,) = [each.value for each in jar]
+            await client.post("/logout")
+            for shown in (token, wrong):
+                headers = {"Authorization": f"Bearer {shown}"}
+                await client.get("/api/me", headers=headers, raise_for_status=shown == token)
+        return [cookie, wrong]
 
     async def a_check_in_waits(self) -> None:
         """NotFound unless one does."""
@@ -228,6 +247,7 @@ def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, programs)
         camera, thief, phone, old = (Device(fleet, tmp_path / str(n)) for n in range(4))
         tokens: list[str] = []
+        cookies: list[str] = []
 
         async def owner(*arguments: str) -> str:
             return await asyncio.to_thread(fleet.as_owner, *arguments)
@@ -260,6 +280,7 @@ def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
                 assert isinstance(await device.check_in(), RetryLater)
                 await refused(device.ask_store, NotFound)
             await only_what_is_for_tokens_is_there(fleet)
+            cookies.extend(await fleet.at_the_page(tokens[0]))
             another = RenewalClient(phone._peer(fleet.coordinator), "camera")
             with pytest.raises(NotAllowed, match="may not speak for device camera"):
                 await another.renew(phone.key.request())
@@ -326,8 +347,9 @@ def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
             ]
             written = fleet.store.log.read_text() + fleet.coordinator.log.read_text()
             assert "call refused" in written
-            for token in tokens:
-                assert token.rpartition("_")[2] not in written
+            assert "logged in" in written
+            for secret in (*tokens, *cookies):
+                assert secret[-43:] not in written
 
         async def story() -> None:
             await tokens_let_in_whom_they_say()
