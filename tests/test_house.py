@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -208,8 +209,14 @@ def module_name(path: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of its syntax tree, which several rules look at."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -264,7 +271,7 @@ def test_only_settings_read_the_environment() -> None:
         relative = str(path.relative_to(REPOSITORY))
         reads = [
             node
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in nodes(path)
             if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
         ]
         # process.py looks for misspelt names; a child process of the demo inherits the rest;

@@ -50,19 +50,36 @@ RESULTS = {
 }
 
 
+def a_plan(folder: Path) -> Plan:
+    text = CONFIG + "paper_numbers: {accuracy: {HFMDS: {two classes: 53.74 ± 0.26}}}\n"
+    return make_plan(an_experiment(folder, text), a_shelf())
+
+
+def filled(out: Path, plan: Plan) -> ReportFolder:
+    """Of six trials one diverged and one was not run."""
+    folder = ReportFolder(out, "tiny", "small")
+    folder.keep_outline(plan.outline)
+    store(plan, folder)
+    return folder
+
+
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    text = CONFIG + "paper_numbers: {accuracy: {HFMDS: {two classes: 53.74 ± 0.26}}}\n"
-    return make_plan(an_experiment(tmp_path, text), a_shelf())
+    return a_plan(tmp_path)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, plan: Plan) -> ReportFolder:
-    """Of six trials one diverged and one was not run."""
-    folder = ReportFolder(tmp_path / "out", "tiny", "small")
-    folder.keep_outline(plan.outline)
-    store(plan, folder)
-    return folder
+    return filled(tmp_path / "out", plan)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with its report, for tests that only read it."""
+    place = tmp_path_factory.mktemp("report")
+    folder = filled(place / "out", a_plan(place))
+    write_report(folder)
+    return folder.path
 
 
 def store(plan: Plan, folder: ReportFolder) -> None:
@@ -74,9 +91,8 @@ def store(plan: Plan, folder: ReportFolder) -> None:
             write_json(own.path / "made.json", MADE)
 
 
-def test_the_table_has_means_deviations_and_the_papers_numbers(folder: ReportFolder) -> None:
-    write_report(folder)
-    lines = (folder.path / "table.md").read_text().splitlines()
+def test_the_table_has_means_deviations_and_the_papers_numbers(written: Path) -> None:
+    lines = (written / "table.md").read_text().splitlines()
     assert "**Not complete: 5 of 6 cells.**" in lines
     # FedAvg: (31 + 22) / 2, and their deviation; slow and HFMDS have one seed.
     # Bold is the best of those with all seeds: FedAvg alone.
@@ -91,16 +107,15 @@ def test_the_table_has_means_deviations_and_the_papers_numbers(folder: ReportFol
     assert "![bars](bars.png)" in lines
 
 
-def test_every_picture_on_the_page_is_drawn(folder: ReportFolder) -> None:
-    write_report(folder)
-    page = (folder.path / "table.md").read_text()
-    pictures = sorted(path.name for path in folder.path.glob("*.png"))
+def test_every_picture_on_the_page_is_drawn(written: Path) -> None:
+    page = (written / "table.md").read_text()
+    pictures = sorted(path.name for path in written.glob("*.png"))
     assert pictures == ["bars.png", "curves-two-classes.png"]
     for name in pictures:
         assert f"]({name})" in page
-        with Image.open(folder.path / name) as image:
+        with Image.open(written / name) as image:
             assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
-    assert not list(folder.path.glob(".*"))
+    assert not list(written.glob(".*"))
 
 
 def test_every_split_has_its_picture_and_its_table_under_it(folder: ReportFolder) -> None:
@@ -151,9 +166,8 @@ def test_a_count_of_an_earlier_version_is_made_anew(plan: Plan, folder: ReportFo
     assert own.cost() is None
 
 
-def test_the_numbers_are_all_there(folder: ReportFolder) -> None:
-    write_report(folder)
-    numbers = json.loads((folder.path / "results.json").read_text())
+def test_the_numbers_are_all_there(written: Path) -> None:
+    numbers = json.loads((written / "results.json").read_text())
     by_arm = {one["arm"]: one for one in numbers["summary"]}
     assert by_arm["FedAvg"]["accuracy_mean"] == pytest.approx(0.265)
     assert by_arm["FedAvg"]["accuracy_deviation"] == pytest.approx(0.0636396)
@@ -208,9 +222,7 @@ def test_a_deviation_needs_two_seeds(plan: Plan, folder: ReportFolder) -> None:
 )
 def test_other_reports(tmp_path: Path, addition: str, line: str, picture: str) -> None:
     plan = make_plan(an_experiment(tmp_path, CONFIG + addition), a_shelf())
-    folder = ReportFolder(tmp_path / "out", "tiny", "small")
-    folder.keep_outline(plan.outline)
-    store(plan, folder)
+    folder = filled(tmp_path / "out", plan)
     cost = {
         "training": 2e9, "synthesis": 1e9, "refresh_interval": 2, "preparation": 0,
         "training_rounds": 4, "per_round": 2.5e9,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ def an_experiment(folder: Path, text: str = CONFIG, size: str = "small") -> Expe
     return read_experiment(write_config(folder, text), size)
 
 
+@cache  # the digits are loaded once
 def a_shelf() -> DataShelf:
     return DataShelf(Path("unused"))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import kubernetes_validate
 import pytest
 import yaml
 from sqlalchemy import QueuePool
@@ -64,6 +63,8 @@ def with_specs(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource
 
 
 def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
+    import kubernetes_validate  # takes seconds, which whoever collects the tests need not wait
+
     for resource in overlay:
         # Not Kubernetes' own.
         if not resource["apiVersion"].startswith(("cert-manager.io/", "monitoring.coreos.com/")):

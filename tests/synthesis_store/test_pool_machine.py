@@ -391,7 +391,7 @@ ALWAYS_THE_SAME = {
 
 
 class TestInShort(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=5, stateful_step_count=25, **ALWAYS_THE_SAME)
+    settings = settings(max_examples=2, stateful_step_count=25, **ALWAYS_THE_SAME)
 
 
 @pytest.mark.integration
