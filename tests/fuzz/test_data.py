@@ -125,6 +125,9 @@ def test_manifests(folder: Path, content: bytes) -> None:
     loads_or_refuses(folder / "list.csv")
 
 
+# What Pillow says of broken and of large pictures before it goes on, or refuses.
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])
 @tried(40)
 @given(data=st.data())
