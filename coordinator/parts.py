@@ -30,8 +30,11 @@ class PoolStore(Protocol):
 
     async def open_pool(
         self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
-    ) -> None:
-        """Open a pool for one refresh, and keep these snapshots until the next is opened."""
+    ) -> frozenset[str]:
+        """Open a pool for one refresh, and keep these snapshots until the next is opened.
+
+        Returns the devices of which it takes nothing: they were withdrawn.
+        """
 
     async def seal_pool(
         self, pool_id: str, contributions: Sequence[Contribution]

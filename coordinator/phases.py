@@ -162,7 +162,7 @@ class PhaseConductor:
 
     def _replacements(self, phase: PhaseRecord, places: int) -> tuple[str, ...]:
         """At most so many devices to take the places of those that are lost."""
-        fresh = [d for d in self._selection.here() if d not in phase.asked]
+        fresh = [d for d in self._selection.here(phase.key.kind) if d not in phase.asked]
         candidates = self._selection.candidates(fresh, self._clock())
         return self._selection.draw(
             candidates, places, phase.key.round_number, f"replacements {len(phase.tasks)}"
@@ -189,7 +189,7 @@ class PhaseConductor:
     def _missing(self, phase: PhaseRecord) -> int:
         """How many more devices a phase that is stuck may ask."""
         if phase.key.kind == "synthesise" or not self._recipe.cohort_size:
-            return len(self._selection.here())
+            return len(self._selection.here(phase.key.kind))
         return self._recipe.cohort_size - phase.counted - len(self._hopeful(phase))
 
     def _complaint(self, phase: PhaseRecord) -> str:

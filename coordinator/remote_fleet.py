@@ -84,10 +84,16 @@ class RemoteFleet:
         pool_id, spec = self._pool_id(round_number), self._pool_spec(round_number, digest)
         self._rounds.begin(self._run_id, round_number, self._clock())
         in_use = self._phases.snapshots_in_use(self._run_id)  # none, but in asynchronous rounds
-        self._with_store(round_number, lambda: self._store.open_pool(pool_id, spec, in_use))
+        self._selection.withdrawn = self._with_store(
+            round_number, lambda: self._store.open_pool(pool_id, spec, in_use)
+        )
+        if spared := self._selection.withdrawn.intersection(self._selection.here()):
+            log.info("withdrawn devices make no images", extra={"devices": len(spared)})
         key = PhaseKey(self._run_id, round_number, "synthesise")
         plan = PhasePlan(key, digest, pool_id, self._spec.policy)
-        accepted = self._conductor.conduct(plan, lambda: self._enough_devices(round_number))
+        accepted = self._conductor.conduct(
+            plan, lambda: self._enough_devices(round_number, "synthesise")
+        )
         reports = {task.device_id: decode_synthesis_report(task.report) for task in accepted}
         contributions = [Contribution(device, r.batch) for device, r in reports.items()]
         self._control.show(Progress(round_number, Phase.SEALING, len(accepted), len(accepted)))
@@ -151,13 +157,13 @@ class RemoteFleet:
 
     # --- parts ----------------------------------------------------------------------------------
 
-    def _enough_devices(self, round_number: int) -> Sequence[str]:
+    def _enough_devices(self, round_number: int, kind: str = "train") -> Sequence[str]:
         minimum = self._spec.policy.minimum_devices
         self._rounds.begin(self._run_id, round_number, self._clock())
         while True:
             self._control.heed()
             rings = self._control.bell.rings
-            able = self._selection.able()
+            able = self._selection.able(kind)
             count = len({*able, *self._still_at_work()})
             if count >= minimum and self._plan_ready(able):
                 return able

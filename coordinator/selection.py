@@ -23,21 +23,23 @@ class Selection:
         self._policy = run.spec.policy
         self._registry = registry
         self._phases = phases
+        self.withdrawn: frozenset[str] = frozenset()  # of these the store takes no images
 
-    def here(self) -> list[str]:
-        """The devices that are there and suit the run, by id."""
-        return list(self._registry.available(self._run_id, self._policy.eligibility))
+    def here(self, kind: str = "train") -> list[str]:
+        """The devices that are there and suit the run's phases of this kind, by id."""
+        there = self._registry.available(self._run_id, self._policy.eligibility)
+        return [d for d in there if kind != "synthesise" or d not in self.withdrawn]
 
     def seen(self) -> Seen:
         """How many devices are there for this run, and how many of them suit it."""
         return Seen(len(self._registry.available(self._run_id)), len(self.here()))
 
-    def able(self) -> list[str]:
+    def able(self, kind: str = "train") -> list[str]:
         """Those of them to count on; fewer than the policy's minimum if there are not more.
 
         Who could not do this run's work before is spared it, as long as the others suffice.
         """
-        here = self.here()
+        here = self.here(kind)
         # Who cannot evaluate may well be able to train.
         unable = self._phases.unable(self._run_id, "synthesise", "train")
         able = [device_id for device_id in here if device_id not in unable]

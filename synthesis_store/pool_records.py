@@ -43,7 +43,7 @@ from synthesis_store.privacy_gate import Measured
 from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
 from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, ShardRow, SnapshotRow
 from synthesis_store.totals import AnyRow, Totals, columns_of, measured_of, totals_of
-from synthesis_store.withdrawals import is_withdrawn, refusal_of_withdrawn
+from synthesis_store.withdrawals import is_withdrawn, refusal_of_withdrawn, withdrawn_devices
 
 _OPEN, _SEALED = PoolState.OPEN.name, PoolState.SEALED.name
 # Not through the ORM, and composed once: these are asked with every batch.
@@ -71,6 +71,9 @@ _BATCH = select(BatchRow.samples, BatchRow.leaking_samples, BatchRow.leakage).wh
 _ADD_BATCH = insert(BatchRow)
 _REMOVE_BATCH = delete(BatchRow).where(_THIS_BATCH)
 _CHANGE_POOL = update(PoolRow).where(_THIS_POOL)
+
+MAX_WITHDRAWN_DEVICES = 20_000
+"""How many are told of: their ids must fit in a message."""
 
 _KIND_OF_END = {
     PoolState.HALTED: StoreEventKind.POOL_HALTED,
@@ -158,6 +161,11 @@ class PoolRecords:
                 round=spec.round_number,
             )
             return True
+
+    def withdrawn(self, run_id: str) -> list[str]:
+        """Devices of which pools of the run take nothing, by id."""
+        with reading(self._engine) as session:
+            return withdrawn_devices(session, run_id, MAX_WITHDRAWN_DEVICES)
 
     def status(self, pool_id: str) -> PoolStatus:
         """The pool and what is in it, or NotFound."""

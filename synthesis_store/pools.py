@@ -108,8 +108,8 @@ class Pools:
         """Measure what is here; looks at everything, so seldom."""
         self._metrics.show_inventory(self.records.inventory())
 
-    def open(self, pool_id: str, spec: PoolSpec, referenced: Sequence[str] = ()) -> None:
-        """Open a pool; repeating it changes nothing."""
+    def open(self, pool_id: str, spec: PoolSpec, referenced: Sequence[str] = ()) -> list[str]:
+        """Open a pool; repeating it changes nothing. Returns the devices it takes nothing of."""
         if spec.model.classes > MAX_CLASSES:
             raise InvalidInput(
                 f"pool {pool_id}: model.classes is {spec.model.classes}; "
@@ -119,6 +119,7 @@ class Pools:
             if self.records.open(pool_id, spec, referenced):
                 self.show_inventory()
                 log.info("pool opened")
+        return self.records.withdrawn(spec.run_id)
 
     def status(self, pool_id: str) -> PoolStatus:
         """A pool and what is in it."""

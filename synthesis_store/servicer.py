@@ -79,8 +79,9 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         referenced = [
             require_id(one, "referenced_snapshots") for one in request.referenced_snapshots
         ]
-        await asyncio.to_thread(self._pools.open, pool_id, pool_spec_from(request.spec), referenced)
-        return pb.OpenPoolResponse()
+        spec = pool_spec_from(request.spec)
+        withdrawn = await asyncio.to_thread(self._pools.open, pool_id, spec, referenced)
+        return pb.OpenPoolResponse(withdrawn_devices=withdrawn)
 
     async def GetPool(
         self, request: pb.GetPoolRequest, context: grpc.aio.ServicerContext

@@ -123,6 +123,12 @@ def refusal_of_withdrawn(device_id: str) -> NotAllowed:
     )
 
 
+def withdrawn_devices(session: Session, run_id: str, most: int) -> list[str]:
+    """Who may contribute nothing more to the run, by device id; at most so many."""
+    query = select(WithdrawalRow.device_id).where(_concerns(literal(run_id))).distinct()
+    return sorted(session.scalars(query.order_by(WithdrawalRow.device_id).limit(most)))
+
+
 def withdrawn_contributors(session: Session, run_id: str) -> frozenset[str]:
     """Whose samples may be in no further snapshot of the run, by pseudonym."""
     query = select(WithdrawalRow.contributor).where(_concerns(literal(run_id)))

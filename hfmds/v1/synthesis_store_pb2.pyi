@@ -150,8 +150,10 @@ class OpenPoolRequest(_message.Message):
     def __init__(self, pool_id: _Optional[str] = ..., spec: _Optional[_Union[PoolSpec, _Mapping]] = ..., referenced_snapshots: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OpenPoolResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("withdrawn_devices",)
+    WITHDRAWN_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    withdrawn_devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, withdrawn_devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetPoolRequest(_message.Message):
     __slots__ = ("pool_id",)

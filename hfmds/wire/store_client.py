@@ -62,14 +62,17 @@ class StoreClient:
 
     async def open_pool(
         self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
-    ) -> None:
-        """Open a pool for one refresh."""
+    ) -> frozenset[str]:
+        """Open a pool for one refresh; returns the devices it takes nothing of."""
         request = pb.OpenPoolRequest(
             pool_id=pool_id,
             spec=pool_spec_message(spec),
             referenced_snapshots=referenced_snapshots,
         )
-        await call(self._peer, self._stub.OpenPool, request, timeout_seconds=_CALL_SECONDS)
+        response = await call(
+            self._peer, self._stub.OpenPool, request, timeout_seconds=_CALL_SECONDS
+        )
+        return frozenset(response.withdrawn_devices)
 
     async def get_pool(self, pool_id: str) -> PoolStatus:
         """A pool: its state, and what is in it."""

@@ -15,7 +15,7 @@ from hfmds.algorithm.models import initial_weights
 from hfmds.algorithm.seeds import derive_seed, task_seed
 from hfmds.errors import TooLate, WrongState
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import Assignment, Phase, RunState, SynthesiseWork, TrainWork
+from hfmds.wire.types import Assignment, Phase, Progress, RunState, SynthesiseWork, TrainWork
 from tests.coordinator.workbench import (
     LEAKAGE,
     MODEL,
@@ -111,6 +111,27 @@ def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_the_snap
             # Two training and two synthesis results at (7, 3) and (1, 2) bytes.
             assert (second.traffic.received_bytes, second.traffic.sent_bytes) == (16, 10)
             assert len(store.sealed[pool_id]) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_withdrawn_device_trains_and_is_not_asked_for_images(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = PoolStoreInMemory()
+        store.withdrawn = {"a", "elsewhere"}
+        async with workbench(tmp_path, store=store) as bench:
+            await bench.create(make_spec(devices=2, refresh_every=1))
+            only_trains = asyncio.create_task(bench.play("a", 1, echo))
+            second = asyncio.create_task(bench.play("b", 2, echo))
+            # Two are there, of which one alone may make images: that is one too few.
+            waits = Progress(1, Phase.WAITING_FOR_DEVICES, 1, 2)
+            await bench.until(lambda run: run.progress == waits)
+            await bench.play("c", 2, echo)
+            await second
+            (pool_id,) = store.sealed
+            (task,) = await only_trains
+            assert task.work == TrainWork(f"snapshot-of-{pool_id}")
+            assert [item.device_id for item in store.sealed[pool_id]] == ["b", "c"]
 
     asyncio.run(scenario())
 

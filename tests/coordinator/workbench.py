@@ -109,15 +109,17 @@ class PoolStoreInMemory:
         self.hangs = False
         self.calls = 0
         self.lost: set[str] = set()  # devices whose batches are not in the pool
+        self.withdrawn: set[str] = set()  # devices of which pools take nothing
         self.opened: dict[str, PoolSpec] = {}
         self.sealed: dict[str, tuple[Contribution, ...]] = {}
         self.released: list[str] = []
 
     async def open_pool(
         self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
-    ) -> None:
+    ) -> frozenset[str]:
         await self._answer()
         assert self.opened.setdefault(pool_id, spec) == spec
+        return frozenset(self.withdrawn)
 
     async def seal_pool(
         self, pool_id: str, contributions: Sequence[Contribution]

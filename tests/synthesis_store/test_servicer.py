@@ -357,6 +357,7 @@ def test_what_operators_and_the_coordinator_ask_beside_pools(store: Store, tmp_p
         snapshot, _ = await client.seal_pool("pool-1", named(a=batch))
         assert (await client.get_pool("pool-1")).snapshot_id == snapshot.snapshot_id
         assert await client.withdraw_device("a") == Withdrawal(0, remaining_snapshots=1)
+        assert await client.open_pool("pool-2", SPEC) == {"a"}
         with pytest.raises(NotAllowed, match="withdrawn"):
             await device.put("a", encode_batch(make_batch(2)))
         assert await client.release_run("run-1") == 1

@@ -324,6 +324,16 @@ def test_a_withdrawn_device_leaves_open_pools_at_once_and_may_put_no_more(tmp_pa
 
 
 @on_both_databases
+def test_whoever_opens_a_pool_hears_who_is_withdrawn_from_its_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.pools.open("pool-1", SPEC) == []
+    for device_id, run_id in (("b", ""), ("a", SPEC.run_id), ("a", ""), ("c", "run-2")):
+        store.pools.withdraw(device_id, run_id)
+    assert store.pools.open("pool-1", SPEC) == ["a", "b"]
+    assert store.pools.open("pool-2", replace(SPEC, run_id="run-2")) == ["a", "b", "c"]
+
+
+@on_both_databases
 def test_a_withdrawn_device_is_in_no_later_snapshot_and_is_erased_with_the_last(
     tmp_path: Path,
 ) -> None:
