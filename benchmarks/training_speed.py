@@ -1,6 +1,6 @@
 """How fast is simulated local training, against a plain loop and against one process per core?
 
-    .venv/bin/python benchmarks/training_speed.py [--passes 15]
+    .venv/bin/python benchmarks/training_speed.py [--passes 15] [--rows 1 9]
 
 A round of devices trains the paper's network in four ways: in a plain PyTorch loop over devices
 (torch.optim.SGD, default layout, torch's own number of threads), in the same loop in a process per
@@ -21,7 +21,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -95,6 +95,7 @@ CASES = (
     Case(256, images=512),
     Case(10, images=10),
     Case(10, images=1000),
+    Case(10, images=2500),  # the paper's: CIFAR-10's 50,000 over 20 devices
 )
 
 
@@ -213,7 +214,7 @@ def fastest(ways: Mapping[str, Callable[[], None]], passes: int) -> dict[str, fl
     return best
 
 
-def table(passes: int, cores: int) -> Iterator[str]:
+def table(cases: Sequence[Case], passes: int, cores: int) -> Iterator[str]:
     """The lines of the table, each when it is known."""
     torch.set_num_threads(1)  # ours in one process
     flops = flops_per_sample()
@@ -225,7 +226,7 @@ def table(passes: int, cores: int) -> Iterator[str]:
     threaded, per_core = Crew(1, None), Crew(cores, 1)
     with ProcessWorkers(cores) as workers:
         alone, together = Ours(InProcess()), Ours(workers)
-        for case in CASES:
+        for case in cases:
             best = fastest(
                 {
                     "plain": lambda case=case: threaded.do(case),
@@ -250,13 +251,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    every = range(1, len(CASES) + 1)
+    parser.add_argument("--rows", type=int, nargs="+", choices=every, default=every)
     options = parser.parse_args()
     if (load := os.getloadavg()[0]) > QUIET_LOAD:
         sys.stderr.write(
             f"other programs keep {load:.1f} processors busy: the ratios will be too high; "
             "measure again when the machine is idle\n"
         )
-    for line in table(options.passes, options.cores):
+    cases = [CASES[row - 1] for row in options.rows]
+    for line in table(cases, options.passes, options.cores):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
