@@ -13,7 +13,9 @@ demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and
 	$(BIN)/hfmds demo
 
 # Two at a time, each file's tests in one of the two processes: many wait more than they compute.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+# They start hundreds of interpreters: what one compiles is kept for the others and the next time,
+# also where the environment says otherwise.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test: lint packages  ## everything that must pass: style, types, contracts, all tests
 	$(PYTEST)
