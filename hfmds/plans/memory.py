@@ -2,8 +2,8 @@
 
 The operators are gone through in order; a tensor lives from the operator that makes it to the last
 one that uses it, inputs and outputs all the time. onnxruntime takes its memory in pieces, and up to
-twice as much of it: what depends on the batch is counted twice. So it was said to be 45, 301 and
-549 MB where 42, 238 and 324 were measured (training, the paper's CNN with 20 and 200 images, and
+twice as much of it: what depends on the batch is counted twice. So it was said to be 46, 313 and
+549 MB where 43, 235 and 330 were measured (training, the paper's CNN with 20 and 200 images, and
 the ResNet with 200).
 """
 
