@@ -23,6 +23,7 @@ from hfmds.wire.fleet import (
     new_token_from,
     reason_from,
     require_serial,
+    require_token_id,
     token_message,
 )
 from hfmds.wire.pages import page
@@ -138,8 +139,9 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     async def RevokeToken(
         self, request: fleet_pb2.RevokeTokenRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.RevokeTokenResponse:
+        token_id = require_token_id(request.token_id)
         self._lookout.token_gate.spare_own()  # it may be the token that the caller has shown
-        await asyncio.to_thread(self._tokens.revoke, request.token_id, caller(context))
+        await asyncio.to_thread(self._tokens.revoke, token_id, caller(context))
         await self._lookout.heed()
         return fleet_pb2.RevokeTokenResponse()
 

@@ -77,7 +77,7 @@ class Tokens:
             row = session.get(TokenRow, token_id)
             if row is None:
                 raise NotFound(
-                    f"there is no token {token_id[:60]!r}; `hfmds pki tokens` lists those there are"
+                    f"there is no token {token_id}; `hfmds pki tokens` lists those there are"
                 )
             if not row.revoked:
                 row.revoked = True

@@ -73,7 +73,8 @@ class _Connection(web.RequestHandler):
         if status >= 500:
             response = super().handle_error(request, status, exc, message)
         else:
-            log.debug("a request to the web page is none: %s", message)
+            # Not the message: it may quote a header, and so a token.
+            log.debug("a request to the web page is none: %s", type(exc).__name__)
             response = web.Response(status=status, text="the request is malformed or too large\n")
             response.force_close()
         response.headers.update({"Server": SERVER, "X-Content-Type-Options": "nosniff"})

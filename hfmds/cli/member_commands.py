@@ -13,7 +13,7 @@ from hfmds.cli.fleet_tables import members_table, tokens_table
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_fleet
 from hfmds.cli.records import to_json
 from hfmds.errors import InvalidInput
-from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.pki.tokens import TokenKind, id_of_token, new_token
 from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, Forgetting, NewToken, Role
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -69,7 +69,9 @@ def revoke(
     certificate: Annotated[
         str, typer.Option(metavar="SERIAL", help="One certificate instead, of anybody.")
     ] = "",
-    token: Annotated[str, typer.Option(metavar="TOKEN-ID", help="A token instead.")] = "",
+    token: Annotated[
+        str, typer.Option(metavar="TOKEN-ID", help="A token instead; of a whole one, its id.")
+    ] = "",
     reason: Reason = "",
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
@@ -86,8 +88,9 @@ def revoke(
         ask_fleet(coordinator, lambda client: client.revoke_certificate(serial, reason))
         _say(f"certificate {serial} is dead")
     else:
-        ask_fleet(coordinator, lambda client: client.revoke_token(token))
-        _say(f"token {token} is over; who was let in by it stays in")
+        token_id = id_of_token(token)
+        ask_fleet(coordinator, lambda client: client.revoke_token(token_id))
+        _say(f"token {token_id} is over; who was let in by it stays in")
 
 
 def quarantine(

@@ -63,3 +63,9 @@ def parse_token(text: str, kind: TokenKind) -> Token | None:
     if match is None or match[1] != kind.value:
         return None
     return Token(kind, match[2], match[3])
+
+
+def id_of_token(text: str) -> str:
+    """The id in a token that somebody gives as a whole; else the text, which may be an id."""
+    match = _TEXT.fullmatch(text)
+    return match[2] if match else text

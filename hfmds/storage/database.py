@@ -38,7 +38,8 @@ _lines: WeakKeyDictionary[Engine, _Line] = WeakKeyDictionary()
 _MOST_TOGETHER = 64  # transactions that are committed as one
 
 # Connections are kept: one beyond the pool's size would be made anew each time.
-_POOL = {"pool_size": 15, "max_overflow": 0}
+# Errors are logged, and rows have secrets in them, such as the key of a fleet's nonces.
+_OPTIONS = {"pool_size": 15, "max_overflow": 0, "hide_parameters": True}
 
 # Execution options of our own.
 _READ_ONLY = "hfmds_read_only"
@@ -280,7 +281,7 @@ def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(f"{_SETTING} names no file; use sqlite:///file")
     make_data_folder(Path(url.database).absolute().parent, setting=_SETTING)
-    engine = create_engine(url, connect_args={"timeout": busy_timeout_seconds}, **_POOL)
+    engine = create_engine(url, connect_args={"timeout": busy_timeout_seconds}, **_OPTIONS)
     _lines[engine] = _Line()
 
     @event.listens_for(engine, "connect")
@@ -318,7 +319,7 @@ def _open_postgresql(url: URL, busy_timeout_seconds: float) -> Engine:
         engine = create_engine(
             url.set(query={**_POSTGRESQL_DEFAULTS, **url.query}),
             pool_pre_ping=True,
-            **_POOL,
+            **_OPTIONS,
             execution_options={_BUSY_TIMEOUT: busy_timeout_seconds},
         )
     except ModuleNotFoundError as error:

@@ -132,7 +132,7 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Ends a token, also the caller's own. Who was let in by it before stays in. Idempotent. Status: NOT_FOUND also: it has run out.
+        """Ends a token, also the caller's own. Who was let in by it before stays in. Idempotent. Status: INVALID_ARGUMENT not an id; NOT_FOUND also: it has run out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -84,8 +84,7 @@ class NewToken:
     terms: EnrolmentTerms | AdminTerms
 
     def __post_init__(self) -> None:
-        if not _TOKEN_ID.fullmatch(self.token_id):
-            raise InvalidInput("a token's id is 12 lower-case hex digits")
+        require_token_id(self.token_id)
         if len(self.secret_sha256) != 32:
             raise InvalidInput("secret_sha256 has 32 bytes")
         require_id(self.name, "name")
@@ -147,6 +146,15 @@ class Forgotten:
 
     devices: int
     certificates: int
+
+
+def require_token_id(token_id: str) -> str:
+    """What names a token. Whatever else is given is not repeated: it may be the token itself."""
+    if not _TOKEN_ID.fullmatch(token_id):
+        raise InvalidInput(
+            "a token's id is 12 lower-case hex digits, as `hfmds pki tokens` shows them"
+        )
+    return token_id
 
 
 def require_serial(serial: str) -> str:

@@ -107,6 +107,13 @@ def test_tokens_are_listed_and_ended(coordinator: Coordinator) -> None:
     assert json.loads(pki(coordinator, "tokens", "--json")) == []
     with pytest.raises(NotFound):
         pki(coordinator, "revoke", "--token", "0" * 12)
+    whole = pki(coordinator, "enrol-token").strip()
+    said = pki(coordinator, "revoke", "--token", whole)
+    assert whole.split("_")[2] in said
+    assert whole.split("_")[3] not in said
+    with pytest.raises(InvalidInput, match="12 lower-case hex digits") as refusal:
+        pki(coordinator, "revoke", "--token", whole[:-1])
+    assert whole[-64:-40] not in str(refusal.value)
 
 
 def test_a_device_is_revoked_and_its_standing_shown(coordinator: Coordinator) -> None:

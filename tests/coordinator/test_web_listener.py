@@ -129,11 +129,13 @@ def test_who_begins_no_handshake_is_left(tmp_path: Path) -> None:
 def test_what_is_no_request_or_too_large_is_refused_without_a_word_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")  # which may say that it was none, and not what it was
 
     async def question(page: WebBench) -> None:
         large, many = f"X: {'a' * 9000}\r\n", "X: a\r\n" * 100
-        asks = [ASKS.replace("\r\n\r\n", f"\r\n{headers}\r\n") for headers in (large, many)]
+        broken = "Authorization: Bearer aaaa\x00\r\n"
+        headers = (large, many, broken)
+        asks = [ASKS.replace("\r\n\r\n", f"\r\n{each}\r\n") for each in headers]
         for text in (*asks, "hello <b>\r\n\r\n"):
             stranger = await Stranger.at(page)
             await stranger.says(text)

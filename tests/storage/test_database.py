@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, insert, select, text
+from sqlalchemy.exc import IntegrityError
 
 from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.storage.database import open_database, reading, transaction
@@ -51,6 +52,13 @@ class TestPostgresql(DatabaseSuite):
 
 
 # --- SQLite -------------------------------------------------------------------------------------
+
+
+def test_errors_do_not_show_what_was_to_be_kept(engine: Engine) -> None:
+    row = {"id": 1, "n": 123_456_789}
+    with pytest.raises(IntegrityError) as failure, transaction(engine) as session:
+        session.execute(insert(runs), [row, row])
+    assert "123456789" not in str(failure.value)
 
 
 def test_sqlite_is_set_up_to_lose_nothing(engine: Engine) -> None:
