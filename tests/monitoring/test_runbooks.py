@@ -1,9 +1,11 @@
-"""Runbooks with commands that exist: at night nobody wants to look for another one."""
+"""Pages with commands that exist: at night nobody wants to look for another one."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,24 +15,44 @@ from hfmds.cli.app import app
 from tests.monitoring.pages import PAGES, anchors
 
 RUNBOOKS = PAGES / "runbooks.md"
+ROOT = PAGES.parent
+ALL_PAGES = [
+    ROOT / "README.md",
+    *sorted(PAGES.glob("*.md")),
+    *sorted(ROOT.glob("k8s/**/README.md")),
+]
 
 
-def commands() -> list[str]:
+def commands(page: Path) -> set[str]:
     """All commands of ours, of code blocks and within sentences."""
-    text = RUNBOOKS.read_text()
-    lines = [line.partition(" #")[0] for line in text.splitlines() if line.startswith("    hfmds ")]
-    return sorted({*map(str.strip, lines), *re.findall(r"`(hfmds [^`]+)`", text)})
+    text = page.read_text().replace("\\\n", "")
+    blocks = re.findall(r"^    (?:\$ )?(?:\.venv/bin/)?(hfmds .+)$", text, re.MULTILINE)
+    lines = [part.strip() for block in blocks for part in block.partition(" #")[0].split("&&")]
+    return {*lines, *re.findall(r"`(hfmds [^`]+)`", text)}
 
 
-@pytest.mark.parametrize("command", commands())
-def test_commands_exist(command: str) -> None:
-    words = shlex.split(command)[1:]
+def unknown(command: str) -> Iterator[str]:
+    """What there is not of a command, or of its options."""
+    words = [word.strip("[]") for word in shlex.split(command)][1:]
     node: Any = typer.main.get_command(app)
     while words and hasattr(node, "commands"):
-        assert words[0] in node.commands, f"there is no such command, but {list(node.commands)}"
+        if words[0] not in node.commands:
+            yield f"{command}: there is no {words[0]}, but {list(node.commands)}"
+            return
         node = node.commands[words.pop(0)]
-    options = {name for parameter in node.params for name in parameter.opts}
-    assert {word for word in words if word.startswith("--")} <= options
+    options = {"--help", *(name for parameter in node.params for name in parameter.opts)}
+    for word in words:
+        if word.startswith("--") and word.partition("=")[0] not in options:
+            yield f"{command}: there is no {word}"
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist(page: Path) -> None:
+    assert not [problem for command in sorted(commands(page)) for problem in unknown(command)]
+
+
+def test_runbooks_and_operations_are_full_of_commands() -> None:
+    assert min(len(commands(RUNBOOKS)), len(commands(PAGES / "operations.md"))) > 20
 
 
 def test_links_lead_somewhere() -> None:
