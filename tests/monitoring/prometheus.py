@@ -21,7 +21,7 @@ from k8s.components.monitoring.generate import FOLDER, RULES
 from tests.servers.processes import free_ports, wait_until
 
 _INTERVAL = "250ms"
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 90.0
 
 
 def program(name: str) -> str:
@@ -130,7 +130,7 @@ class Prometheus:
     def _get(self, path: str, **parameters: str) -> Any:
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.load(answer)["data"]
         except HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None

@@ -17,7 +17,7 @@ from tests.monitoring.demo import COMPLETED, ENDLESS, Demo
 from tests.monitoring.expressions import in_dashboards, in_rules, uncompared
 from tests.monitoring.prometheus import Prometheus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of a run and its scrapes
 
 
 @pytest.fixture(scope="module")
