@@ -232,6 +232,25 @@ def test_production_works_with_servers_that_are_there_already() -> None:
     assert places["AWS_ENDPOINT_URL"] == "https://s3.example"
 
 
+def test_the_overlay_that_the_readme_shows_gives_what_it_says(tmp_path: Path) -> None:
+    text = (MANIFESTS / "README.md").read_text()
+    (shown,) = re.findall(r"^```yaml\n(.+?)^```", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "k8s").symlink_to(MANIFESTS)
+    overlay = tmp_path / "fleet"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(shown)
+    resources = rendered(overlay)
+    ours = [one["image"] for one in containers(resources) if "hfmds/" in one["image"]]
+    assert len(ours) == 4
+    assert all(re.fullmatch(r"registry\.example/hfmds/[a-z-]+:[0-9.]+", image) for image in ours)
+    hosts = {
+        one: spec["dnsNames"][-1] for one, spec in with_specs(resources, "Certificate").items()
+    }
+    assert hosts == {"coordinator": "coordinator.example", "synthesis-store": "store.example"}
+    places = {one["metadata"].get("namespace") for one in resources if one["kind"] != "Namespace"}
+    assert places == {"hfmds"}
+
+
 def test_every_program_can_send_its_spans_to_the_collector() -> None:
     resources = base_with("tls", "tracing")
     (name,) = (
