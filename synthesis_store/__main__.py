@@ -25,6 +25,7 @@ from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from synthesis_store.caretaker import Caretaker
 from synthesis_store.exclusions import ExclusionRecords
+from synthesis_store.identity import replica_name
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pools import Pools
 from synthesis_store.servicer import StoreServicer
@@ -82,6 +83,7 @@ def open_pools(settings: StoreSettings, engine: Engine, metrics: StoreMetrics) -
         Content(blobs, staging),
         metrics,
         _now,
+        replica=replica_name(settings.data_dir),
         max_blob_bytes=settings.max_blob_bytes,
         upload_ttl=timedelta(seconds=settings.upload_ttl_seconds),
         keep_snapshots=settings.keep_snapshots,

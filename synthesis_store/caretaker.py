@@ -37,6 +37,7 @@ class Caretaker:
             every = self._collect_every_seconds
             if every and loop.time() - collected_at >= every:
                 await self._do("collecting", self._pools.collect)
+                await self._do("clearing away", self._pools.clear_left_over)
                 await self._do("removing copies", self._pools.contents.forget_copies)
                 collected_at = loop.time()
 

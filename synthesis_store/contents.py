@@ -1,17 +1,19 @@
 """Which content the store needs, and how what nobody needs is deleted.
 
 Content is written before the row that needs it. What might be left over in between is noted as
-loose beforehand, so that `sweep` finds it, whenever the process is killed. Deleting content and
-beginning to need it both happen in transactions that take turns: neither can slip past the other.
+loose beforehand, so that it is found, whenever the process is killed: by the next one with the same
+data folder, or after a day by any. Deleting content and beginning to need it both happen in
+transactions that take turns: neither can slip past the other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
@@ -25,16 +27,28 @@ from synthesis_store.tables import BatchRow, LooseBlobRow, PoolRow, ShardRow
 log = logging.getLogger(__name__)
 
 _SWEPT_AT_ONCE = 100  # all other writers wait meanwhile
+_ABANDONED_AFTER = timedelta(days=1)  # no replica takes so long to write what it has noted
 
 # Not through the ORM, and composed once: these are asked with every batch.
 _HASH = bindparam("hash", type_=LooseBlobRow.sha256.type)
 _BYTES = bindparam("bytes", type_=LooseBlobRow.size_bytes.type)
 _WHY = bindparam("why", type_=LooseBlobRow.reason.type)
+_WRITER = bindparam("writing", type_=LooseBlobRow.writer.type)
+_SINCE = bindparam("since", type_=LooseBlobRow.noted_at.type)
 _THIS = (LooseBlobRow.sha256 == _HASH, LooseBlobRow.size_bytes == _BYTES)
 _LOOSEN = insert(LooseBlobRow).from_select(
-    [LooseBlobRow.sha256, LooseBlobRow.size_bytes, LooseBlobRow.reason],
-    select(_HASH, _BYTES, _WHY).where(~select(LooseBlobRow).where(*_THIS).exists()),
+    [
+        LooseBlobRow.sha256,
+        LooseBlobRow.size_bytes,
+        LooseBlobRow.reason,
+        LooseBlobRow.writer,
+        LooseBlobRow.noted_at,
+    ],
+    select(_HASH, _BYTES, _WHY, _WRITER, _SINCE).where(
+        ~select(LooseBlobRow).where(*_THIS).exists()
+    ),
 )
+_EXPECT_AGAIN = update(LooseBlobRow).where(*_THIS).values(writer=_WRITER, noted_at=_SINCE)
 _GIVE_UP = update(LooseBlobRow).where(*_THIS).values(reason=_WHY)
 _NO_MORE_LOOSE = delete(LooseBlobRow).where(*_THIS)
 
@@ -53,15 +67,27 @@ class Erased:
 class Contents:
     """Rows and the content they stand for, kept in agreement."""
 
-    def __init__(self, engine: Engine, blobs: Blobs, events: StoreEvents) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        blobs: Blobs,
+        events: StoreEvents,
+        replica: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        """`replica` names the process among those that share the database, after a restart too."""
         self._engine = engine
         self._blobs = blobs
         self._events = events
+        self._replica = replica
+        self._now = now
 
     def expect(self, digest: Digest) -> None:
         """Note, before content is written, that it may come to be here and belong to nothing."""
+        row = {**_key(digest), "writing": self._replica, "since": self._now()}
         with changing(self._engine) as connection:
-            loosen(connection, digest)
+            if not connection.execute(_LOOSEN, {**row, "why": ""}).rowcount:
+                connection.execute(_EXPECT_AGAIN, row)
 
     def given_up(self) -> list[Digest]:
         """Loose content whose deletion the log is to tell of."""
@@ -80,27 +106,40 @@ class Contents:
             raise Unavailable(f"content {digest} was removed meanwhile; send it again")
         connection.execute(_NO_MORE_LOOSE, _key(digest))
 
-    def sweep(self, digests: Iterable[Digest] | None = None) -> Erased:
-        """Delete loose content that nothing needs, of all or of these.
+    def sweep(self, digests: Iterable[Digest]) -> Erased:
+        """Delete those of these that are loose and that nothing needs.
 
         An upload of the same content that is under way finds it gone and has to be repeated.
         """
         # Each once: several devices may have sent the same.
-        once = None if digests is None else dict.fromkeys(digests)
-        keys = None if once is None else [(d.sha256, d.size_bytes) for d in once]
+        keys = [(digest.sha256, digest.size_bytes) for digest in dict.fromkeys(digests)]
         erased = Erased()
-        while keys is None or keys:
+        for start in range(0, len(keys), _SWEPT_AT_ONCE):
             # A commit that failed would bring back rows whose content is deleted.
             with transaction(self._engine, after_commits=True) as session:
-                if keys is None:
-                    rows = list(session.scalars(select(LooseBlobRow).limit(_SWEPT_AT_ONCE)))
-                else:
-                    some, keys = keys[:_SWEPT_AT_ONCE], keys[_SWEPT_AT_ONCE:]
-                    found = (session.get(LooseBlobRow, key) for key in some)
-                    rows = [row for row in found if row is not None]
+                some = keys[start : start + _SWEPT_AT_ONCE]
+                found = (session.get(LooseBlobRow, key) for key in some)
+                erased += self._sweep(session, [row for row in found if row is not None])
+        return erased
+
+    def sweep_left_over(self, *, at_start: bool = False) -> Erased:
+        """Delete loose content that nobody will come back for.
+
+        At the start that is also what the process before this one has noted; what other replicas
+        have noted may be on its way.
+        """
+        nobodys = or_(
+            LooseBlobRow.noted_at.is_(None), LooseBlobRow.noted_at < self._now() - _ABANDONED_AFTER
+        )
+        if at_start:
+            nobodys = or_(nobodys, LooseBlobRow.writer == self._replica)
+        erased, more = Erased(), True
+        while more:
+            with transaction(self._engine, after_commits=True) as session:
+                query = select(LooseBlobRow).where(nobodys).limit(_SWEPT_AT_ONCE)
+                rows = list(session.scalars(query))
                 erased += self._sweep(session, rows)
-            if keys is None and len(rows) < _SWEPT_AT_ONCE:
-                break
+            more = len(rows) == _SWEPT_AT_ONCE
         return erased
 
     def _sweep(self, session: Session, rows: Iterable[LooseBlobRow]) -> Erased:
@@ -126,8 +165,8 @@ class Contents:
 def loosen(connection: Connection, digest: Digest, reason: str = "") -> None:
     """The content may be needed no more; with a reason the log will say that it was erased."""
     row = {**_key(digest), "why": reason}
-    connection.execute(_LOOSEN, row)
-    if reason:
+    added = connection.execute(_LOOSEN, {**row, "writing": "", "since": None}).rowcount
+    if reason and not added:
         connection.execute(_GIVE_UP, row)
 
 

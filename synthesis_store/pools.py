@@ -11,7 +11,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
@@ -52,6 +51,7 @@ from synthesis_store.sealing import Sealing
 from synthesis_store.serving import Serving
 from synthesis_store.snapshot_records import Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
+from synthesis_store.uploads import Uploads, uploader
 from synthesis_store.withdrawals import Withdrawals
 
 log = logging.getLogger(__name__)
@@ -69,13 +69,14 @@ class Pools:
         metrics: StoreMetrics,
         now: Callable[[], datetime],
         *,
+        replica: str,
         max_blob_bytes: int,
         upload_ttl: timedelta,
         keep_snapshots: int,
     ) -> None:
         identity = Identity(engine)
         self.events = StoreEvents(engine, identity.log_id, now)
-        self.contents = Contents(engine, content.blobs, self.events)
+        self.contents = Contents(engine, content.blobs, self.events, replica, now)
         self.records = PoolRecords(engine, self.contents, self.events, now, halt_reason)
         self.sealed_records = SnapshotRecords(engine, self.contents, self.events)
         self.withdrawals = Withdrawals(engine, self.contents, self.events, identity, now)
@@ -90,14 +91,13 @@ class Pools:
         self._max_blob_bytes = max_blob_bytes
         self._upload_ttl = upload_ttl
         self._one_seals = threading.Lock()
-        self._uploads_lock = threading.Lock()
-        self._uploads: dict[str, Digest] = {}  # by uploader: what it began and has not completed
+        self.uploads = Uploads()
         self._refusals_lock = threading.Lock()
         self._refusals: dict[str, Counter[str]] = {}  # by pool, since they were last noted
 
     def recover(self) -> None:
         """Clear what the process before this one left half done; show what is here."""
-        swept = self.contents.sweep()
+        swept = self.contents.sweep_left_over(at_start=True)
         purged = self._purge_uploads()
         self.show_inventory()
         for newest in self.sealed_records.snapshots(limit=1):
@@ -133,7 +133,7 @@ class Pools:
             return UploadState(key.digest.size_bytes, complete=True)
         if self._content.blobs.contains(key.digest):  # from another device or pool: only put it
             return UploadState(key.digest.size_bytes, complete=False)
-        offset = self._content.staging.offset(_uploader(key), key.digest)
+        offset = self._content.staging.offset(uploader(key), key.digest)
         return UploadState(offset, complete=False)
 
     async def put(
@@ -159,7 +159,7 @@ class Pools:
                     nonlocal taken
                     taken = self._accept(key, spec)
 
-                await receive(self._content, _uploader(key), key.digest, offset, chunks, accept)
+                await receive(self._content, uploader(key), key.digest, offset, chunks, accept)
                 return not taken
             except HfmdsError as error:
                 if not isinstance(error, Unavailable):
@@ -173,7 +173,7 @@ class Pools:
         spec = self._lacking(key, weights)
         if spec is not None:
             if not self._content.blobs.contains(key.digest):
-                state = upload_state(self._content, _uploader(key), key.digest)
+                state = upload_state(self._content, uploader(key), key.digest)
                 require_place(key.digest, state, offset)
             self._expect(key)
         return spec
@@ -199,16 +199,13 @@ class Pools:
 
     def _expect(self, key: BatchKey) -> None:
         """Make room for the upload: a device has one under way in a pool, the one it began last."""
-        with self._uploads_lock:
-            abandoned = self._uploads.get(_uploader(key))
-            self._uploads[_uploader(key)] = key.digest
-        if abandoned not in (None, key.digest):
-            self._discard(replace(key, digest=abandoned))
+        for abandoned in self.uploads.begin(key, self._now()):
+            self._discard(abandoned)
         self.contents.expect(key.digest)
 
     def _accept(self, key: BatchKey, spec: PoolSpec) -> bool:
         """Check the content that has arrived and make it the device's batch."""
-        self._forget_upload(key)
+        self.uploads.end(key)
         batch = self.sealing.read(key.digest, only_known=True)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
@@ -223,14 +220,9 @@ class Pools:
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
         return True
 
-    def _forget_upload(self, key: BatchKey) -> None:
-        with self._uploads_lock:
-            if self._uploads.get(_uploader(key)) == key.digest:
-                del self._uploads[_uploader(key)]
-
     def _discard(self, key: BatchKey) -> None:
-        self._forget_upload(key)
-        self._content.staging.discard(_uploader(key), key.digest)
+        self.uploads.end(key)
+        self._content.staging.discard(uploader(key), key.digest)
         self.contents.sweep([key.digest])
 
     def _note_refusal(self, pool_id: str, error: HfmdsError) -> None:
@@ -358,12 +350,15 @@ class Pools:
         """Snapshots of one run, or of all, newest first and without shards."""
         return self.sealed_records.snapshots(run_id)
 
+    def clear_left_over(self) -> None:
+        """Remove what uploads have left that nobody goes on with."""
+        self._purge_uploads()
+        self.contents.sweep_left_over()
+
     def _purge_uploads(self) -> int:
-        return self._content.staging.purge(
-            self._upload_ttl.total_seconds(), self._now().timestamp()
-        )
-
-
-def _uploader(key: BatchKey) -> str:
-    """Whose partial upload it is; ids have no slash."""
-    return f"{key.pool_id}/{key.device_id}"
+        now, staging = self._now(), self._content.staging
+        purged = staging.purge(self._upload_ttl.total_seconds(), now.timestamp())
+        for key in self.uploads.begun_before(now - self._upload_ttl):
+            if not staging.offset(uploader(key), key.digest):  # else bytes still come
+                self._discard(key)
+        return purged

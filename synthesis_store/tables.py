@@ -158,6 +158,9 @@ class LooseBlobRow(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     # Why it was given up, if the log is to say that it was erased; else empty.
     reason: Mapped[str] = mapped_column(String(32), default="")
+    # The replica that may be about to write it, since when; empty: none, it was given up.
+    writer: Mapped[str] = mapped_column(_ID, default="")
+    noted_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)
 
     @property
     def digest(self) -> Digest:

@@ -12,6 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,10 +127,11 @@ class Staging:
         """Remove uploads that got no byte for so long before `now` (Unix time); their number."""
         removed = 0
         for path in self._folder.glob("*.part"):
-            if now - path.stat().st_mtime > older_than_seconds:
-                self._take_hash(path)
-                path.unlink(missing_ok=True)
-                removed += 1
+            with suppress(FileNotFoundError):  # it was completed or discarded meanwhile
+                if now - path.stat().st_mtime > older_than_seconds:
+                    self._take_hash(path)
+                    path.unlink()
+                    removed += 1
         return removed
 
     def _take_hash(self, path: Path) -> _Hash | None:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 from prometheus_client import CollectorRegistry
+from sqlalchemy import func, select
 
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.types import MEASUREMENTS, LabelledImages, SyntheticBatch
 from hfmds.digest import Digest, digest_of
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.storage.database import open_database
+from hfmds.storage.database import open_database, reading
 from hfmds.storage.migrations import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
@@ -24,6 +25,7 @@ from hfmds.wire.types import Contribution, PoolSpec, Snapshot
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import Pools
+from synthesis_store.tables import LooseBlobRow
 from tests.servers.databases import database_of
 
 MODEL = ModelSpec(channels=1, height=4, width=3, classes=5)
@@ -103,7 +105,11 @@ class Store:
     """The store's classes over a folder, as a process would open them, without its sockets."""
 
     def __init__(
-        self, folder: Path, max_blob_bytes: int = 1 << 20, keep_snapshots: int = 2
+        self,
+        folder: Path,
+        max_blob_bytes: int = 1 << 20,
+        keep_snapshots: int = 2,
+        replica: str = "one",
     ) -> None:
         self.clock = Clock()
         self.registry = CollectorRegistry()
@@ -116,6 +122,7 @@ class Store:
             Content(self.blobs, self.staging),
             StoreMetrics(self.registry),
             self.clock,
+            replica=replica,
             max_blob_bytes=max_blob_bytes,
             upload_ttl=timedelta(hours=1),
             keep_snapshots=keep_snapshots,
@@ -141,6 +148,11 @@ class Store:
             path.stat().st_size for path in self.staging._folder.iterdir()
         )
 
+    def loose_blobs(self) -> int:
+        """How many notes there are of content that nothing may need."""
+        with reading(self.engine) as session:
+            return session.scalar(select(func.count()).select_from(LooseBlobRow)) or 0
+
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"hfmds_store_{name}", labels)
 
@@ -148,3 +160,8 @@ class Store:
 async def chunks_of(data: bytes, size: int = 100) -> AsyncIterator[bytes]:
     for start in range(0, len(data), size):
         yield data[start : start + size]
+
+
+async def hung_up(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+    raise ConnectionError("the device hung up")

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
 
 from hfmds.digest import digest_of
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, NotFound, WrongState
-from hfmds.storage.database import reading
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.messages import digest_message
@@ -26,17 +23,11 @@ from hfmds.wire.snapshots import pool_spec_message
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import PoolState
 from synthesis_store.pool_records import BatchKey
-from synthesis_store.tables import LooseBlobRow
-from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch
+from tests.synthesis_store.examples import SPEC, Store, chunks_of, hung_up, make_batch
 from tests.synthesis_store.test_servicer import Caller, chunk, header, over_grpc
 
 DATA = encode_batch(make_batch(1))
 PATHS = ["../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "..", "a\x00b", "a\nb", "%2e%2e"]
-
-
-def loose_blobs(store: Store) -> int:
-    with reading(store.engine) as session:
-        return session.scalar(select(func.count()).select_from(LooseBlobRow)) or 0
 
 
 # --- uploads ------------------------------------------------------------------------------------
@@ -101,21 +92,17 @@ def test_bytes_that_are_announced_as_others_content_do_not_become_it(store: Stor
 
 
 def test_a_device_that_begins_many_uploads_keeps_room_for_one(store: Store) -> None:
-    async def hung_up(data: bytes) -> AsyncIterator[bytes]:
-        yield data
-        raise ConnectionError("the device hung up")
-
     for seed in range(20):
         data = encode_batch(make_batch(seed))
         key = BatchKey("pool-1", "a", digest_of(data))
         with pytest.raises(ConnectionError):
             asyncio.run(store.pools.put(key, 0, hung_up(data[:200])))
     assert store.held_bytes() == 200
-    assert loose_blobs(store) == 1
+    assert store.loose_blobs() == 1
     assert store.pools.query(key).offset == 200  # the last one can be resumed
     asyncio.run(store.pools.put(key, 200, chunks_of(data[200:])))
     assert store.held_bytes() == len(data)
-    assert loose_blobs(store) == 0
+    assert store.loose_blobs() == 0
 
 
 def test_naming_pools_that_are_not_there_costs_nothing(store: Store) -> None:
@@ -125,7 +112,7 @@ def test_naming_pools_that_are_not_there_costs_nothing(store: Store) -> None:
     store.pools.note_refusals()
     assert [event.kind for event in store.pools.events.list(0, 10)] == ["pool-opened"]
     assert store.metric("refused_batches_total", reason="unknown_pool") == 20
-    assert (store.held_bytes(), loose_blobs(store)) == (0, 0)
+    assert (store.held_bytes(), store.loose_blobs()) == (0, 0)
 
 
 def test_refusals_are_noted_in_all_however_many_there_are(store: Store) -> None:

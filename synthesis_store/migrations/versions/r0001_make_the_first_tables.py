@@ -16,6 +16,8 @@ def upgrade() -> None:
         sa.Column("sha256", sa.String(length=64), nullable=False),
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.Column("reason", sa.String(length=32), nullable=False),
+        sa.Column("writer", sa.String(length=128), nullable=False),
+        sa.Column("noted_at", sa.DateTime(), nullable=True),
         sa.PrimaryKeyConstraint("sha256", "size_bytes"),
     )
     op.create_table(

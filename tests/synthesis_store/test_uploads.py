@@ -1,0 +1,101 @@
+"""Uploads that nobody completes: they leave with their bytes, and there are never too many."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hfmds.digest import digest_of
+from hfmds.storage.database import changing
+from hfmds.wire.tensors import encode_batch
+from synthesis_store.contents import loosen
+from synthesis_store.pool_records import BatchKey
+from synthesis_store.uploads import Uploads
+from tests.synthesis_store.examples import SPEC, START, Store, hung_up, make_batch
+
+DATA = encode_batch(make_batch(1))
+OTHER = encode_batch(make_batch(2))
+
+
+def begin(store: Store, device_id: str, data: bytes = DATA) -> BatchKey:
+    """Begin an upload, and hang up."""
+    key = BatchKey("pool-1", device_id, digest_of(data))
+    with pytest.raises(ConnectionError):
+        asyncio.run(store.pools.put(key, 0, hung_up(data[:200])))
+    return key
+
+
+def age_bytes(store: Store, at: float) -> None:
+    """Let all bytes that are here have come then."""
+    for part in store.staging._folder.iterdir():
+        os.utime(part, (at, at))
+
+
+def test_a_device_has_one_under_way_in_a_pool_and_the_oldest_of_too_many_go() -> None:
+    uploads = Uploads(most=2)
+    a, b, c = (BatchKey("pool-1", device_id, digest_of(DATA)) for device_id in "abc")
+    again = BatchKey("pool-1", "a", digest_of(OTHER))
+    assert uploads.begin(a, START) == []
+    assert uploads.begin(b, START) == []
+    assert uploads.begin(a, START) == []  # it goes on
+    assert uploads.begin(again, START) == [a]
+    assert uploads.begin(c, START) == [b]
+    uploads.end(a)  # not the one under way
+    assert len(uploads) == 2
+    uploads.end(again)
+    assert uploads.begun_before(START + timedelta(seconds=1)) == [c]
+    assert uploads.begun_before(START) == []
+
+
+def test_what_nobody_goes_on_with_is_forgotten_with_its_bytes(store: Store) -> None:
+    begin(store, "a")
+    gone_on_with = begin(store, "b", OTHER)
+    assert (len(store.pools.uploads), store.loose_blobs()) == (2, 2)
+    store.clock.advance(3601)
+    age_bytes(store, START.timestamp() - 1)
+    with pytest.raises(ConnectionError):
+        asyncio.run(store.pools.put(gone_on_with, 200, hung_up(OTHER[200:250])))
+    store.pools.clear_left_over()
+    assert (len(store.pools.uploads), store.loose_blobs()) == (1, 1)
+    assert store.pools.query(gone_on_with).offset == 250
+    assert store.held_bytes() == 250
+
+
+def test_a_replica_that_starts_leaves_what_others_may_be_writing(tmp_path: Path) -> None:
+    one = Store(tmp_path)
+    one.pools.open("pool-1", SPEC)
+    key = begin(one, "a")
+    draft = one.blobs.put_bytes(DATA)  # as if the last bytes had just come
+    two = Store(tmp_path, replica="two")
+    assert (two.loose_blobs(), two.blobs.contains(draft)) == (1, True)
+    two.clock.advance(24 * 3600 - 1)
+    two.pools.clear_left_over()
+    assert two.blobs.contains(key.digest)
+    assert Store(tmp_path).loose_blobs() == 0  # the same one, started again
+    assert not two.blobs.contains(key.digest)
+
+
+def test_what_a_replica_noted_that_never_came_back_is_cleared_away_by_another(
+    tmp_path: Path,
+) -> None:
+    one = Store(tmp_path)
+    one.pools.open("pool-1", SPEC)
+    begin(one, "a")
+    two = Store(tmp_path, replica="two")
+    two.clock.advance(24 * 3600 + 1)
+    two.pools.clear_left_over()
+    assert two.loose_blobs() == 0
+
+
+def test_what_was_given_up_and_is_expected_anew_is_left_alone_too(
+    store: Store, tmp_path: Path
+) -> None:
+    digest = store.blobs.put_bytes(DATA)
+    with changing(store.engine) as connection:
+        loosen(connection, digest, "withdrawn")
+    store.pools.contents.expect(digest)
+    assert Store(tmp_path, replica="two").blobs.contains(digest)
