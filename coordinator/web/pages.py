@@ -77,7 +77,10 @@ class Pages:
         try:
             name = await self._admission.log_in(request, await _token_in(request))
         except (InvalidInput, LimitExceeded, NotAllowed, NotKnown) as error:
-            log.info("login refused", extra={"address": request.remote, "reason": str(error)})
+            # Not those that come too often: they must not fill the log.
+            level = logging.DEBUG if isinstance(error, LimitExceeded) else logging.INFO
+            told = {"address": request.remote, "reason": str(error)}
+            log.log(level, "login refused", extra=told)
             return self._form(request, str(error), status_of(error))
         log.info("logged in", extra={"address": request.remote})
         response = web.HTTPSeeOther("/")

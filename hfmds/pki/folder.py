@@ -66,7 +66,11 @@ def read_issuer(certificate: Path, key: Path, believed: bytes) -> Authority:
 
 
 def _read(certificate: Path, key: Path) -> Authority:
-    return Authority(KeyPair(key.read_bytes(), certificate.read_bytes()))
+    pair = KeyPair(key.read_bytes(), certificate.read_bytes())
+    try:
+        return Authority(pair)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{certificate} and {key}: {error}") from error
 
 
 def issue_pair(

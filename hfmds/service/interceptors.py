@@ -35,6 +35,7 @@ from hfmds.service.identity import Identity, Kind
 from hfmds.service.limits import Limits
 from hfmds.service.requests import Requests
 from hfmds.service.rpc_metrics import MethodMetrics, RpcMetrics
+from hfmds.service.seldom import Seldom
 from hfmds.service.status import metadata_of, status_of
 from hfmds.service.supervision import Supervision
 from hfmds.service.throttle import Throttle, Throttled, Turn
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 # A status message travels as metadata, which the other side caps at 8 KiB after escaping.
 _MAX_MESSAGE_CHARACTERS = 1000
 _MAX_ID_CHARACTERS = 128
+# Of one method with one code, in the log: strangers must not fill it.
+_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE = 0.5, 100
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -68,6 +71,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._recognise = recognise
         self._gate = gate
         self._throttle = Throttle(metrics.process, limits, metrics.refuse)
+        self._seldom = Seldom(_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE)
         self._supervision = Supervision(metrics.process, metrics.refuse, gate)
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path; those that exist
 
@@ -170,10 +174,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raise
         except HfmdsError as error:
             code, refusal, metadata = status_of(error), str(error), metadata_of(error)
-            level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
-            fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": refusal}
             if not isinstance(error, Throttled):
-                log.log(level, "call refused", extra=fields)
+                self._say_refused(f"{service}/{method}", code, refusal)
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             code = grpc.StatusCode.INTERNAL
@@ -187,6 +189,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if refusal is not None:
             # Last: a caller that hears "no" finds its place free and the call counted.
             await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
+
+    def _say_refused(self, rpc: str, code: grpc.StatusCode, reason: str) -> None:
+        times = self._seldom.times(f"{rpc} {code.name}", time.monotonic())
+        if times:
+            level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
+            fields = {"rpc": rpc, "code": code.name, "reason": reason, "times": times}
+            log.log(level, "call refused", extra=fields)
 
     async def _admit(self, service: str, method: str, context: grpc.aio.ServicerContext) -> Caller:
         if self._recognise is None:

@@ -18,6 +18,7 @@ from hfmds.errors import Unavailable
 from hfmds.service.limits import BURST_SECONDS, Limits
 from hfmds.service.pace import Pace
 from hfmds.service.rate import Rate
+from hfmds.service.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,7 @@ class Throttle:
         self._address_rate = Rate(limits.address_calls_per_second, BURST_SECONDS)
         self._device_rate = Rate(limits.device_calls_per_second, BURST_SECONDS)
         self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS)
-        self._said = Rate(1 / _SAY_EVERY_SECONDS, _SAY_EVERY_SECONDS)  # by reason
-        self._unsaid: Counter[str] = Counter()  # refusals since then, by reason
+        self._seldom = Seldom(_SAY_EVERY_SECONDS)  # by reason
 
     @contextmanager
     def call(self, peer: str, now: float) -> Iterator[Turn]:
@@ -72,9 +72,9 @@ class Throttle:
             turn.end()
 
     def _say(self, reason: str, caller: str, now: float) -> None:
-        self._unsaid[reason] += 1
-        if self._said.takes(reason, now):
-            fields = {"reason": reason, "calls": self._unsaid.pop(reason), "last_caller": caller}
+        calls = self._seldom.times(reason, now)
+        if calls:
+            fields = {"reason": reason, "calls": calls, "last_caller": caller}
             log.warning("calls are refused", extra=fields)
 
 

@@ -214,7 +214,11 @@ def test_a_session_ends_by_logging_out_or_after_twelve_hours(
     look(tmp_path, server, question, holder=TokensInMemory())
 
 
-def test_wrong_tokens_are_refused_and_then_made_to_wait(tmp_path: Path, server: TlsFiles) -> None:
+def test_wrong_tokens_are_refused_and_then_made_to_wait(
+    tmp_path: Path, server: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
     async def question(page: WebBench) -> None:
         for token, status in (("bad", 401), ("", 401), ("of-a-device", 403), ("<b>", 401)):
             answer = await log_in(page, token)
@@ -229,6 +233,7 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(tmp_path: Path, server: 
         assert (await log_in(page, "good")).status == 303
 
     look(tmp_path, server, question, holder=TokensInMemory())
+    assert [record.getMessage() for record in caplog.records].count("login refused") == 5
 
 
 def test_a_network_of_ipv6_tries_as_one_address() -> None:

@@ -131,6 +131,9 @@ def test_an_authority_that_could_make_admins_is_no_issuer(tmp_path: Path) -> Non
         read_issuer(tmp_path / "authority.crt", tmp_path / "authority.key", bundle)
     with pytest.raises(ConfigurationError, match="HFMDS_ISSUER_CERTIFICATE"):
         read_issuer(tmp_path / "nothing.crt", tmp_path / "authority.key", bundle)
+    (tmp_path / "broken.crt").write_text("hello")
+    with pytest.raises(ConfigurationError, match=r"broken\.crt and .*authority\.key: not an auth"):
+        read_issuer(tmp_path / "broken.crt", tmp_path / "authority.key", bundle)
 
 
 def test_an_issuer_that_nobody_would_believe_is_refused(

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from hfmds.errors import ConfigurationError, LimitExceeded, TooLate, Unavailable
+from hfmds.service import interceptors
 from hfmds.service.access import ANYONE
 from hfmds.service.address import split_address
 from hfmds.service.channel import call
@@ -107,6 +108,22 @@ def test_an_expected_error_is_logged_without_a_traceback(caplog: pytest.LogCaptu
     fields = vars(record)
     assert (fields["code"], fields["reason"]) == ("ABORTED", "round 3 is over")
     assert record.exc_info is None
+
+
+def test_refusals_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interceptors, "_REFUSALS_EVERY_SECONDS", 3600.0)
+    monkeypatch.setattr(interceptors, "_REFUSALS_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        async with running(refuse) as it:
+            for _ in range(5):
+                await outcome_of(it.stub.unary(b"3"))
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    assert [r.getMessage() for r in caplog.records].count("call refused") == 2
 
 
 def test_an_endless_message_still_reaches_the_caller() -> None:
