@@ -150,9 +150,9 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.RevokeDeviceResponse:
         device_id = require_id(request.device_id, "device_id")
         reason = reason_from(request.reason)
-        await asyncio.to_thread(self._members.revoke, device_id, reason, caller(context))
+        known = await asyncio.to_thread(self._members.revoke, device_id, reason, caller(context))
         await self._lookout.heed(device_id)
-        return fleet_pb2.RevokeDeviceResponse()
+        return fleet_pb2.RevokeDeviceResponse(known=known)
 
     async def RevokeCertificate(
         self, request: fleet_pb2.RevokeCertificateRequest, context: grpc.aio.ServicerContext
@@ -170,9 +170,10 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.QuarantineDeviceResponse:
         device_id = require_id(request.device_id, "device_id")
         reason = reason_from(request.reason)
-        await asyncio.to_thread(self._members.quarantine, device_id, reason, caller(context))
+        by = caller(context)
+        known = await asyncio.to_thread(self._members.quarantine, device_id, reason, by)
         await self._lookout.heed(device_id)
-        return fleet_pb2.QuarantineDeviceResponse()
+        return fleet_pb2.QuarantineDeviceResponse(known=known)
 
     async def ReleaseDevice(
         self, request: fleet_pb2.ReleaseDeviceRequest, context: grpc.aio.ServicerContext

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.fleet_records import FleetRecords
 from coordinator.forgetting import forget_certificates, forget_devices, forget_run_out
-from coordinator.tables import CertificateRow, MemberRow, RevokedCertificateRow
+from coordinator.tables import CertificateRow, DeviceRow, MemberRow, RevokedCertificateRow
 from hfmds.errors import LimitExceeded
 from hfmds.service.exclusions import Exclusions
 from hfmds.storage.database import reading, transaction
@@ -34,9 +34,10 @@ class Members:
         self._fleet = fleet
         self._clock = clock
 
-    def revoke(self, device_id: str, reason: str, by: str) -> None:
-        """Shut a device out: all certificates that it has by now are dead."""
+    def revoke(self, device_id: str, reason: str, by: str) -> bool:
+        """Shut a device out: all certificates that it has by now are dead. Whether it was known."""
         with transaction(self._engine) as session:
+            known = _is_known(session, device_id)
             row = member(session, device_id)
             if not row.revoked_at:
                 revoked = select(func.count()).where(MemberRow.revoked_at > 0)
@@ -49,6 +50,7 @@ class Members:
             row.revoked_at = max(row.revoked_at, self._clock())
             row.revoked, row.quarantined, row.reason = True, False, reason
             self._note(session, EventKind.DEVICE_REVOKED, device=device_id, reason=reason, by=by)
+            return known
 
     def revoke_certificate(self, serial: str, reason: str, by: str) -> None:
         """Shut out whoever shows this certificate, or has its key, if that is a device's."""
@@ -70,12 +72,16 @@ class Members:
                     session.add(RevokedCertificateRow(serial=each, revoked_at=now, until=until))
             self._note(session, EventKind.CERTIFICATE_REVOKED, serial=serial, reason=reason, by=by)
 
-    def quarantine(self, device_id: str, reason: str, by: str) -> None:
-        """Keep a device from working; a device that is revoked is kept from more already."""
+    def quarantine(self, device_id: str, reason: str, by: str) -> bool:
+        """Keep a device from working; a device that is revoked is kept from more already.
+
+        Whether it was known.
+        """
         with transaction(self._engine) as session:
+            known = _is_known(session, device_id)
             row = member(session, device_id)
             if row.revoked or (row.quarantined and row.reason == reason):
-                return
+                return known
             if not row.quarantined:
                 inside = session.scalar(select(func.count()).where(MemberRow.quarantined))
                 _require_room(
@@ -87,6 +93,7 @@ class Members:
             row.quarantined, row.reason = True, reason
             kind = EventKind.DEVICE_QUARANTINED
             self._note(session, kind, device=device_id, reason=reason, by=by)
+            return known
 
     def release(self, device_id: str, by: str) -> None:
         """End a quarantine."""
@@ -132,6 +139,13 @@ class Members:
     def _note(self, session: Session, kind: EventKind, **details: object) -> None:
         self._fleet.note_change(session)
         self._fleet.append(session, kind, **details)
+
+
+def _is_known(session: Session, device_id: str) -> bool:
+    """Whether a device of this id has ever enrolled or checked in; else it may be misspelt."""
+    row = session.get(MemberRow, device_id)
+    enrolled = row is not None and row.enrolled_at > 0
+    return enrolled or session.get(DeviceRow, device_id) is not None
 
 
 def member(session: Session, device_id: str) -> MemberRow:

@@ -81,9 +81,10 @@ def revoke(
     serial = certificate.lower().replace(":", "").lstrip("0")
 
     if device:
-        ask_fleet(coordinator, lambda client: client.revoke_device(device, reason))
+        known = ask_fleet(coordinator, lambda client: client.revoke_device(device, reason))
         again = f"hfmds pki enrol-token --device {device}"
         _say(f"device {device} is shut out; to let it in again: {again}")
+        _doubt(device, known=known)
     elif certificate:
         ask_fleet(coordinator, lambda client: client.revoke_certificate(serial, reason))
         _say(f"certificate {serial} is dead")
@@ -97,8 +98,9 @@ def quarantine(
     device: DeviceId, reason: Reason = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
     """Keep a device from working, without shutting it out."""
-    ask_fleet(coordinator, lambda client: client.quarantine(device, reason))
+    known = ask_fleet(coordinator, lambda client: client.quarantine(device, reason))
     _say(f"device {device} is in quarantine; end it with: hfmds pki release {device}")
+    _doubt(device, known=known)
 
 
 def release(device: DeviceId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
@@ -161,6 +163,11 @@ def _make(
     typer.echo(token.text)
     if sys.stdout.isatty():  # in a pipe, the token is all that is wanted
         _say(f"good until {made.expires_at:%Y-%m-%d %H:%M} UTC; it is not shown again")
+
+
+def _doubt(device: str, *, known: bool) -> None:
+    if not known:
+        _say(f"but no device {device} has ever enrolled or checked in: is that its id?")
 
 
 def _say(text: str) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hfmds/v1/fleet.proto\x12\x08hfmds.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfa\x01\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x04 \x01(\t\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tenrolment\x18\x06 \x01(\x0b\x32\x18.hfmds.v1.EnrolmentTermsH\x00\x12%\n\x05\x61\x64min\x18\x07 \x01(\x0b\x32\x14.hfmds.v1.AdminTermsH\x00\x42\x07\n\x05terms\"^\n\x0e\x45nrolmentTerms\x12\x0c\n\x04uses\x18\x01 \x01(\x03\x12\x13\n\tdevice_id\x18\x02 \x01(\tH\x00\x12\x10\n\x06prefix\x18\x03 \x01(\tH\x00\x12\x0c\n\x04used\x18\x04 \x01(\x03\x42\t\n\x07\x64\x65vices\"\x1a\n\nAdminTerms\x12\x0c\n\x04role\x18\x01 \x01(\t\"\x97\x01\n\x1b\x43reateEnrolmentTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x15\n\rsecret_sha256\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x10lifetime_seconds\x18\x04 \x01(\x01\x12\'\n\x05terms\x18\x05 \x01(\x0b\x32\x18.hfmds.v1.EnrolmentTerms\">\n\x1c\x43reateEnrolmentTokenResponse\x12\x1e\n\x05token\x18\x01 \x01(\x0b\x32\x0f.hfmds.v1.Token\"\x8f\x01\n\x17\x43reateAdminTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x15\n\rsecret_sha256\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x10lifetime_seconds\x18\x04 \x01(\x01\x12#\n\x05terms\x18\x05 \x01(\x0b\x32\x14.hfmds.v1.AdminTerms\":\n\x18\x43reateAdminTokenResponse\x12\x1e\n\x05token\x18\x01 \x01(\x0b\x32\x0f.hfmds.v1.Token\":\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"N\n\x12ListTokensResponse\x12\x1f\n\x06tokens\x18\x01 \x03(\x0b\x32\x0f.hfmds.v1.Token\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x15\n\x13RevokeTokenResponse\"8\n\x13RevokeDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x16\n\x14RevokeDeviceResponse\":\n\x18RevokeCertificateRequest\x12\x0e\n\x06serial\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\x19RevokeCertificateResponse\"<\n\x17QuarantineDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x18QuarantineDeviceResponse\")\n\x14ReleaseDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\"\x17\n\x15ReleaseDeviceResponse\"\xb0\x01\n\x14\x46orgetRevokedRequest\x12\'\n\x1a\x64\x65vices_older_than_seconds\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12,\n\x1f\x63\x65rtificates_older_than_seconds\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x1d\n\x1b_devices_older_than_secondsB\"\n _certificates_older_than_seconds\">\n\x15\x46orgetRevokedResponse\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\x03\x12\x14\n\x0c\x63\x65rtificates\x18\x02 \x01(\x03\";\n\x12ListMembersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x13ListMembersResponse\x12!\n\x07members\x18\x01 \x03(\x0b\x32\x10.hfmds.v1.Member\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8b\x02\n\x06Member\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12/\n\x0b\x65nrolled_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06serial\x18\x04 \x01(\t\x12\x35\n\x11\x63\x65rtificate_until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07revoked\x18\x07 \x01(\x08\x12\x13\n\x0bquarantined\x18\x08 \x01(\x08\x12\x0e\n\x06reason\x18\t \x01(\t2\xdd\x06\n\x0c\x46leetService\x12\x65\n\x14\x43reateEnrolmentToken\x12%.hfmds.v1.CreateEnrolmentTokenRequest\x1a&.hfmds.v1.CreateEnrolmentTokenResponse\x12Y\n\x10\x43reateAdminToken\x12!.hfmds.v1.CreateAdminTokenRequest\x1a\".hfmds.v1.CreateAdminTokenResponse\x12G\n\nListTokens\x12\x1b.hfmds.v1.ListTokensRequest\x1a\x1c.hfmds.v1.ListTokensResponse\x12J\n\x0bRevokeToken\x12\x1c.hfmds.v1.RevokeTokenRequest\x1a\x1d.hfmds.v1.RevokeTokenResponse\x12M\n\x0cRevokeDevice\x12\x1d.hfmds.v1.RevokeDeviceRequest\x1a\x1e.hfmds.v1.RevokeDeviceResponse\x12\\\n\x11RevokeCertificate\x12\".hfmds.v1.RevokeCertificateRequest\x1a#.hfmds.v1.RevokeCertificateResponse\x12Y\n\x10QuarantineDevice\x12!.hfmds.v1.QuarantineDeviceRequest\x1a\".hfmds.v1.QuarantineDeviceResponse\x12P\n\rReleaseDevice\x12\x1e.hfmds.v1.ReleaseDeviceRequest\x1a\x1f.hfmds.v1.ReleaseDeviceResponse\x12P\n\rForgetRevoked\x12\x1e.hfmds.v1.ForgetRevokedRequest\x1a\x1f.hfmds.v1.ForgetRevokedResponse\x12J\n\x0bListMembers\x12\x1c.hfmds.v1.ListMembersRequest\x1a\x1d.hfmds.v1.ListMembersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hfmds/v1/fleet.proto\x12\x08hfmds.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfa\x01\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x04 \x01(\t\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tenrolment\x18\x06 \x01(\x0b\x32\x18.hfmds.v1.EnrolmentTermsH\x00\x12%\n\x05\x61\x64min\x18\x07 \x01(\x0b\x32\x14.hfmds.v1.AdminTermsH\x00\x42\x07\n\x05terms\"^\n\x0e\x45nrolmentTerms\x12\x0c\n\x04uses\x18\x01 \x01(\x03\x12\x13\n\tdevice_id\x18\x02 \x01(\tH\x00\x12\x10\n\x06prefix\x18\x03 \x01(\tH\x00\x12\x0c\n\x04used\x18\x04 \x01(\x03\x42\t\n\x07\x64\x65vices\"\x1a\n\nAdminTerms\x12\x0c\n\x04role\x18\x01 \x01(\t\"\x97\x01\n\x1b\x43reateEnrolmentTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x15\n\rsecret_sha256\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x10lifetime_seconds\x18\x04 \x01(\x01\x12\'\n\x05terms\x18\x05 \x01(\x0b\x32\x18.hfmds.v1.EnrolmentTerms\">\n\x1c\x43reateEnrolmentTokenResponse\x12\x1e\n\x05token\x18\x01 \x01(\x0b\x32\x0f.hfmds.v1.Token\"\x8f\x01\n\x17\x43reateAdminTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x15\n\rsecret_sha256\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x18\n\x10lifetime_seconds\x18\x04 \x01(\x01\x12#\n\x05terms\x18\x05 \x01(\x0b\x32\x14.hfmds.v1.AdminTerms\":\n\x18\x43reateAdminTokenResponse\x12\x1e\n\x05token\x18\x01 \x01(\x0b\x32\x0f.hfmds.v1.Token\":\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"N\n\x12ListTokensResponse\x12\x1f\n\x06tokens\x18\x01 \x03(\x0b\x32\x0f.hfmds.v1.Token\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x15\n\x13RevokeTokenResponse\"8\n\x13RevokeDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"%\n\x14RevokeDeviceResponse\x12\r\n\x05known\x18\x01 \x01(\x08\":\n\x18RevokeCertificateRequest\x12\x0e\n\x06serial\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\x19RevokeCertificateResponse\"<\n\x17QuarantineDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\")\n\x18QuarantineDeviceResponse\x12\r\n\x05known\x18\x01 \x01(\x08\")\n\x14ReleaseDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\"\x17\n\x15ReleaseDeviceResponse\"\xb0\x01\n\x14\x46orgetRevokedRequest\x12\'\n\x1a\x64\x65vices_older_than_seconds\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12,\n\x1f\x63\x65rtificates_older_than_seconds\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x1d\n\x1b_devices_older_than_secondsB\"\n _certificates_older_than_seconds\">\n\x15\x46orgetRevokedResponse\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\x03\x12\x14\n\x0c\x63\x65rtificates\x18\x02 \x01(\x03\";\n\x12ListMembersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Q\n\x13ListMembersResponse\x12!\n\x07members\x18\x01 \x03(\x0b\x32\x10.hfmds.v1.Member\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8b\x02\n\x06Member\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x10\n\x08token_id\x18\x02 \x01(\t\x12/\n\x0b\x65nrolled_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06serial\x18\x04 \x01(\t\x12\x35\n\x11\x63\x65rtificate_until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07revoked\x18\x07 \x01(\x08\x12\x13\n\x0bquarantined\x18\x08 \x01(\x08\x12\x0e\n\x06reason\x18\t \x01(\t2\xdd\x06\n\x0c\x46leetService\x12\x65\n\x14\x43reateEnrolmentToken\x12%.hfmds.v1.CreateEnrolmentTokenRequest\x1a&.hfmds.v1.CreateEnrolmentTokenResponse\x12Y\n\x10\x43reateAdminToken\x12!.hfmds.v1.CreateAdminTokenRequest\x1a\".hfmds.v1.CreateAdminTokenResponse\x12G\n\nListTokens\x12\x1b.hfmds.v1.ListTokensRequest\x1a\x1c.hfmds.v1.ListTokensResponse\x12J\n\x0bRevokeToken\x12\x1c.hfmds.v1.RevokeTokenRequest\x1a\x1d.hfmds.v1.RevokeTokenResponse\x12M\n\x0cRevokeDevice\x12\x1d.hfmds.v1.RevokeDeviceRequest\x1a\x1e.hfmds.v1.RevokeDeviceResponse\x12\\\n\x11RevokeCertificate\x12\".hfmds.v1.RevokeCertificateRequest\x1a#.hfmds.v1.RevokeCertificateResponse\x12Y\n\x10QuarantineDevice\x12!.hfmds.v1.QuarantineDeviceRequest\x1a\".hfmds.v1.QuarantineDeviceResponse\x12P\n\rReleaseDevice\x12\x1e.hfmds.v1.ReleaseDeviceRequest\x1a\x1f.hfmds.v1.ReleaseDeviceResponse\x12P\n\rForgetRevoked\x12\x1e.hfmds.v1.ForgetRevokedRequest\x1a\x1f.hfmds.v1.ForgetRevokedResponse\x12J\n\x0bListMembers\x12\x1c.hfmds.v1.ListMembersRequest\x1a\x1d.hfmds.v1.ListMembersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,29 +57,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REVOKEDEVICEREQUEST']._serialized_start=1071
   _globals['_REVOKEDEVICEREQUEST']._serialized_end=1127
   _globals['_REVOKEDEVICERESPONSE']._serialized_start=1129
-  _globals['_REVOKEDEVICERESPONSE']._serialized_end=1151
-  _globals['_REVOKECERTIFICATEREQUEST']._serialized_start=1153
-  _globals['_REVOKECERTIFICATEREQUEST']._serialized_end=1211
-  _globals['_REVOKECERTIFICATERESPONSE']._serialized_start=1213
-  _globals['_REVOKECERTIFICATERESPONSE']._serialized_end=1240
-  _globals['_QUARANTINEDEVICEREQUEST']._serialized_start=1242
-  _globals['_QUARANTINEDEVICEREQUEST']._serialized_end=1302
-  _globals['_QUARANTINEDEVICERESPONSE']._serialized_start=1304
-  _globals['_QUARANTINEDEVICERESPONSE']._serialized_end=1330
-  _globals['_RELEASEDEVICEREQUEST']._serialized_start=1332
-  _globals['_RELEASEDEVICEREQUEST']._serialized_end=1373
-  _globals['_RELEASEDEVICERESPONSE']._serialized_start=1375
-  _globals['_RELEASEDEVICERESPONSE']._serialized_end=1398
-  _globals['_FORGETREVOKEDREQUEST']._serialized_start=1401
-  _globals['_FORGETREVOKEDREQUEST']._serialized_end=1577
-  _globals['_FORGETREVOKEDRESPONSE']._serialized_start=1579
-  _globals['_FORGETREVOKEDRESPONSE']._serialized_end=1641
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=1643
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=1702
-  _globals['_LISTMEMBERSRESPONSE']._serialized_start=1704
-  _globals['_LISTMEMBERSRESPONSE']._serialized_end=1785
-  _globals['_MEMBER']._serialized_start=1788
-  _globals['_MEMBER']._serialized_end=2055
-  _globals['_FLEETSERVICE']._serialized_start=2058
-  _globals['_FLEETSERVICE']._serialized_end=2919
+  _globals['_REVOKEDEVICERESPONSE']._serialized_end=1166
+  _globals['_REVOKECERTIFICATEREQUEST']._serialized_start=1168
+  _globals['_REVOKECERTIFICATEREQUEST']._serialized_end=1226
+  _globals['_REVOKECERTIFICATERESPONSE']._serialized_start=1228
+  _globals['_REVOKECERTIFICATERESPONSE']._serialized_end=1255
+  _globals['_QUARANTINEDEVICEREQUEST']._serialized_start=1257
+  _globals['_QUARANTINEDEVICEREQUEST']._serialized_end=1317
+  _globals['_QUARANTINEDEVICERESPONSE']._serialized_start=1319
+  _globals['_QUARANTINEDEVICERESPONSE']._serialized_end=1360
+  _globals['_RELEASEDEVICEREQUEST']._serialized_start=1362
+  _globals['_RELEASEDEVICEREQUEST']._serialized_end=1403
+  _globals['_RELEASEDEVICERESPONSE']._serialized_start=1405
+  _globals['_RELEASEDEVICERESPONSE']._serialized_end=1428
+  _globals['_FORGETREVOKEDREQUEST']._serialized_start=1431
+  _globals['_FORGETREVOKEDREQUEST']._serialized_end=1607
+  _globals['_FORGETREVOKEDRESPONSE']._serialized_start=1609
+  _globals['_FORGETREVOKEDRESPONSE']._serialized_end=1671
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=1673
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=1732
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=1734
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=1815
+  _globals['_MEMBER']._serialized_start=1818
+  _globals['_MEMBER']._serialized_end=2085
+  _globals['_FLEETSERVICE']._serialized_start=2088
+  _globals['_FLEETSERVICE']._serialized_end=2949
 # @@protoc_insertion_point(module_scope)

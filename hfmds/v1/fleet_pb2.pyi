@@ -120,8 +120,10 @@ class RevokeDeviceRequest(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RevokeDeviceResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    def __init__(self, known: _Optional[bool] = ...) -> None: ...
 
 class RevokeCertificateRequest(_message.Message):
     __slots__ = ("serial", "reason")
@@ -144,8 +146,10 @@ class QuarantineDeviceRequest(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class QuarantineDeviceResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    def __init__(self, known: _Optional[bool] = ...) -> None: ...
 
 class ReleaseDeviceRequest(_message.Message):
     __slots__ = ("device_id",)

@@ -69,20 +69,20 @@ class FleetClient:
         """End a token."""
         await self._call(self._stub.RevokeToken, pb.RevokeTokenRequest(token_id=token_id))
 
-    async def revoke_device(self, device_id: str, reason: str = "") -> None:
-        """Shut a device out."""
+    async def revoke_device(self, device_id: str, reason: str = "") -> bool:
+        """Shut a device out; whether one of that id was known."""
         request = pb.RevokeDeviceRequest(device_id=device_id, reason=reason)
-        await self._call(self._stub.RevokeDevice, request)
+        return bool((await self._call(self._stub.RevokeDevice, request)).known)
 
     async def revoke_certificate(self, serial: str, reason: str = "") -> None:
         """Shut out whoever shows one certificate."""
         request = pb.RevokeCertificateRequest(serial=serial, reason=reason)
         await self._call(self._stub.RevokeCertificate, request)
 
-    async def quarantine(self, device_id: str, reason: str = "") -> None:
-        """Keep a device from working."""
+    async def quarantine(self, device_id: str, reason: str = "") -> bool:
+        """Keep a device from working; whether one of that id was known."""
         request = pb.QuarantineDeviceRequest(device_id=device_id, reason=reason)
-        await self._call(self._stub.QuarantineDevice, request)
+        return bool((await self._call(self._stub.QuarantineDevice, request)).known)
 
     async def release(self, device_id: str) -> None:
         """End a quarantine."""

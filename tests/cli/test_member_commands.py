@@ -124,6 +124,7 @@ def test_a_device_is_revoked_and_its_standing_shown(coordinator: Coordinator) ->
     assert certificate(issued).serial in pki(coordinator, "devices")
     said = pki(coordinator, "revoke", "camera", "--reason", "lost")
     assert "hfmds pki enrol-token --device camera" in said
+    assert "is that its id" not in said
     assert coordinator.gate.exclusions.dead_until.keys() == {"camera"}
     assert coordinator.dismissed == ["camera"]
     shown = pki(coordinator, "devices")
@@ -139,7 +140,8 @@ def test_a_certificate_is_revoked_however_its_number_is_written(coordinator: Coo
 
 
 def test_a_quarantine_begins_and_ends(coordinator: Coordinator) -> None:
-    pki(coordinator, "quarantine", "phone", "--reason", "noisy")
+    said = pki(coordinator, "quarantine", "phone", "--reason", "noisy")
+    assert "no device phone has ever enrolled or checked in: is that its id?" in said
     assert coordinator.gate.exclusions.quarantined == {"phone": "noisy"}
     assert "quarantine" in pki(coordinator, "devices")
     pki(coordinator, "release", "phone")
@@ -147,7 +149,7 @@ def test_a_quarantine_begins_and_ends(coordinator: Coordinator) -> None:
 
 
 def test_old_revocations_are_forgotten(coordinator: Coordinator) -> None:
-    pki(coordinator, "revoke", "camera")
+    assert "no device camera has ever" in pki(coordinator, "revoke", "camera")
     pki(coordinator, "revoke", "--certificate", "ab")
     coordinator.office.now += 2 * 24 * 3600.0
     said = pki(coordinator, "forget", "--devices", "2")

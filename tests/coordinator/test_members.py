@@ -49,6 +49,14 @@ def test_who_is_shut_out_is_told_with_all_that_servers_need(office: Office) -> N
     assert office.log() == kinds
 
 
+def test_whether_a_device_was_known_is_told(office: Office) -> None:
+    office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    for shut_out in (office.members.quarantine, office.members.revoke):
+        assert shut_out("camera", "", OLGA)
+        for _ in range(2):  # also if it was misspelt before
+            assert not shut_out("kamera", "", OLGA)
+
+
 def test_a_quarantine_ends(office: Office) -> None:
     office.members.quarantine("phone", "sends noise", OLGA)
     office.members.release("phone", OLGA)
