@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.servers.processes import free_address
+
 START_SECONDS = 90.0
 
 
@@ -93,17 +95,20 @@ class Programs:
         self._started.append(program)
         return program
 
-    def store(self, listen: str = "127.0.0.1:0") -> Program:
+    def store(self, listen: str = "") -> Program:
         """Start the synthesis store; a second call on its address is a restart."""
         return self.start(
-            "store", "synthesis_store", listen=listen, data_dir=str(self.folder / "store-data")
+            "store",
+            "synthesis_store",
+            listen=listen or free_address(),
+            data_dir=str(self.folder / "store-data"),
         )
 
     def coordinator(
         self,
         store: str,
         held_out: Path | None = None,
-        listen: str = "127.0.0.1:0",
+        listen: str = "",
         plans_dir: Path | None = None,
     ) -> Program:
         """Start the coordinator; a second call on its address is a restart."""
@@ -111,7 +116,7 @@ class Programs:
         return self.start(
             "coordinator",
             "coordinator",
-            listen=listen,
+            listen=listen or free_address(),
             data_dir=str(self.folder / "coordinator-data"),
             store=store,
             **{name: str(path) for name, path in optional.items() if path},

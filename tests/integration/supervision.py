@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from tests.integration.crash_points import REPOSITORY, CrashPoint, Journal
+from tests.servers.processes import free_address
 
 _LOOK_SECONDS = 0.01
 
@@ -121,11 +122,11 @@ class Supervised:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Inside, it is up, but for the moments between its death and its next start."""
+        if "listen" in self._settings:  # its successor has to be found at the same place
+            self._settings["listen"] = free_address()
         self._process = self._launch()
         try:
             await self._until_ready()
-            if "listen" in self._settings:
-                self._settings["listen"] = self.address  # its successor is found at the same place
             async with _beside(self._keep_up()):
                 yield
         finally:

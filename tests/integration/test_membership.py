@@ -34,6 +34,7 @@ from hfmds.wire.enrolment_client import EnrolmentClient, IssuedCertificate, Rene
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.types import DeviceProfile, RetryLater
 from tests.integration.programs import Program, Programs
+from tests.servers.processes import free_address
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +48,7 @@ class Fleet:
         self._pki = folder / "pki"
         self._programs = programs
         self._command({}, "pki", "init", "--folder", str(self._pki), "--host", "127.0.0.1")
-        self.store = self._start("synthesis_store", "synthesis-store", "127.0.0.1:0")
+        self.store = self._start("synthesis_store", "synthesis-store", free_address())
         self.coordinator = self._start(
             "coordinator",
             "coordinator",

@@ -25,6 +25,7 @@ from tests.integration.test_federation import (
     with_admin,
 )
 from tests.servers.postgres import PostgresServer
+from tests.servers.processes import free_address
 from tests.servers.s3 import S3Server
 
 __all__ = ["experiment", "programs"]  # fixtures
@@ -75,7 +76,7 @@ def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothin
             **shared,
         )
 
-    first = start_coordinator("127.0.0.1:0")
+    first = start_coordinator(free_address())
     coordinator = first.address("grpc")
     start_devices(programs, experiment, coordinator, store)
     with_admin(coordinator, lambda client: client.create_run(spec_of(experiment), "run"))
