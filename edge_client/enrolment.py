@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from hfmds.errors import ConfigurationError, NotAllowed, TooLate, Unavailable
+from hfmds.errors import ConfigurationError, Conflict, NotAllowed, TooLate, Unavailable
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.tls import TlsFiles
 from hfmds.storage.files import FolderLock, sync_folder, write_whole
@@ -133,8 +133,9 @@ class Enrolment:
         key = _key_at(self._next_key_path)
         try:
             _, issued = await self._ask(registrar, key, token, device_id)
-        except NotAllowed as error:
-            # What it has may be good; if not, its calls are refused, with the reason.
+        except (Conflict, NotAllowed) as error:
+            # A token for others, such as one that newcomers are to have. What the device has may be
+            # good; if not, its calls are refused, with the reason.
             log.warning("the token is not taken, going on without it: %s", error)
             return False
         self._keep(issued, device_id, _sha256(token), key)

@@ -12,7 +12,14 @@ import pytest
 from cryptography import x509
 
 from edge_client.enrolment import Enrolment
-from hfmds.errors import ConfigurationError, NotAllowed, TooLate, Unavailable
+from hfmds.errors import (
+    ConfigurationError,
+    Conflict,
+    HfmdsError,
+    NotAllowed,
+    TooLate,
+    Unavailable,
+)
 from hfmds.pki.authority import Authority
 from hfmds.pki.requests import Request
 from hfmds.service.identity import Identity, Kind
@@ -227,6 +234,21 @@ def test_a_new_token_enrols_anew_with_a_new_key(device: Device, coordinator: Coo
     device.files.read()  # key and certificate fit
     device.enrol(coordinator, token="second")
     assert coordinator.asked == ["token", "token"]
+
+
+@pytest.mark.parametrize("refusal", [NotAllowed("is spent"), Conflict("with another key")])
+def test_a_token_for_others_does_not_stop_a_device_in_good_standing(
+    device: Device, coordinator: Coordinator, refusal: HfmdsError
+) -> None:
+    class Strict(Coordinator):
+        async def enrol(self, *_: object) -> tuple[str, IssuedCertificate]:
+            raise refusal
+
+    device.enrol(coordinator)
+    key = device.files.key.read_bytes()
+    assert device.enrol(Strict(), token="second") == "camera"
+    assert device.files.key.read_bytes() == key
+    device.files.read()  # key and certificate fit
 
 
 def test_killed_before_the_new_key_is_in_its_place_it_is_put_there_at_the_next_start(
