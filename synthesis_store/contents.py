@@ -112,14 +112,14 @@ class Contents:
         An upload of the same content that is under way finds it gone and has to be repeated.
         """
         # Each once: several devices may have sent the same.
-        keys = [(digest.sha256, digest.size_bytes) for digest in dict.fromkeys(digests)]
-        erased = Erased()
-        for start in range(0, len(keys), _SWEPT_AT_ONCE):
+        once, erased = list(dict.fromkeys(digests)), Erased()
+        for start in range(0, len(once), _SWEPT_AT_ONCE):
+            some = once[start : start + _SWEPT_AT_ONCE]
+            named = LooseBlobRow.sha256.in_([digest.sha256 for digest in some])
             # A commit that failed would bring back rows whose content is deleted.
             with transaction(self._engine, after_commits=True) as session:
-                some = keys[start : start + _SWEPT_AT_ONCE]
-                found = (session.get(LooseBlobRow, key) for key in some)
-                erased += self._sweep(session, [row for row in found if row is not None])
+                found = session.scalars(select(LooseBlobRow).where(named))
+                erased += self._sweep(session, [row for row in found if row.digest in some])
         return erased
 
     def sweep_left_over(self, *, at_start: bool = False) -> Erased:

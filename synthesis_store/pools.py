@@ -172,8 +172,8 @@ class Pools:
         """Get ready for an upload; what the pool takes, or None if it has the batch."""
         spec = self._lacking(key, weights)
         if spec is not None:
-            if not self._content.blobs.contains(key.digest):
-                state = upload_state(self._content, uploader(key), key.digest)
+            state = upload_state(self._content, uploader(key), key.digest)
+            if not state.complete:
                 require_place(key.digest, state, offset)
             self._expect(key)
         return spec

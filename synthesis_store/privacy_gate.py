@@ -28,8 +28,9 @@ class Measured:
 
 def measure(batch: SyntheticBatch, policy: PoolPolicy) -> Measured:
     """What counts of a batch in its pool."""
-    taken = passed(batch, policy)
-    return Measured(len(taken), int(leaking(batch, policy).sum()), histograms_of(taken))
+    over = leaking(batch, policy)
+    taken = passed(batch, policy, over)
+    return Measured(len(taken), int(over.sum()), histograms_of(taken))
 
 
 def halt_reason(policy: PoolPolicy, leakage: LeakageHistograms) -> str:

@@ -40,8 +40,9 @@ class Leaks:
 
     def passed(self, batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
         """What the policy lets pass: `batch` itself if that is all of it."""
-        kept = passed(batch, policy)
-        self.found += int(leaking(batch, policy).sum())
+        over = leaking(batch, policy)
+        kept = passed(batch, policy, over)
+        self.found += int(over.sum())
         self.dropped += len(batch) - len(kept)
         return kept
 

@@ -5,8 +5,9 @@ batches, and kept in a few hundred numbers. Only numpy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from operator import add, sub
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +39,13 @@ class Histogram:
         """These values in the same ranges; what is outside counts in the nearest."""
         steps = np.ceil((values.astype(np.float64) - self.lowest) / self.width) - 1
         ranges = np.clip(steps, 0, len(self.counts) - 1).astype(np.int64)
-        return self._with(np.bincount(ranges, minlength=len(self.counts)))
+        return self._with(np.bincount(ranges, minlength=len(self.counts)).tolist())
 
     def __add__(self, other: Histogram) -> Histogram:
-        return self._with(np.add(self.counts, self._comparable(other)))
+        return self._with(map(add, self.counts, self._comparable(other)))
 
     def __sub__(self, other: Histogram) -> Histogram:
-        return self._with(np.subtract(self.counts, self._comparable(other)))
+        return self._with(map(sub, self.counts, self._comparable(other)))
 
     def beginning_of(self, percentile: float) -> float:
         """Where the range of this percentile begins: the percentile itself is above.
@@ -63,8 +64,8 @@ class Histogram:
         )
         return other.counts
 
-    def _with(self, counts: NDArray[np.int64]) -> Histogram:
-        return Histogram(self.lowest, self.width, tuple(counts.tolist()))
+    def _with(self, counts: Iterable[int]) -> Histogram:
+        return Histogram(self.lowest, self.width, tuple(counts))
 
 
 def _of_psnr() -> Histogram:
@@ -96,7 +97,7 @@ class LeakageHistograms:
         return self.psnr_paired.samples
 
     def _each(self, made: Callable[[str], Histogram]) -> LeakageHistograms:
-        return LeakageHistograms(*(made(one.name) for one in fields(self)))
+        return LeakageHistograms(*map(made, self.__slots__))
 
 
 def histograms_of(batch: SyntheticBatch) -> LeakageHistograms:

@@ -34,13 +34,19 @@ def leaking(batch: SyntheticBatch, policy: PoolPolicy) -> NDArray[np.bool_]:
     """Which samples are over one of the policy's limits."""
     over = np.zeros(len(batch), np.bool_)
     for measurement, limit in _LIMIT_OF.items():
-        over |= batch.measurements[measurement] > getattr(policy, limit)
+        over |= getattr(batch, measurement) > getattr(policy, limit)
     return over
 
 
-def passed(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
-    """What a pool takes of a batch: `batch` itself, or what is left when leaking ones go."""
-    over = leaking(batch, policy)
+def passed(
+    batch: SyntheticBatch, policy: PoolPolicy, over: NDArray[np.bool_] | None = None
+) -> SyntheticBatch:
+    """What a pool takes of a batch: `batch` itself, or what is left when leaking ones go.
+
+    `over`: which ones those are, if that is known already.
+    """
+    if over is None:
+        over = leaking(batch, policy)
     if policy.leakage_action != "drop" or not over.any():
         return batch
     return batch.take(np.flatnonzero(~over))
