@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import html
 import logging
+import time
 from importlib import resources
 
 from aiohttp import web
@@ -16,6 +17,7 @@ from coordinator.web.admission import COOKIE, MOST_TOKEN_CHARACTERS, Admission
 from coordinator.web.answers import answer
 from coordinator.web.refusals import NotKnown, status_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
+from hfmds.service.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ _TYPES = {
 }
 _PLACE_OF_NOTE = "<!-- note -->"
 _LOGIN_SECONDS = 5.0  # for the form to arrive
+_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE = 10.0, 20  # in the log: strangers must not fill it
 
 
 class Pages:
@@ -34,6 +37,7 @@ class Pages:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
+        self._seldom = Seldom(_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE)
         self._files = {
             file.name: file.read_bytes()
             for file in resources.files("coordinator.web").joinpath("static").iterdir()
@@ -77,10 +81,7 @@ class Pages:
         try:
             name = await self._admission.log_in(request, await _token_in(request))
         except (InvalidInput, LimitExceeded, NotAllowed, NotKnown) as error:
-            # Not those that come too often: they must not fill the log.
-            level = logging.DEBUG if isinstance(error, LimitExceeded) else logging.INFO
-            told = {"address": request.remote, "reason": str(error)}
-            log.log(level, "login refused", extra=told)
+            self._say_refused(request, str(error))
             return self._form(request, str(error), status_of(error))
         log.info("logged in", extra={"address": request.remote})
         response = web.HTTPSeeOther("/")
@@ -94,6 +95,12 @@ class Pages:
             samesite="Strict",
         )
         raise response
+
+    def _say_refused(self, request: web.Request, reason: str) -> None:
+        times = self._seldom.times("", time.monotonic())
+        if times:
+            fields = {"address": request.remote, "reason": reason, "times": times}
+            log.info("login refused", extra=fields)
 
     async def _log_out(self, request: web.Request) -> web.Response:
         self._admission.log_out(request)

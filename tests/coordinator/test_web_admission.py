@@ -14,6 +14,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from coordinator.settings import CoordinatorSettings
+from coordinator.web import pages
 from coordinator.web.admission import COOKIE, Admission
 from coordinator.web.refusals import NotKnown
 from coordinator.web.sessions import Sessions
@@ -215,9 +216,14 @@ def test_a_session_ends_by_logging_out_or_after_twelve_hours(
 
 
 def test_wrong_tokens_are_refused_and_then_made_to_wait(
-    tmp_path: Path, server: TlsFiles, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    server: TlsFiles,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level("INFO")
+    monkeypatch.setattr(pages, "_REFUSALS_AT_ONCE", 2)
+    monkeypatch.setattr(pages, "_REFUSALS_EVERY_SECONDS", 3600.0)
 
     async def question(page: WebBench) -> None:
         for token, status in (("bad", 401), ("", 401), ("of-a-device", 403), ("<b>", 401)):
@@ -233,7 +239,7 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(
         assert (await log_in(page, "good")).status == 303
 
     look(tmp_path, server, question, holder=TokensInMemory())
-    assert [record.getMessage() for record in caplog.records].count("login refused") == 5
+    assert [record.getMessage() for record in caplog.records].count("login refused") == 2
 
 
 def test_a_network_of_ipv6_tries_as_one_address() -> None:
