@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 from collections.abc import Callable
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.tls import TlsFiles
+from hfmds.service.seldom import Seldom
+from hfmds.service.tls import SAY_EVERY_SECONDS, TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ def _rotation(
 ) -> Callable[[ssl.SSLSocket | ssl.SSLObject, str | None, ssl.SSLContext], None]:
     """Called in every handshake, also where the caller names no server."""
     known, current = files.changed_at(), first
+    seldom = Seldom(SAY_EVERY_SECONDS)
 
     def rotate(connection: ssl.SSLSocket | ssl.SSLObject, *_: object) -> None:
         nonlocal known, current
@@ -36,7 +39,8 @@ def _rotation(
             if found != known:
                 known, current = found, _context(files)
         except (OSError, ConfigurationError) as error:
-            log.warning("the web page keeps its certificate: %s", error)
+            if seldom.times("", time.monotonic()):  # whoever connects makes this happen
+                log.warning("the web page keeps its certificate: %s", error)
         connection.context = current
 
     return rotate

@@ -8,7 +8,10 @@ from hfmds.service.rate import Rate
 
 
 class Seldom:
-    """Counts what happens, each by its name, until it is time to say it again. One thread's."""
+    """Counts what happens, each by its name, until it is time to say it again.
+
+    Used by several threads at once, it may miscount, and nothing worse.
+    """
 
     def __init__(self, every_seconds: float, at_once: int = 1) -> None:
         """Each may be said so many times at once, and then after so many seconds again."""
@@ -18,4 +21,4 @@ class Seldom:
     def times(self, what: str, now: float) -> int:
         """It has happened: how often since it was said last, if it is to be said now; else 0."""
         self._unsaid[what] += 1
-        return self._unsaid.pop(what) if self._rate.takes(what, now) else 0
+        return self._unsaid.pop(what, 1) if self._rate.takes(what, now) else 0

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
 from hfmds.errors import ConfigurationError
+from hfmds.service.seldom import Seldom
 
 log = logging.getLogger(__name__)
+
+SAY_EVERY_SECONDS = 30.0
+"""How often a server says that it keeps its certificate, as the new one cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,7 @@ class _Rotation:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._known = files.changed_at()
+        self._seldom = Seldom(SAY_EVERY_SECONDS)
 
     def __call__(self) -> grpc.ServerCertificateConfiguration | None:
         try:
@@ -125,7 +131,8 @@ class _Rotation:
             configuration = self._files._configuration()
         except (OSError, ConfigurationError) as error:
             # Half replaced, or wrongly: what was read before is good until it expires.
-            log.warning("the TLS files cannot be read anew: %s", error)
+            if self._seldom.times("", time.monotonic()):  # whoever connects makes this happen
+                log.warning("the TLS files cannot be read anew: %s", error)
             return None
         self._known = now
         log.info("TLS certificate read anew", extra={"certificate": str(self._files.certificate)})

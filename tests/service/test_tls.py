@@ -162,6 +162,29 @@ def test_a_new_certificate_is_used_without_a_restart(fleet: Fleet) -> None:
     assert ask(server, fleet.of(Kind.OPERATOR, "olga"), rotate) == (b"hello", b"hello")
 
 
+def test_files_that_are_broken_do_not_fill_the_log(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = fleet.of(Kind.SERVICE, "tester")
+
+    async def connect_again_and_again(peer: Peer, stub: Stub) -> list[bytes]:
+        server.key.write_text("half a key")
+        answers = []
+        for _ in range(3):
+            channel = grpc.aio.secure_channel(
+                peer.address,
+                peer.tls.channel_credentials(),  # type: ignore[union-attr]
+                options=[("grpc.use_local_subchannel_pool", 1)],  # a connection of its own
+            )
+            answers.append(await unary(peer, Stub(channel)))
+            await channel.close()
+        return answers
+
+    answers = ask(server, fleet.of(Kind.OPERATOR, "olga"), connect_again_and_again)
+    assert answers == [b"hello"] * 3  # by the certificate that it had
+    assert caplog.text.count("cannot be read anew") == 1
+
+
 def test_health_is_told_to_every_party(fleet: Fleet) -> None:
     async def health(peer: Peer, stub: Stub) -> Any:
         files = peer.tls
