@@ -263,7 +263,9 @@ def test_a_device_whose_place_was_taken_gets_no_further_certificate(office: Offi
 
 def test_a_certificate_of_elsewhere_is_renewed_for_who_never_enrolled(office: Office) -> None:
     for key in (DeviceKey.create(), DeviceKey.create()):
-        office.enrolment.renew("camera", BY_HAND, key.request())
+        renewed = office.enrolment.renew("camera", BY_HAND, key.request())
+        assert certificate(renewed).identity == BY_HAND.identity
+        assert certificate(renewed).key_sha256 == key.sha256
 
 
 def test_a_device_that_was_away_for_too_long_needs_a_token(office: Office) -> None:

@@ -535,8 +535,10 @@ def test_failure_that_nobody_wants_to_hear_is_no_trouble(
     device: Device, answer: HfmdsError
 ) -> None:
     device.engine.error = InvalidInput("no")
-    device.coordinator.errors["report_failure"] = [answer]
+    device.coordinator.errors["report_failure"] = answers = [answer]
     device.work(device.train_task())
+    assert not answers  # it was told, once
+    assert not device.coordinator.failures
 
 
 def test_a_task_of_a_later_version_is_given_up_and_the_device_goes_on(device: Device) -> None:

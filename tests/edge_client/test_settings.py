@@ -76,7 +76,9 @@ def test_bad_setting_is_named(flags: list[str], message: str) -> None:
 
 
 def test_every_setting_is_described() -> None:
-    for row in settings_table(EdgeSettings):
+    rows = settings_table(EdgeSettings)
+    assert len(rows) == len(EdgeSettings.model_fields)
+    for row in rows:
         assert not row.endswith("|  |"), row
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,11 @@ REQUEST = bytes.fromhex(
 )
 
 
+def test_the_request_itself_is_taken() -> None:
+    """Else nothing below would come far."""
+    assert len(Request(REQUEST).key_sha256) == 64
+
+
 @tried(300)
 @given(der=damaged(REQUEST) | st.binary(max_size=300))
 def test_a_request_that_was_changed_is_refused(der: bytes) -> None:
@@ -44,18 +50,28 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
     return Office(folder, issuer=new_issuer())
 
 
-@tried(60)
-@given(data=st.data())
-def test_nobody_enrols_with_anything_wrong(office: Office, data: st.DataObject) -> None:
+def all_right(office: Office) -> dict[str, Any]:
+    """With what a device enrols."""
     key = DeviceKey.create()
     nonce, request = office.enrolment.begin(), key.request()
-    given = {
+    return {
         "token": office.token().text,
         "nonce": nonce,
         "wished_id": "camera",
         "csr": request,
         "signature": key.proof(nonce, request),
     }
+
+
+def test_who_has_everything_right_enrols(tmp_path: Path) -> None:
+    office = Office(tmp_path, issuer=new_issuer())
+    assert office.enrolment.enrol(**all_right(office)).device_id == "camera"
+
+
+@tried(60)
+@given(data=st.data())
+def test_nobody_enrols_with_anything_wrong(office: Office, data: st.DataObject) -> None:
+    given = all_right(office)
     wrong = data.draw(st.sampled_from(sorted(given.keys() - {"wished_id"})))
     flip = data.draw(st.integers(0, 7))
     at = data.draw(st.integers(0, 500))
@@ -65,7 +81,7 @@ def test_nobody_enrols_with_anything_wrong(office: Office, data: st.DataObject) 
     changed = bytes(content)
     given[wrong] = changed.decode(errors="replace") if isinstance(value, str) else changed
     with suppress(HfmdsError):
-        office.enrolment.enrol(**given)  # type: ignore[arg-type]
+        office.enrolment.enrol(**given)
         pytest.fail(f"enrolled with another {wrong}")
 
 

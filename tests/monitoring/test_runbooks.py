@@ -57,7 +57,9 @@ def test_runbooks_and_operations_are_full_of_commands() -> None:
 
 def test_links_lead_somewhere() -> None:
     text = RUNBOOKS.read_text()
-    for target in re.findall(r"\]\(([^)]+)\)", text):
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert targets
+    for target in targets:
         page, _, anchor = target.partition("#")
         file = (PAGES / page).resolve() if page else RUNBOOKS
         assert file.exists(), target

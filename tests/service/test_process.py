@@ -125,9 +125,12 @@ def test_an_unexpected_error_is_logged_with_its_traceback() -> None:
     assert "ZeroDivisionError: boom" in entry["exception"]
 
 
-def test_no_address_file_is_written_unless_asked_for() -> None:
+def test_no_address_file_is_written_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with published_addresses(None, grpc="a:1"):
-        pass
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_file_of_a_killed_predecessor_goes_before_we_are_ready(tmp_path: Path) -> None:
