@@ -13,8 +13,9 @@ from coordinator.nonces import LIFETIME_SECONDS
 from coordinator.tokens import Tokens
 from hfmds.errors import WrongState
 from hfmds.service.access import DEVICE, OPERATOR, OWNER, VIEWER, WHOEVER
-from hfmds.service.caller import caller
+from hfmds.service.caller import caller, may_as
 from hfmds.service.certificates import certificate_of
+from hfmds.service.identity import Kind
 from hfmds.service.server import GrpcServer
 from hfmds.v1 import enrolment_pb2, enrolment_pb2_grpc, fleet_pb2, fleet_pb2_grpc
 from hfmds.wire.fleet import (
@@ -35,11 +36,11 @@ FLEET_ACCESS = {
     "ListTokens": VIEWER,
     "ListMembers": VIEWER,
     "CreateEnrolmentToken": OPERATOR,
+    "RevokeToken": OPERATOR,  # of people, only owners
     "RevokeDevice": OPERATOR,
     "QuarantineDevice": OPERATOR,
     "ReleaseDevice": OPERATOR,
     "CreateAdminToken": OWNER,
-    "RevokeToken": OWNER,
     "RevokeCertificate": OWNER,
     "ForgetRevoked": OWNER,
 }
@@ -141,7 +142,8 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.RevokeTokenResponse:
         token_id = require_token_id(request.token_id)
         self._lookout.token_gate.spare_own()  # it may be the token that the caller has shown
-        await asyncio.to_thread(self._tokens.revoke, token_id, caller(context))
+        is_owner = may_as(Kind.OWNER)
+        await asyncio.to_thread(self._tokens.revoke, token_id, caller(context), of_people=is_owner)
         await self._lookout.heed()
         return fleet_pb2.RevokeTokenResponse()
 

@@ -71,14 +71,16 @@ class Tokens:
             rows = session.scalars(alive.order_by(TokenRow.token_id)).all()
             return [_record(session, row) for row in rows]
 
-    def revoke(self, token_id: str, by: str) -> None:
-        """End a token; who was let in by it stays in."""
+    def revoke(self, token_id: str, by: str, *, of_people: bool = True) -> None:
+        """End a token, one of a person only if so said; who was let in by it stays in."""
         with transaction(self._engine) as session:
             row = session.get(TokenRow, token_id)
             if row is None:
                 raise NotFound(
                     f"there is no token {token_id}; `hfmds pki tokens` lists those there are"
                 )
+            if row.kind == TokenKind.ADMIN.value and not of_people:
+                raise NotAllowed(f"token {token_id} is a person's: only an owner may end it")
             if not row.revoked:
                 row.revoked = True
                 self._fleet.note_change(session)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import grpc
 
 from hfmds.service.certificates import Certificate, certificate_of
-from hfmds.service.identity import Identity
+from hfmds.service.identity import Identity, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,12 @@ def by_token(holder: Callable[[str], Caller]) -> Recognise:
 def remember(identity: Identity | None) -> None:
     """Within a call: note whose it is."""
     _identity.set(identity)
+
+
+def may_as(kind: Kind) -> bool:
+    """Within a call: whether its caller is of this kind; where nobody is known, everybody is."""
+    identity = _identity.get()
+    return identity is None or identity.kind is kind
 
 
 def caller(context: grpc.aio.ServicerContext) -> str:

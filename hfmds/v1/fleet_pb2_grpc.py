@@ -29,7 +29,7 @@ class FleetServiceStub:
     """Tokens, certificates and the standing of devices.
 
     Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
-    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make enrolment tokens, and revoke,
+    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make and end enrolment tokens, and revoke,
     quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
     (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
     few: calls under way are cut.
@@ -97,7 +97,7 @@ class FleetServiceServicer:
     """Tokens, certificates and the standing of devices.
 
     Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
-    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make enrolment tokens, and revoke,
+    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make and end enrolment tokens, and revoke,
     quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
     (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
     few: calls under way are cut.
@@ -132,7 +132,8 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Ends a token, also the caller's own. Who was let in by it before stays in. Idempotent. Status: INVALID_ARGUMENT not an id; NOT_FOUND also: it has run out.
+        """Ends a token, also the caller's own. Who was let in by it before stays in. Idempotent. Status: INVALID_ARGUMENT not an id; NOT_FOUND also: it has
+        run out; PERMISSION_DENIED also: it is a person's, and the caller is not an owner.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -254,7 +255,7 @@ class FleetService:
     """Tokens, certificates and the standing of devices.
 
     Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
-    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make enrolment tokens, and revoke,
+    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make and end enrolment tokens, and revoke,
     quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
     (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
     few: calls under way are cut.

@@ -19,6 +19,7 @@ from coordinator.servicer import CoordinatorServicer
 from coordinator.settings import CoordinatorSettings
 from hfmds.errors import ConfigurationError, NotAllowed, TooLate, WrongState
 from hfmds.pki.device_key import DeviceKey
+from hfmds.pki.tokens import Token
 from hfmds.service.exclusions import Exclusions
 from hfmds.service.gate import Gate
 from hfmds.service.identity import Identity, Kind
@@ -139,33 +140,70 @@ def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
     talk(tmp_path, Gate(), story)
 
 
-def test_who_ends_its_own_token_hears_that_it_is_done(tmp_path: Path) -> None:
-    office, fleet = Office(tmp_path, issuer=new_issuer()), Fleet(tmp_path)
-    office.now = time.time()  # by which the gate judges tokens
+@asynccontextmanager
+async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[Token], FleetClient]]:
+    """The fleet's books behind tokens; what somebody who has one calls them with."""
+    books = office.fleet, office.members, office.tokens
+    lookout = Lookout(*books, Gate(), NoStore(), nobody_waits)
+    server = GrpcServer(
+        "127.0.0.1:0",
+        RpcMetrics("books", CollectorRegistry()),
+        tls=Fleet(folder).of(Identity(Kind.SERVICE, "tester")),
+        holder=office.tokens.holder,
+        gate=lookout.token_gate,
+        supervised=False,
+    )
+    FleetServicer(office.tokens, office.members, office.enrolment, lookout).add_to(server)
+    clients: list[FleetClient] = []
+
+    def client_of(token: Token) -> FleetClient:
+        shown = Bearer(Trust(folder / "SERVICE-tester.ca"), token.text)
+        peer = Peer("coordinator", server.address, "HFMDS_COORDINATOR", shown)
+        clients.append(FleetClient(peer))
+        return clients[-1]
+
+    async with server.serving(0):
+        try:
+            yield client_of
+        finally:
+            for client in clients:
+                await client.close()
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    it = Office(tmp_path, issuer=new_issuer())
+    it.now = time.time()  # by which gates judge tokens
+    return it
+
+
+def test_who_ends_its_own_token_hears_that_it_is_done(tmp_path: Path, office: Office) -> None:
     token = office.admin(Role.OWNER, "olga")
 
     async def story() -> None:
-        lookout = Lookout(
-            office.fleet, office.members, office.tokens, Gate(), NoStore(), nobody_waits
-        )
-        server = GrpcServer(
-            "127.0.0.1:0",
-            RpcMetrics("books", CollectorRegistry()),
-            tls=fleet.of(Identity(Kind.SERVICE, "tester")),
-            holder=office.tokens.holder,
-            gate=lookout.token_gate,
-            supervised=False,
-        )
-        FleetServicer(office.tokens, office.members, office.enrolment, lookout).add_to(server)
-        async with server.serving(0):
-            shown = Bearer(Trust(tmp_path / "SERVICE-tester.ca"), token.text)
-            client = FleetClient(Peer("coordinator", server.address, "HFMDS_COORDINATOR", shown))
-            try:
-                await client.revoke_token(token.token_id)
-                with pytest.raises(NotAllowed):
-                    await client.list_tokens()
-            finally:
-                await client.close()
+        async with token_port(tmp_path, office) as client_of:
+            olga = client_of(token)
+            await olga.revoke_token(token.token_id)
+            with pytest.raises(NotAllowed):
+                await olga.list_tokens()
+
+    asyncio.run(story())
+
+
+def test_operators_end_tokens_of_devices_and_owners_all(tmp_path: Path, office: Office) -> None:
+    viewer, operator, owner = (office.admin(role) for role in Role)
+    enrolling = office.token()
+
+    async def story() -> None:
+        async with token_port(tmp_path, office) as client_of:
+            with pytest.raises(NotAllowed, match="may not call RevokeToken"):
+                await client_of(viewer).revoke_token(enrolling.token_id)
+            await client_of(operator).revoke_token(enrolling.token_id)
+            with pytest.raises(NotAllowed, match="only an owner may end it"):
+                await client_of(operator).revoke_token(viewer.token_id)
+            await client_of(owner).revoke_token(viewer.token_id)
+            left = {token.token_id for token in await client_of(owner).list_tokens()}
+            assert left == {operator.token_id, owner.token_id}
 
     asyncio.run(story())
 
