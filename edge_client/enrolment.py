@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from hfmds.errors import ConfigurationError, Conflict, NotAllowed, TooLate, Unavailable
+from hfmds.errors import ConfigurationError, Conflict, NotAllowed, TooLate, Unavailable, WrongState
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.tls import TlsFiles
 from hfmds.storage.files import FolderLock, sync_folder, write_whole
@@ -187,6 +187,9 @@ class Enrolment:
             # It is away, or does not believe a certificate that ran out: from here that is alike.
             log.debug("not renewed by certificate, trying by key: %s", away)
             _, issued = await self._ask(registrar, self._key, "", terms.device_id)
+        except WrongState as error:
+            # Its operators have yet to set the coordinator right; meanwhile this one may be good.
+            raise Unavailable(f"no further certificate yet: {error}") from error
         try:
             self._keep(issued, terms.device_id, terms.token_sha256, self._key)
         except OSError as error:  # a full disk must not end a device whose certificate is good

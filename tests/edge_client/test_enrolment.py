@@ -19,6 +19,7 @@ from hfmds.errors import (
     NotAllowed,
     TooLate,
     Unavailable,
+    WrongState,
 )
 from hfmds.pki.authority import Authority
 from hfmds.pki.requests import Request
@@ -332,6 +333,19 @@ def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
     device.files.certificate.mkdir()  # as good as a full disk
     with pytest.raises(Unavailable, match=r"cannot keep a certificate in .*Is a directory"):
         device.stay(coordinator, renewals=1)
+
+
+def test_a_coordinator_that_makes_no_certificates_for_now_is_asked_again(
+    device: Device, coordinator: Coordinator
+) -> None:
+    class WithoutIssuer(Coordinator):
+        async def renew(self, csr: bytes) -> IssuedCertificate:
+            raise WrongState("this coordinator has no device issuer")
+
+    device.enrol(coordinator)
+    device.clocks.pass_(DAY)
+    with pytest.raises(Unavailable, match="no further certificate yet: this coordinator has no"):
+        device.stay(WithoutIssuer(), renewals=1)
 
 
 def test_a_revoked_device_is_told(device: Device, coordinator: Coordinator) -> None:
