@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from hfmds.errors import InvalidInput, Unavailable
+from hfmds.service import supervision
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.identity import Kind
 from hfmds.service.limits import Limits
@@ -248,6 +249,13 @@ def test_a_device_is_known_by_its_certificate_before_its_request_is_read(tmp_pat
 # --- supervisors --------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Supervisors may ask so seldom that the slowest machine is quicker."""
+    seldom = replace(supervision._LIMITS, address_calls_per_second=0.5)
+    monkeypatch.setattr(supervision, "_LIMITS", seldom)
+
+
 async def taken(way: Callable[[], Awaitable[Any]]) -> int:
     """How often it goes well until it is refused for its rate."""
     times = 0
@@ -258,18 +266,19 @@ async def taken(way: Callable[[], Awaitable[Any]]) -> int:
             await way()
             times += 1
 
-    with pytest.raises(Unavailable, match="takes 20 calls per second from 127"):
+    with pytest.raises(Unavailable, match=r"takes 0\.5 calls per second from 127"):
         await again_and_again()
     return times
 
 
+@pytest.mark.usefixtures("few")
 def test_health_checks_have_a_rate_of_their_own() -> None:
     async def scenario() -> None:
         async with running(limits=Limits(calls_per_second=0.1)) as it:
             assert await asked(it) == b"x"  # the server is at its limit now
             check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
-            checked = await taken(lambda: call(it.peer, check, b"", timeout_seconds=10))
-            assert checked >= 200  # ten seconds' worth
+            checked = await taken(lambda: call(it.peer, check, b"", timeout_seconds=30))
+            assert checked >= 5  # ten seconds' worth
             assert refused(it, "address_rate") == 1
 
     asyncio.run(scenario())
@@ -291,6 +300,7 @@ def test_streams_of_supervisors_are_few_and_shut_out_no_health_check() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("few")
 def test_supervisors_send_small_messages_and_not_too_many_in_a_stream() -> None:
     listing = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
 
@@ -299,7 +309,7 @@ def test_supervisors_send_small_messages_and_not_too_many_in_a_stream() -> None:
             large = health_pb2.HealthCheckRequest(service="x" * 2000).SerializeToString()
             check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
             with pytest.raises(InvalidInput, match="more than 1024 bytes"):
-                await call(it.peer, check, large, timeout_seconds=10)
+                await call(it.peer, check, large, timeout_seconds=30)
             talk: Any = it.channel.stream_stream(REFLECTION)()
 
             async def lists() -> None:
@@ -307,7 +317,7 @@ def test_supervisors_send_small_messages_and_not_too_many_in_a_stream() -> None:
                     await talk.write(listing)
                     assert await talk.read() is not grpc.aio.EOF
 
-            assert await taken(lists) >= 199  # the check before was the first
+            assert await taken(lists) >= 4  # the check before was the first
 
     asyncio.run(scenario())
 
