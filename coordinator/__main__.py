@@ -154,7 +154,8 @@ def open_parts(
     runs, tasks = RunRecords(engine), TaskRecords(engine)
     drain, stages = DrainRecords(engine, time.time), StageNotes(engine, metrics.funnel.reached)
     registry = Registry(engine, tasks, time.time, settings.device_away_seconds)
-    plans = Plans(engine, blobs, PlanLibrary(settings.plans_dir))
+    library = PlanLibrary(settings.plans_dir, settings.plans_max_bytes)
+    plans = Plans(engine, blobs, library, settings.plans_max_bytes)
     return Parts(
         runs=runs,
         rounds=RoundRecords(engine),

@@ -1,7 +1,7 @@
 """The plans by which devices without torch compute: made when one asks, kept with the content.
 
 A plan belongs to a model and not to a run, so all runs of a model share it, and so do coordinators
-that share the database and the blobs.
+that share the database and the blobs. It outlasts its runs, until newer ones need the room.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
 
 from coordinator.tables import PlanRow
 from hfmds.algorithm.recipes import ModelSpec
@@ -43,12 +44,22 @@ class Library(Protocol):
 class Plans:
     """Knows which plan a device needs. Thread-safe; may touch the disk and the database."""
 
-    def __init__(self, engine: Engine, location: BlobsLocation, library: Library) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        location: BlobsLocation,
+        library: Library,
+        max_bytes: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._engine = engine
         self.blobs = location.place(_PLACE)
         self._library = library
+        self._max_bytes = max_bytes
+        self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, Digest | None] = {}  # by key; None: it cannot be made
+        self._used_at: dict[str, float] = {}  # by key, those that were asked for here
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # for those being made
         self._failed_at: dict[str, float] = {}
 
@@ -84,11 +95,20 @@ class Plans:
 
     def of(self, model: ModelSpec) -> Digest | None:
         """The model's plan, once that is ready; None: its network cannot be made one of."""
-        return self._known[plan_key(model)]
+        key = plan_key(model)
+        self._used_at[key] = self._clock()
+        try:
+            return self._known[key]
+        except KeyError:  # it has just left
+            return self._find(key)
 
     def contains(self, digest: Digest) -> bool:
         """Whether this content is a plan that some device may have been told of."""
-        return self.blobs.contains(digest)
+        found = self.blobs.contains(digest)
+        if not found:  # another coordinator may have made room: then it is made anew
+            with self._lock:
+                self._known = {key: plan for key, plan in self._known.items() if plan != digest}
+        return found
 
     def close(self) -> None:
         """Leave off what is being made."""
@@ -133,6 +153,32 @@ class Plans:
 
     def _keep(self, key: str, data: bytes) -> Digest:
         plan = self.blobs.put_bytes(data)
+        used_at = {**self._used_at, key: self._clock()}
         with transaction(self._engine) as session:
-            session.merge(PlanRow(key=key, sha256=plan.sha256, size_bytes=plan.size_bytes))
+            row = PlanRow(key=key, sha256=plan.sha256, size_bytes=plan.size_bytes, used_at=0.0)
+            session.merge(row)
+            for one in session.scalars(select(PlanRow).where(PlanRow.key.in_(used_at))):
+                one.used_at = used_at[one.key]
+            session.flush()
+            left = self._make_room(session)
+        for digest in left:
+            self.blobs.delete(digest)
         return plan
+
+    def _make_room(self, session: Session) -> set[Digest]:
+        """Forget those that were not used for longest; what of the content nobody needs now."""
+        kept: set[Digest] = set()
+        left: dict[str, Digest] = {}
+        newest_first = select(PlanRow).order_by(PlanRow.used_at.desc(), PlanRow.key)
+        for row in session.scalars(newest_first):
+            digest = Digest(row.sha256, row.size_bytes)  # several may have the same
+            if kept and sum(one.size_bytes for one in kept | {digest}) > self._max_bytes:
+                left[row.key] = digest
+                session.delete(row)
+            else:
+                kept.add(digest)
+        with self._lock:
+            for key in left:
+                self._known.pop(key, None)
+                self._used_at.pop(key, None)
+        return set(left.values()) - kept

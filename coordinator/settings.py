@@ -59,6 +59,12 @@ class CoordinatorSettings(ServerSettings):
         description="folder where coordinators of this machine keep plans for each other; unset: "
         "each makes its own",
     )
+    plans_max_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="size above which the least recently used plans leave; they are made again if "
+        "need be",
+    )
     device_away_seconds: float = Field(
         90.0, gt=0, description="a device not heard of for so long counts as away"
     )

@@ -181,6 +181,7 @@ class PlanRow(Base):
     key: Mapped[str] = mapped_column(_SHA256, primary_key=True)
     sha256: Mapped[str] = mapped_column(_SHA256)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
+    used_at: Mapped[float]  # as known when the last plan was made
 
 
 class LeadershipRow(Base):

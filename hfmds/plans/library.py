@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -24,6 +29,9 @@ from hfmds.errors import InvalidInput, Unavailable
 from hfmds.plans.format import FORMAT_VERSION, OPSET
 
 _THIS_PROCESS = secrets.token_hex(8)
+_PLAN_NAME = re.compile("[0-9a-f]{64}")
+_BEING_MADE = "hfmds-plan-"  # how a folder's name begins in which one is
+_ABANDONED_AFTER_SECONDS = 24 * 3600.0
 
 
 @lru_cache(maxsize=256)
@@ -58,8 +66,10 @@ def _code() -> str:
 class PlanLibrary:
     """Plans by key in a folder, which several processes may share; without one nothing is kept."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, max_bytes: int = 256 * 1024 * 1024) -> None:
+        """Above `max_bytes` the least recently used ones leave the folder."""
         self._folder = folder
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()  # one export at a time is enough for a machine
         self._running: subprocess.Popen[str] | None = None
         self._closed = False
@@ -71,16 +81,18 @@ class PlanLibrary:
         """
         with self._lock:
             kept = self._folder / plan_key(model) if self._folder else None
-            if kept and kept.is_file():
-                return kept.read_bytes()
+            if kept and (found := _used(kept)):
+                return found
             with tempfile.TemporaryDirectory(
-                prefix="hfmds-plan-", dir=_made(self._folder) if self._folder else None
+                prefix=_BEING_MADE, dir=_made(self._folder) if self._folder else None
             ) as folder:
                 made = Path(folder) / "plan"
                 self._make(model, made)
                 data = made.read_bytes()
                 if kept:
                     made.replace(kept)
+            if self._folder:
+                _make_room(self._folder, self._max_bytes)
             return data
 
     def close(self) -> None:
@@ -111,6 +123,33 @@ class PlanLibrary:
         if process.returncode:
             reason = told.strip().splitlines()[-1] if told.strip() else "it was killed"
             raise InvalidInput(f"the plan of {model.architecture!r} was not made: {reason}")
+
+
+def _used(path: Path) -> bytes | None:
+    """A plan that is wanted now, if it is here."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    with suppress(FileNotFoundError, PermissionError):  # another process's, which may make room
+        os.utime(path)
+    return data
+
+
+def _make_room(folder: Path, max_bytes: int) -> None:
+    """Drop what was not used for longest, and what an export that was killed has left."""
+    files: dict[Path, os.stat_result] = {}
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process makes room, too
+            files[path] = path.stat()
+    abandoned_before, total_bytes = time.time() - _ABANDONED_AFTER_SECONDS, 0
+    for path in sorted(files, key=lambda path: files[path].st_mtime_ns, reverse=True):
+        if _PLAN_NAME.fullmatch(path.name):
+            total_bytes += files[path].st_size
+            if total_bytes > max_bytes and total_bytes > files[path].st_size:  # but for the newest
+                path.unlink(missing_ok=True)
+        elif path.name.startswith(_BEING_MADE) and files[path].st_mtime < abandoned_before:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _made(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from coordinator import plans
+from coordinator.plans import Plans
+from coordinator.tables import Base
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.recipes import ModelSpec
-from hfmds.digest import digest_of
+from hfmds.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, NotAllowed, Unavailable
+from hfmds.storage.database import open_database
+from hfmds.storage.locations import Folder
 from hfmds.v1 import coordinator_pb2
 from hfmds.wire.types import Assignment, RetryLater
 from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
+from tests.servers.databases import database_of
 
 WITHOUT_TORCH = replace(PROFILE, engine="onnx-cpu")
 PLAN = b"the plan of " + MODEL.architecture.encode()
@@ -79,6 +85,8 @@ def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(tmp_pat
             assert (await waiting).plan == digest_of(PLAN)
             assert len(library.made) == 1
 
+    asyncio.run(run())
+
 
 def test_a_device_that_joins_later_waits_for_its_plan_alone(tmp_path: Path) -> None:
     async def run() -> None:
@@ -135,6 +143,53 @@ def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> None:
             assert library.made == [MODEL]
 
     asyncio.run(run())
+
+
+def ready_plan(of: Plans, model: ModelSpec) -> Digest:
+    """The model's plan, made if need be."""
+    made = threading.Event()
+    if not of.ready(model, made.set):
+        assert made.wait(20)
+    plan = of.of(model)
+    assert plan is not None
+    return plan
+
+
+def test_plans_that_were_not_used_for_longest_leave_and_are_made_again(tmp_path: Path) -> None:
+    models = [replace(MODEL, architecture=name) for name in ("one", "two", "six")]
+    engine = open_database(database_of(tmp_path))
+    Base.metadata.create_all(engine)
+    library, clock = LibraryInMemory(), itertools.count().__next__
+    room = 2 * len(b"the plan of one")
+    ours, other = (
+        Plans(engine, Folder(tmp_path / "blobs"), library, room, clock) for _ in range(2)
+    )
+    first, second = (ready_plan(ours, model) for model in models[:2])
+    assert ready_plan(other, models[1]) == second
+    assert ready_plan(ours, models[0]) == first
+    third = ready_plan(ours, models[2])
+    assert set(ours.blobs.digests()) == {first, third}
+    assert library.made == models
+    # Another coordinator finds out when a device asks for it.
+    assert other.of(models[1]) == second
+    assert not other.contains(second)
+    assert ready_plan(other, models[1]) == second
+    assert other.contains(second)
+    assert library.made == [*models, models[1]]
+
+
+def test_equal_plans_take_room_once(tmp_path: Path) -> None:
+    models = [replace(MODEL, height=height) for height in (20, 21)]
+    engine = open_database(database_of(tmp_path))
+    Base.metadata.create_all(engine)
+    ours, other = (
+        Plans(engine, Folder(tmp_path / "blobs"), library, len(PLAN))
+        for library in (LibraryInMemory(), LibraryInMemory(InvalidInput("made before")))
+    )
+    for plans_of in (ours, other):
+        assert {ready_plan(plans_of, model) for model in models} == {digest_of(PLAN)}
+    newer = ready_plan(ours, replace(MODEL, architecture="newer"))
+    assert list(ours.blobs.digests()) == [newer]
 
 
 def test_a_plan_that_could_not_be_stored_is_tried_again_later(

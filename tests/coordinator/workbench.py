@@ -297,7 +297,7 @@ async def workbench(
             clock,
             Pace(100, 0.5),
             max_waiting,
-            Plans(engine, Folder(folder / "blobs"), library) if library else None,
+            Plans(engine, Folder(folder / "blobs"), library, 1 << 20) if library else None,
         ),
         switchboard=Switchboard(),
         store=store,

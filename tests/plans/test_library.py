@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,36 @@ def test_a_key_stands_for_one_model() -> None:
 def test_what_was_made_before_is_found(tmp_path: Path) -> None:
     (tmp_path / plan_key(MODEL)).write_bytes(b"a plan")
     assert PlanLibrary(tmp_path).plan(MODEL) == b"a plan"
+
+
+class QuickLibrary(PlanLibrary):
+    """Makes plans of ten bytes, at once."""
+
+    def _make(self, model: ModelSpec, path: Path) -> None:
+        path.write_bytes(b"0123456789")
+
+
+def test_the_plans_that_were_not_used_for_longest_leave(tmp_path: Path) -> None:
+    library = QuickLibrary(tmp_path, max_bytes=25)
+    models = [replace(MODEL, height=height) for height in (20, 21, 22)]
+    for day, model in enumerate(models[:2]):
+        library.plan(model)
+        os.utime(tmp_path / plan_key(model), (day, day))
+    (tmp_path / "note").write_bytes(bytes(100))  # somebody's
+    abandoned, under_way = tmp_path / "hfmds-plan-old", tmp_path / "hfmds-plan-new"
+    abandoned.mkdir()
+    under_way.mkdir()
+    os.utime(abandoned, (0, 0))
+    library.plan(models[0])  # now the other one is the oldest
+    library.plan(models[2])
+    kept = {plan_key(models[0]), plan_key(models[2]), "note", "hfmds-plan-new"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    QuickLibrary(tmp_path, max_bytes=5).plan(models[1])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        plan_key(models[1]),
+        "note",
+        "hfmds-plan-new",
+    }
 
 
 @pytest.mark.integration

@@ -66,6 +66,7 @@ def upgrade() -> None:
         sa.Column("key", sa.String(length=64), nullable=False),
         sa.Column("sha256", sa.String(length=64), nullable=False),
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("used_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("key"),
     )
     op.create_table(
