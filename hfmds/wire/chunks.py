@@ -31,9 +31,9 @@ MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
 MAX_DIGESTS = 20_000
 """How many blobs one request may name."""
 
-_TRIP_BYTES = 2 * CHUNK_BYTES  # of one upload that are worth a trip to a thread
+_TRIP_BYTES = 4 * CHUNK_BYTES  # of one upload that are worth a trip to a thread
 _TRIP_SECONDS = 0.2  # after which less is worth one, too: a kill would lose it
-_INTAKE_BYTES = 4 * CHUNK_BYTES  # of one upload that may wait to be written
+_INTAKE_BYTES = 8 * CHUNK_BYTES  # of one upload that may wait to be written
 _ALL_INTAKES_BYTES = 64 * CHUNK_BYTES  # of all; if there are more, none waits
 
 _DATA_TAG = b"\x0a"  # field 1, with a length: the data of what is downloaded
@@ -129,30 +129,34 @@ def _lone_chunk(message: bytes) -> memoryview | None:
 
 
 async def receive(
-    content: Content,
+    content: Content | Callable[[], Content],
     owner: str,
     digest: Digest,
     offset: int,
     chunks: AsyncIterator[bytes | memoryview],
     then: Callable[[], None] = lambda: None,
-) -> None:
+) -> bool:
     """Take an upload of `owner` from `offset` on; on return it is verified and durable.
 
-    What is to be done `then` is done in the thread that has made it so.
+    True if it was here before. What says where the content goes, or that it is not wanted, is
+    asked in the thread that writes the first bytes; what is to be done `then` is done in the one
+    that has written the last.
     """
     intake = _Intake(content, owner, digest, offset, then)
     try:
         async for chunk in chunks:
             await intake.add(chunk)
             if intake.complete:
-                return
-        await intake.end()
+                break
+        else:
+            await intake.end()
     except BaseException:  # also when the sender is gone: it will go on where the bytes end
         with suppress(Exception):  # the first error is the one to tell
             await intake.settle()
         raise
     finally:
         intake.close()
+    return intake.was_here
 
 
 class _Intake:
@@ -165,15 +169,21 @@ class _Intake:
     _all_bytes: ClassVar[int] = 0  # that are in memory, of all uploads; counted on the event loop
 
     def __init__(
-        self, content: Content, owner: str, digest: Digest, offset: int, then: Callable[[], None]
+        self,
+        content: Content | Callable[[], Content],
+        owner: str,
+        digest: Digest,
+        offset: int,
+        then: Callable[[], None],
     ) -> None:
         self.complete = False  # the content is here, and no more of it is needed
+        self.was_here = False  # before the first byte was written
         self._content = content
         self._owner = owner
         self._digest = digest
         self._offset = offset
         self._then = then
-        self._begun = False
+        self._begun: Content | None = None
         self._ended = False
         self._waiting: list[bytes | memoryview] = []
         self._waiting_bytes = 0
@@ -233,15 +243,18 @@ class _Intake:
         self._writing = None
 
     def _write(self, chunks: list[bytes | memoryview], last: bool) -> bool:
-        staging, blobs = self._content.staging, self._content.blobs
-        if not self._begun and blobs.contains(self._digest):
-            self._then()
-            return True
-        self._begun = True
+        if self._begun is None:
+            content = self._content if isinstance(self._content, Content) else self._content()
+            self.was_here = content.blobs.contains(self._digest)
+            if self.was_here:
+                self._then()
+                return True
+            self._begun = content
+        staging = self._begun.staging
         if chunks:
             self._offset = staging.append(self._owner, self._digest, self._offset, *chunks)
         if last:
-            staging.commit(self._owner, self._digest, blobs)
+            staging.commit(self._owner, self._digest, self._begun.blobs)
             self._then()
         return last
 

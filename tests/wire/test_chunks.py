@@ -380,8 +380,19 @@ def test_receive_refuses_a_wrong_offset_and_says_where_it_stands(here: Content) 
 
 def test_receive_takes_no_bytes_of_content_it_has(tmp_path: Path) -> None:
     here = Content(MemoryBlobs(DATA), Staging(tmp_path, max_bytes=1 << 24))
-    asyncio.run(receive(here, "task-1", DIGEST, 0, stream(b"would not fit")))
+    assert asyncio.run(receive(here, "task-1", DIGEST, 0, stream(b"would not fit")))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_wanted_is_not_written(here: Content, tmp_path: Path) -> None:
+    def place() -> Content:
+        raise WrongState("not wanted")
+
+    with pytest.raises(WrongState, match="not wanted"):
+        asyncio.run(receive(place, "task-1", DIGEST, 0, stream(DATA)))
+    assert here.staging.offset("task-1", DIGEST) == 0
+    assert not asyncio.run(receive(lambda: here, "task-1", DIGEST, 0, stream(DATA)))
+    assert here.blobs.contains(DIGEST)
 
 
 def test_receive_reads_little_of_content_it_has(tmp_path: Path) -> None:
@@ -394,7 +405,7 @@ def test_receive_reads_little_of_content_it_has(tmp_path: Path) -> None:
             yield bytes(CHUNK_BYTES)
 
     asyncio.run(receive(here, "task-1", DIGEST, 0, endless()))
-    assert sum(taken) == 4 * CHUNK_BYTES
+    assert sum(taken) == 8 * CHUNK_BYTES
 
 
 class StuckStaging(Staging):
@@ -435,10 +446,10 @@ def test_what_waits_to_be_written_of_all_uploads_has_a_limit(tmp_path: Path) -> 
         await asyncio.gather(*uploads, return_exceptions=True)
         return waiting
 
-    # Each may have four megabytes waiting, as long as all have no more than 64.
-    assert asyncio.run(upload()) == [4] * 16 + [1] * 4
+    # Each may have eight megabytes waiting, as long as all have no more than 64.
+    assert asyncio.run(upload()) == [8] * 8 + [1] * 12
     # None of it is in the way of those that come later.
-    assert asyncio.run(upload()) == [8] * 16 + [2] * 4
+    assert asyncio.run(upload()) == [16] * 8 + [2] * 12
 
 
 def test_a_stalled_upload_is_written_as_far_as_it_came(here: Content) -> None:
