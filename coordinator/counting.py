@@ -13,7 +13,7 @@ from coordinator.events import append_event
 from coordinator.round_records import enter
 from coordinator.states import RoundState, TaskState
 from coordinator.tables import PhaseRow, TaskRow
-from coordinator.task_rows import WholeTask, end_tasks, key_of, of_phase
+from coordinator.task_rows import PENDING_NAMES, WholeTask, end_tasks, key_of, of_phase
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason
 
@@ -28,6 +28,16 @@ _COUNTED = select(func.count()).where(
     TaskRow.run_id == bindparam("run_id"),
     TaskRow.counted_round == bindparam("round"),
     TaskRow.kind == bindparam("kind"),
+)
+_LEFT = (
+    select(TaskRow.task_id)
+    .where(
+        TaskRow.run_id == bindparam("run_id"),
+        TaskRow.round_number == bindparam("round"),
+        TaskRow.kind == bindparam("kind"),
+        TaskRow.state.in_(PENDING_NAMES),
+    )
+    .limit(1)
 )
 
 
@@ -46,11 +56,17 @@ def round_of_result(session: Session, task: WholeTask) -> tuple[int, int]:
     return phase.round_number, phase.goal
 
 
-def close_if_full(session: Session, task: WholeTask, number: int, goal: int, now: float) -> None:
-    """Close the phase in which a result counts from now on, if it has as many as it is to have."""
+def close_if_full(session: Session, task: WholeTask, number: int, goal: int, now: float) -> bool:
+    """Close the phase in which a result counts from now on, if it has as many as it is to have.
+
+    True if its round has to see to it: it is closed, or nobody is left who could send more. In
+    asynchronous rounds it always has, since the device may be asked again.
+    """
     if goal and _counted(session, task.run_id, number, task.kind) >= goal:
         phase = session.get_one(PhaseRow, (task.run_id, number, task.kind))
         close(session, phase, LateReason.GOAL_REACHED, now)
+        return True
+    return task.asynchronous or not _anybody_left(session, task)
 
 
 def count_leftovers(session: Session, phase: PhaseRow, now: float) -> None:
@@ -102,6 +118,12 @@ def _has_counted(session: Session, phase: PhaseRow, device_id: str) -> bool:
         TaskRow.device_id == device_id,
     )
     return session.scalar(select(TaskRow.task_id).where(*counted).limit(1)) is not None
+
+
+def _anybody_left(session: Session, task: WholeTask) -> bool:
+    """Whether a result of the task's phase is still to come."""
+    which = {"run_id": task.run_id, "round": task.round_number, "kind": task.kind}
+    return session.connection().scalar(_LEFT, which) is not None
 
 
 def _results(session: Session, phase: PhaseRow) -> int:

@@ -7,9 +7,9 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from typing import TypeAlias
 
 from coordinator import traces
@@ -20,34 +20,29 @@ from coordinator.funnel import StageNotes
 from coordinator.memory import Memory
 from coordinator.metrics import Metrics
 from coordinator.plans import Plans
+from coordinator.recipes import Recipes
 from coordinator.registry import Registry
+from coordinator.results import Results, Submitted
 from coordinator.run_records import RunRecords
-from coordinator.states import TaskState
-from coordinator.task_records import TaskRecords, not_uploaded
-from coordinator.task_rows import PhaseKey, Task
+from coordinator.task_context import task_context
+from coordinator.task_records import TaskRecords
+from coordinator.task_rows import Task
 from coordinator.together import Together
-from coordinator.upload_quota import UploadQuota
-from hfmds.algorithm.compression import TensorForm, packed_form, unpacked
-from hfmds.algorithm.recipes import ModelSpec, Recipe
+from coordinator.updates import Updates
+from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.algorithm.seeds import task_seed
 from hfmds.algorithm.types import Traffic
 from hfmds.digest import Digest, digest_of
-from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.errors import NotAllowed, TooLate
 from hfmds.service import tracing
 from hfmds.service.pace import Pace
-from hfmds.service.telemetry import log_context
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
 from hfmds.wire.chunks import (
-    Content,
     download_message,
     outgoing,
-    receive,
-    require_place,
-    upload_state,
 )
 from hfmds.wire.records import encode_report
-from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
 from hfmds.wire.types import (
     Assignment,
     DeviceProfile,
@@ -68,15 +63,12 @@ from hfmds.wire.types import (
 log = logging.getLogger(__name__)
 
 _MAX_WAIT_SECONDS = 60.0
-_REMEMBERED = 256  # runs, and phases of them, of which what never changes is remembered
 _REMEMBERED_TASKS = 4096
 _REMEMBERED_CONTENTS = 4
 _REMEMBERED_CONTENT_BYTES = 16 * CHUNK_BYTES  # what is larger is read as it is sent
 _MAX_LOOKING = 200  # check-ins that look for work at once
 _NO_WORK = "no work for this device"
 _DRAINED = "the coordinator is drained: it hands out no new work"
-# safetensors' header may be laid out otherwise than ours, but not by more than this.
-_HEADER_SLACK_BYTES = 1 << 20
 
 
 _Outcome: TypeAlias = Assignment | Finished | str | None
@@ -120,7 +112,6 @@ class Dispatch:
         self._pace = pace
         self._max_waiting = max_waiting
         self._plans = plans
-        self._upload_quota = UploadQuota()
         self._asked = Together[_Asked, _Outcome](self._outcomes_now, _MAX_LOOKING)
         self._looking = 0  # check-ins that look for work right now
         self.waiting = 0  # those that have found none, and wait for it
@@ -128,17 +119,16 @@ class Dispatch:
         self._waiting_lock = threading.Lock()
         self._on_result: Callable[[str], None] = lambda run_id: None
         self._closing = False
-        # Each call of a device needs one of these, and neither ever changes.
-        self._recipes = lru_cache(_REMEMBERED)(self._read_recipe)
-        self._forms = lru_cache(_REMEMBERED)(self._read_form)
-        self._models = lru_cache(_REMEMBERED_CONTENTS)(self._read_model)
         self._handed_out = Memory[Task](_REMEMBERED_TASKS)  # as they were then, by device and id
+        self._recipes = Recipes(runs)
+        self._updates = Updates(tasks, self._recipes, contents, metrics, clock)
+        self._results = Results(tasks, self._updates, contents, self._handed_out, clock)
         # A whole cohort downloads the same at about the same time.
         self._whole = Memory[tuple[bytes, ...]](_REMEMBERED_CONTENTS)  # by run and digest
         self._one_reads = threading.Lock()
 
     def on_result(self, callback: Callable[[str], None]) -> None:
-        """Call back with the run's id whenever one of its tasks comes to an end."""
+        """Call back with the run's id whenever its round has to see to a task that has ended."""
         self._on_result = callback
 
     def announce(self, devices: Iterable[str]) -> None:
@@ -264,7 +254,7 @@ class Dispatch:
 
     def _assignment(self, task: Task, profile: DeviceProfile) -> Assignment | None:
         """The task as its device gets it; None: not before the plan is made that it needs."""
-        key, recipe = task.key, self._recipe(task)
+        key, recipe = task.key, self._recipes.of(task.key.run_id, task.run_uid)
         if not self.plan_ready(recipe.model, [profile], lambda: self.announce([task.device_id])):
             return None
         plans = self._plans
@@ -354,7 +344,7 @@ class Dispatch:
         """Where the upload of a task's update stands."""
 
         def look() -> UploadState:
-            return upload_state(self._uploading(device_id, task_id, update), task_id, update)
+            return self._updates.state(self._answerable(device_id, task_id), update)
 
         return await asyncio.to_thread(look)
 
@@ -368,90 +358,54 @@ class Dispatch:
     ) -> bool:
         """Take the bytes of a task's update; true if they were here before."""
 
-        def look() -> tuple[Content, UploadState]:
-            content = self._uploading(device_id, task_id, update)
-            self._upload_quota.take(task_id, update)
-            return content, upload_state(content, task_id, update)
+        def wanted() -> Task:
+            return self._answerable(device_id, task_id)
 
-        content, state = await asyncio.to_thread(look)
-        if not state.complete:
-            require_place(update, state, offset)
-            await receive(content, task_id, update, offset, chunks)
+        present = await self._updates.take(wanted, task_id, update, offset, chunks)
         self._stages.note(task_id, TaskStage.UPLOADED)
         self._registry.heard(device_id)
-        return state.complete
-
-    def _uploading(self, device_id: str, task_id: str, update: Digest) -> Content:
-        task = self._answerable(device_id, task_id, "train")
-        size_bytes = sum(form.size_bytes for form in self._update_form(task).values())
-        largest = size_bytes + _HEADER_SLACK_BYTES
-        if update.size_bytes > largest:
-            self._metrics.update_refused("too large")
-            self._tasks.refuse(device_id, task_id, "too large", self._clock())
-            raise LimitExceeded(
-                f"an update of {update.size_bytes} bytes for task {task_id!r}: what it trains has "
-                f"{size_bytes}, so {largest} is the most"
-            )
-        return self._contents.of(task.key.run_id)
-
-    def _update_form(self, task: Task) -> dict[str, TensorForm]:
-        """The tensors that an update for this task has, and must have."""
-        return self._forms(task.key, task.run_uid, task.weights)
-
-    def _read_form(self, key: PhaseKey, run_uid: str, weights: Digest) -> dict[str, TensorForm]:
-        recipe = self._recipes(key.run_id, run_uid)
-        shapes = self._models(key.run_id, weights).shapes()
-        trained = [n for n in shapes if recipe.method.trains(n, key.round_number)]
-        return packed_form(recipe, {name: shapes[name] for name in trained})
-
-    def _recipe(self, task: Task) -> Recipe:
-        return self._recipes(task.key.run_id, task.run_uid)
-
-    def _read_recipe(self, run_id: str, run_uid: str) -> Recipe:
-        run = self._runs.get(run_id)
-        if run.run_uid != run_uid:  # it was deleted, and another one has its id
-            raise NotFound(f"there is no run {run_uid!r} any more; check in again for new work")
-        return run.spec.recipe
-
-    def _read_model(self, run_id: str, weights: Digest) -> StoredWeights:
-        """The weights at which a task begins."""
-        blobs = self._contents.of(run_id).blobs
-        return StoredWeights(blobs.local_path(weights), f"model {weights}")
+        return present
 
     # --- taking results -------------------------------------------------------------------------
 
     async def submit_update(self, device_id: str, task_id: str, report: UpdateReport) -> bool:
         """Count an uploaded update; true if it was counted before."""
-
-        def check_and_accept() -> bool:
-            task = self._answerable(device_id, task_id, "train")
-            blobs = self._contents.of(task.key.run_id).blobs
-            if task.state is not TaskState.ACCEPTED:  # of a counted update the bytes may be gone
-                self._check_update(task, report.update)
-            return self._accept(task, report.update, report, lambda: blobs.contains(report.update))
-
-        return await asyncio.to_thread(check_and_accept)
+        return await self._submit(device_id, task_id, "train", report.update, report)
 
     async def submit_synthesis(self, device_id: str, task_id: str, report: SynthesisReport) -> bool:
         """Count a batch that is at the store; true if it was counted before."""
-
-        def accept() -> bool:
-            task = self._answerable(device_id, task_id, "synthesise")
-            return self._accept(task, report.batch, report)
-
-        return await asyncio.to_thread(accept)
+        return await self._submit(device_id, task_id, "synthesise", report.batch, report)
 
     async def submit_evaluation(
         self, device_id: str, task_id: str, report: EvaluationReport
     ) -> bool:
         """Count what a device has measured; true if it was counted before."""
         measured = EvaluationReport(report.evaluation, Traffic(), 0.0)
+        result = digest_of(encode_report(measured))
+        return await self._submit(device_id, task_id, "evaluate", result, report)
 
-        def accept() -> bool:
-            task = self._answerable(device_id, task_id, "evaluate")
-            return self._accept(task, digest_of(encode_report(measured)), report)
-
-        return await asyncio.to_thread(accept)
+    async def _submit(
+        self,
+        device_id: str,
+        task_id: str,
+        kind: Kind,
+        result: Digest,
+        report: UpdateReport | SynthesisReport | EvaluationReport,
+    ) -> bool:
+        submitted = Submitted(device_id, task_id, kind, result, encode_report(report))
+        with self._counting_late():
+            task, accepted = await self._results.accept(submitted)
+        self._registry.heard(device_id)
+        if not accepted.already:
+            with task_context(task):
+                log.info("result accepted", extra={"result": str(result)})
+            tracing.note("accepted")
+            self._metrics.funnel.accepted(kind, task_id)
+            self._metrics.fleet.count(report)
+            self._metrics.moved(report.traffic)
+        if accepted.moves_round:
+            self._on_result(task.key.run_id)
+        return accepted.already
 
     async def report_failure(
         self,
@@ -466,7 +420,7 @@ class Dispatch:
         failed = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason, cause, now)
         self._registry.heard(device_id)
         if failed is not None:
-            with _task_context(task):
+            with task_context(task):
                 log.warning("device gave its task up: %s", reason)
             self._metrics.funnel.failed(task.key.kind, task_id, failed)
             self._on_result(task.key.run_id)
@@ -478,29 +432,10 @@ class Dispatch:
         for run_id in runs:
             self._on_result(run_id)
 
-    def _answerable(self, device_id: str, task_id: str, kind: Kind) -> Task:
-        """The device's task, if it is of this kind and its answer is wanted or known."""
+    def _answerable(self, device_id: str, task_id: str) -> Task:
+        """The device's task to train, if its update is wanted or known."""
         with self._counting_late():
-            task = self._tasks.get_pending(device_id, task_id)
-        if task.key.kind != kind:
-            raise WrongState(f"task {task_id!r} is to {task.key.kind}, not to {kind}")
-        return task
-
-    def _check_update(self, task: Task, update: Digest) -> None:
-        blobs = self._contents.of(task.key.run_id).blobs
-        if not blobs.contains(update):
-            raise not_uploaded(update)
-        whose = f"update {update} of device {task.device_id!r}"
-        recipe = self._recipe(task)
-        with self._counting_refusal(task, "malformed"):
-            received = StoredTensors(blobs.local_path(update), whose)
-            received.require_form(self._update_form(task), whose)
-        with self._counting_refusal(task, "not finite"):
-            # Also of an update whose scale or change is finite, but not what they lead to.
-            weights = unpacked(recipe, received, self._models(task.key.run_id, task.weights))
-            require_finite_weights(weights, whose)
-        with self._counting_refusal(task, "unusable"):
-            recipe.method.check_update(weights, whose)
+            return self._results.answerable(device_id, task_id, "train")
 
     @contextmanager
     def _counting_late(self) -> Iterator[None]:
@@ -509,40 +444,6 @@ class Dispatch:
         except TooLate as error:
             self._metrics.late(error.reason)
             raise
-
-    @contextmanager
-    def _counting_refusal(self, task: Task, reason: str) -> Iterator[None]:
-        try:
-            yield
-        except InvalidInput as error:
-            self._metrics.update_refused(reason)
-            with _task_context(task):
-                log.warning("update refused: %s", error)
-            self._tasks.refuse(task.device_id, task.task_id, reason, self._clock())
-            raise
-
-    def _accept(
-        self,
-        task: Task,
-        result: Digest,
-        report: UpdateReport | SynthesisReport | EvaluationReport,
-        is_here: Callable[[], bool] = lambda: True,
-    ) -> bool:
-        record = encode_report(report)
-        with self._counting_late():
-            already = self._tasks.accept(
-                task.device_id, task.task_id, result, record, self._clock(), is_here
-            )
-        self._registry.heard(task.device_id)
-        if not already:
-            with _task_context(task):
-                log.info("result accepted", extra={"result": str(result)})
-            tracing.note("accepted")
-            self._metrics.funnel.accepted(task.key.kind, task.task_id)
-            self._metrics.fleet.count(report)
-            self._metrics.moved(report.traffic)
-            self._on_result(task.key.run_id)
-        return already
 
 
 def _work(task: Task) -> TrainWork | SynthesiseWork | EvaluateWork:
@@ -553,12 +454,3 @@ def _work(task: Task) -> TrainWork | SynthesiseWork | EvaluateWork:
             return SynthesiseWork(task.reference)
         case "evaluate":
             return EvaluateWork()
-
-
-def _task_context(task: Task) -> AbstractContextManager[None]:
-    return log_context(
-        run=task.key.run_id,
-        round=task.key.round_number,
-        device=task.device_id,
-        task=task.task_id,
-    )

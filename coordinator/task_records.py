@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
+from sqlalchemy.orm import Session
 
 from coordinator.counting import close_if_full, round_of_result
 from coordinator.drain import is_drained
@@ -28,7 +29,7 @@ from coordinator.task_rows import (
     tell_of_task,
 )
 from hfmds.digest import Digest
-from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import FailureCause, LateReason, RunState, TaskStage
@@ -55,6 +56,29 @@ _WHY_LATE = {
     LateReason.CANCELLED: "the run was cancelled",
     LateReason.COMPLETED: "the run has completed",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class HandedIn:
+    """A result that its device hands in.
+
+    `is_here` says whether its bytes are. In asynchronous rounds they may go until it is accepted,
+    if they are the same as those of another device's result that is spent.
+    """
+
+    device_id: str
+    task_id: str
+    result: Digest
+    report: bytes
+    is_here: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """That a result counts."""
+
+    already: bool  # and did before
+    moves_round: bool = False  # its round has something to see to
 
 
 class TaskRecords:
@@ -137,38 +161,17 @@ class TaskRecords:
         now: float,
         is_here: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Count a result, once; true if the same one had been accepted before.
+        """As `accept_each`, for one result; true if the same one had been accepted before."""
+        handed_in = HandedIn(device_id, task_id, result, report, is_here)
+        (outcome,) = self.accept_each([handed_in], now)
+        if isinstance(outcome, HfmdsError):
+            raise outcome
+        return outcome.already
 
-        `is_here` says whether its bytes are. In asynchronous rounds they may go until it is
-        accepted, if they are the same as those of another device's result that is spent.
-        """
+    def accept_each(self, results: Iterable[HandedIn], now: float) -> list[Acceptance | HfmdsError]:
+        """Count results, each once, in the order they are in; or say why one does not count."""
         with transaction(self._engine) as session:
-            connection = session.connection()
-            row = _own_task(connection, device_id, task_id)
-            if row.state == TaskState.ACCEPTED.name:
-                if row.result_sha256 != result.sha256:
-                    raise Conflict(
-                        f"task {task_id!r} was accepted with result {row.result_sha256[:12]}; "
-                        f"{result} is not counted"
-                    )
-                return True
-            _require_pending(row)
-            if row.asynchronous and not is_here():
-                raise not_uploaded(result)
-            number, goal = round_of_result(session, row)
-            move_task(
-                connection,
-                row,
-                TaskState.ACCEPTED,
-                accepted_at=now,
-                counted_round=number,
-                result_sha256=result.sha256,
-                report=report,
-                stage=int(TaskStage.UPLOADED),
-            )
-            tell_of_task(session, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
-            close_if_full(session, row, number, goal, now)
-            return False
+            return [_accepted(session, result, now) for result in results]
 
     def refuse(self, device_id: str, task_id: str, what: str, now: float) -> None:
         """Note that a result was refused; of a task, the first refusal only, so that it ends."""
@@ -229,6 +232,38 @@ class TaskRecords:
         )
         with reading(self._engine) as session:
             return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
+
+
+def _accepted(session: Session, handed_in: HandedIn, now: float) -> Acceptance | HfmdsError:
+    """Count a result; those before it in the same transaction do not suffer if it is refused."""
+    connection, result = session.connection(), handed_in.result
+    try:
+        row = _own_task(connection, handed_in.device_id, handed_in.task_id)
+        if row.state == TaskState.ACCEPTED.name:
+            if row.result_sha256 == result.sha256:
+                return Acceptance(already=True)
+            raise Conflict(
+                f"task {row.task_id!r} was accepted with result {row.result_sha256[:12]}; "
+                f"{result} is not counted"
+            )
+        _require_pending(row)
+        if row.asynchronous and not handed_in.is_here():
+            raise not_uploaded(result)
+    except HfmdsError as error:  # nothing of it is written yet
+        return error
+    number, goal = round_of_result(session, row)
+    move_task(
+        connection,
+        row,
+        TaskState.ACCEPTED,
+        accepted_at=now,
+        counted_round=number,
+        result_sha256=result.sha256,
+        report=handed_in.report,
+        stage=int(TaskStage.UPLOADED),
+    )
+    tell_of_task(session, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
+    return Acceptance(False, moves_round=close_if_full(session, row, number, goal, now))
 
 
 def _firsts(rows: Iterable[WholeTask], asking: Iterable[tuple[str, str]]) -> list[WholeTask | None]:

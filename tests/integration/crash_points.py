@@ -1,10 +1,9 @@
 """Where a program can be killed in a test: just before and just after each of its commits.
 
 Inside the program, `watch_commits` stands around SQLAlchemy's own commit; nothing in the programs
-knows of it. A commit is named by the function that made it, e.g. `TaskRecords.accept`, which is
-found on the stack, or as `several` of them, if it carries their transactions. `transitions` finds
-the same names in the sources: what is to be passed through. A device has no database; `watch_steps`
-stands around methods of its classes instead.
+knows of it. A commit is named by the function that made it, e.g. `PhaseRecords.open`, which is
+found on the stack. `transitions` finds the same names in the sources: what is to be passed through.
+A device has no database; `watch_steps` stands around methods of its classes instead.
 """
 
 from __future__ import annotations
@@ -85,55 +84,21 @@ class Journal:
         return cls(tuple(line for line in lines if line != _KILLED), _KILLED in lines)
 
 
-def several(name: str) -> str:
-    """What a commit is called that carries more than one transaction of this function."""
-    return f"several {name}"
-
-
 def watch_commits(watch: Watch) -> None:
     """From now on, have every commit of this process watched that may have written."""
     commit: Callable[[DefaultDialect, Any], None] = DefaultDialect.do_commit
-    carried = _watch_members()
 
     def watched(dialect: DefaultDialect, connection: Any) -> None:
         name = _behind(sys._getframe(1))
-        members = carried.pop(connection.driver_connection, [])
         if name is None:
             commit(dialect, connection)
             return
         assert name, "a commit by nobody of ours"
-        done = watch.around(several(name) if members.count(name) > 1 else name)
+        done = watch.around(name)
         commit(dialect, connection)
         done()
 
     DefaultDialect.do_commit = watched  # type: ignore[method-assign]
-
-
-def _watch_members() -> dict[Any, list[str | None]]:
-    """From now on, note for whom each connection carries transactions that are not committed.
-
-    Those that are committed together are one transaction, and from the second on a savepoint each.
-    """
-    carried: dict[Any, list[str | None]] = {}
-    begin, savepoint = DefaultDialect.do_begin, DefaultDialect.do_savepoint
-    undo = DefaultDialect.do_rollback_to_savepoint
-
-    def watched_begin(dialect: DefaultDialect, connection: Any) -> None:
-        carried[connection.driver_connection] = [_behind(sys._getframe(1))]
-        begin(dialect, connection)
-
-    def watched_savepoint(dialect: DefaultDialect, connection: Any, name: str) -> None:
-        carried[connection.connection.driver_connection].append(_behind(sys._getframe(1)))
-        savepoint(dialect, connection, name)
-
-    def watched_undo(dialect: DefaultDialect, connection: Any, name: str) -> None:
-        carried[connection.connection.driver_connection].pop()
-        undo(dialect, connection, name)
-
-    DefaultDialect.do_begin = watched_begin  # type: ignore[method-assign]
-    DefaultDialect.do_savepoint = watched_savepoint  # type: ignore[method-assign]
-    DefaultDialect.do_rollback_to_savepoint = watched_undo  # type: ignore[method-assign]
-    return carried
 
 
 def _behind(frame: FrameType | None) -> str | None:

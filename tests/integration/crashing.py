@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import edge_client.__main__
+from coordinator import results
 from coordinator.__main__ import main as coordinator
 from hfmds.storage import database
 from synthesis_store.__main__ import main as synthesis_store
@@ -78,7 +79,7 @@ def _become(order: dict[str, Any]) -> None:
         point = CrashPoint(**order["point"]) if order["point"] else None
         watch = Watch(Path(order["journal"]), point)
         if not order["commit_together"]:  # then there is a point between any two transactions
-            database._MOST_TOGETHER = 1
+            database._MOST_TOGETHER = results._MOST_AT_ONCE = 1
         watch_commits(watch)
         watch_steps(watch, STEPS)
         PROGRAMS[order["program"]]()

@@ -117,10 +117,17 @@ class LateStory(ShortStory):
         ),
     )
 
+    def __init__(self, folder: Path, coordinator: str, store: str) -> None:
+        super().__init__(folder, coordinator, store)
+        self._c_is_ready = asyncio.Event()
+
     async def call(self, device_id: str, call: Call) -> object:
-        if device_id == "c" and call.method == "submit_update":
+        if call.method == "submit_update" and device_id == "c":
+            self._c_is_ready.set()
             while len(self.witness.taken) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+        elif call.method == "submit_update":
+            await self._c_is_ready.wait()  # or its upload would be late already
         return await call()
 
     async def afterwards(self, operator: Operator) -> None:

@@ -119,10 +119,10 @@ def test_killed_at_a_commit_the_run_ends_the_same(
 @pytest.mark.parametrize(
     ("story", "transition", "occurrences"),
     [
-        (BufferedStory, "TaskRecords.accept", (1, 2, 3)),
+        (BufferedStory, "TaskRecords.accept_each", (1, 2, 3)),
         (BufferedStory, "PhaseRecords.open", (2,)),
         (BufferedStory, "RunRecords.complete_round", (2,)),
-        (LateStory, "TaskRecords.accept", (1, 2)),
+        (LateStory, "TaskRecords.accept_each", (1, 2)),
     ],
 )
 def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
