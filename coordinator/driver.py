@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from coordinator.bell import Bell
 from coordinator.leadership import Deposed
+from coordinator.leftovers import drop_leftovers
 from coordinator.models import Models
 from coordinator.news import news_of
 from coordinator.parts import Parts
@@ -186,7 +187,10 @@ class RunDriver:
             if record.completed_rounds < completed.number:
                 raise _Stop  # it was cancelled meanwhile
             state = record.state
-            self._drop_updates(completed, state.ended)
+            if state.ended:  # and it is not deleted as long as it has a driver
+                drop_leftovers(self._parts, self.run_id)
+            else:
+                self._drop_updates(completed)
             self._watch.end()
             self._parts.metrics.round_completed(self.run_id, completed)
             with log_context(round=completed.number):
@@ -234,9 +238,9 @@ class RunDriver:
     def _completed(self, result: RoundResult) -> Round:
         """The round as it is recorded; its model is durable when this returns."""
         t, state = result.checkpoint.round_number, result.checkpoint.server_state
-        first = self._parts.phases.get(
-            PhaseKey(self.run_id, t, "synthesise" if result.refreshed else "train")
-        )
+        first = PhaseKey(self.run_id, t, "synthesise" if result.refreshed else "train")
+        began_at = self._parts.phases.opened_at(first)
+        asynchronous = self._record.spec.policy.asynchronous is not None
         return Round(
             number=t,
             device_ids=result.cohort,
@@ -246,13 +250,13 @@ class RunDriver:
             refreshed=result.refreshed,
             pool=result.checkpoint.pool,
             traffic=result.traffic,
-            duration_seconds=self._parts.clock() - first.opened_at,
+            duration_seconds=self._parts.clock() - began_at,
             server_state=self._blobs.put_bytes(encode_weights(state)) if state else None,
-            staleness=self._parts.phases.staleness(self.run_id, t),
+            staleness=self._parts.phases.staleness(self.run_id, t) if asynchronous else None,
             device_evaluation=result.device_evaluation,
         )
 
-    def _drop_updates(self, completed: Round, run_ended: bool) -> None:
+    def _drop_updates(self, completed: Round) -> None:
         """Free the space of updates that are not needed, and of what the server remembered."""
         # Before asking what is needed: should we not lead any more, asking tells; and what comes
         # after that for another leader is not in the list.
@@ -263,11 +267,8 @@ class RunDriver:
         if completed.server_state:
             needed.add(completed.server_state.sha256)
         unneeded = [digest for digest in there if digest.sha256 not in needed]
-        if run_ended:
-            self._delete(unneeded)
-            return
         before = None
-        if completed.number > 1:
+        if completed.server_state and completed.number > 1:
             before = self._parts.runs.round(self.run_id, completed.number - 1).server_state
         also = dropped | ({before.sha256} if before else set())
         with self._parts.phases.spent_updates(self.run_id, completed.number) as spent:

@@ -1,7 +1,7 @@
 """Frees what a run that has ended leaves behind: the updates of its devices.
 
-A driver frees them round by round. It gets no chance to when it is killed just after its last
-round, or when its run is cancelled in mid-round.
+Its driver does so after the last round. It gets no chance to when it is killed just before, or when
+its run is cancelled in mid-round; then whoever leads does.
 """
 
 from __future__ import annotations

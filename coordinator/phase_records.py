@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, bindparam, func, or_, select
+from sqlalchemy import Connection, Engine, Select, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.counting import close, count_leftovers
@@ -42,7 +42,7 @@ _DURING = {
     "evaluate": RoundState.EVALUATING,
 }
 
-# A round looks at all its tasks whenever one of them changes, so these are made once.
+# What every round asks, made once: to make a statement takes longer than to have it answered.
 _PHASE = select(
     PhaseRow.opened_at,
     PhaseRow.deadline_at,
@@ -75,6 +75,17 @@ _ASYNCHRONOUS_TASKS = _TASKS_OF_KIND.where(
         TaskRow.state.in_(PENDING_NAMES),
     )
 )
+_HANDED_OUT = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == bindparam("run_id"))
+_UNABLE = select(TaskRow.device_id).where(
+    TaskRow.run_id == bindparam("run_id"),
+    TaskRow.state == TaskState.FAILED.name,
+    TaskRow.kind.in_(bindparam("kinds", expanding=True)),
+)
+_LEASED = select(TaskRow.device_id).where(
+    TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > bindparam("now")
+)
+_AT_WORK = _LEASED.where(TaskRow.run_id == bindparam("run_id"))
+_AT_WORK_ELSEWHERE = _LEASED.where(TaskRow.run_id != bindparam("run_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +227,11 @@ class PhaseRecords:
         with looking(self._engine) as connection:
             return _opened(connection, key)
 
+    def opened_at(self, key: PhaseKey) -> float:
+        """When a phase was opened."""
+        with looking(self._engine) as connection:
+            return float(connection.execute(_PHASE, _which(key)).one().opened_at)
+
     def ask(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
         """Give a phase more devices, if it is still open."""
         with transaction(self._engine) as session:
@@ -279,11 +295,8 @@ class PhaseRecords:
             return (found[0], found[1]) if found else ("", "")
 
     def staleness(self, run_id: str, round_number: int) -> Staleness | None:
-        """How old the results of an asynchronous round were; None for another one."""
-        key = PhaseKey(run_id, round_number, "train")
+        """How old the results of an asynchronous round were; None if there were none."""
         with reading(self._engine) as session:
-            if not session.get_one(PhaseRow, primary_key(key)).asynchronous:
-                return None
             ages = [
                 round_number - began
                 for began in session.scalars(
@@ -300,9 +313,8 @@ class PhaseRecords:
 
     def models_handed_out(self, run_id: str) -> set[str]:
         """SHA-256 of every model the run has sent to devices."""
-        with reading(self._engine) as session:
-            sent = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == run_id)
-            return set(session.scalars(sent))
+        with looking(self._engine) as connection:
+            return set(connection.scalars(_HANDED_OUT, {"run_id": run_id}))
 
     @contextmanager
     def spent_updates(self, run_id: str, round_number: int) -> Iterator[set[str] | None]:
@@ -329,17 +341,12 @@ class PhaseRecords:
 
     def unable(self, run_id: str, *kinds: Kind) -> set[str]:
         """Devices that gave such a task of this run up, since it was created or last resumed."""
-        with reading(self._engine) as session:
-            failed = select(TaskRow.device_id).where(
-                TaskRow.run_id == run_id,
-                TaskRow.state == TaskState.FAILED.name,
-                TaskRow.kind.in_(kinds),
-            )
-            return set(session.scalars(failed))
+        with looking(self._engine) as connection:
+            return set(connection.scalars(_UNABLE, {"run_id": run_id, "kinds": kinds}))
 
     def at_work(self, run_id: str, now: float) -> set[str]:
         """Devices at work for this run."""
-        return self._leased(TaskRow.run_id == run_id, now)
+        return self._at_work(_AT_WORK, run_id, now)
 
     def snapshots_in_use(self, run_id: str) -> tuple[str, ...]:
         """Those that devices have still to train with, by tasks whose results are wanted."""
@@ -360,14 +367,11 @@ class PhaseRecords:
 
     def at_work_elsewhere(self, run_id: str, now: float) -> set[str]:
         """Devices at work for another run."""
-        return self._leased(TaskRow.run_id != run_id, now)
+        return self._at_work(_AT_WORK_ELSEWHERE, run_id, now)
 
-    def _leased(self, of_run: ColumnElement[bool], now: float) -> set[str]:
-        with reading(self._engine) as session:
-            leased = select(TaskRow.device_id).where(
-                of_run, TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
-            )
-            return set(session.scalars(leased))
+    def _at_work(self, where: Select[str], run_id: str, now: float) -> set[str]:
+        with looking(self._engine) as connection:
+            return set(connection.scalars(where, {"run_id": run_id, "now": now}))
 
     def last_losses(self, run_id: str) -> dict[str, float]:
         """The loss of each device's last accepted training in this run."""
@@ -415,6 +419,11 @@ def _tell(
     append_event(session, phase.run_id, kind, now, **of_phase, **details)
 
 
+def _which(key: PhaseKey) -> dict[str, str | int]:
+    """The phase in the statements above."""
+    return {"run_id": key.run_id, "number": key.round_number, "kind": key.kind}
+
+
 def _opened(connection: Connection, key: PhaseKey) -> PhaseRecord:
     """A phase that was opened."""
     found = _record(connection, key)
@@ -424,7 +433,7 @@ def _opened(connection: Connection, key: PhaseKey) -> PhaseRecord:
 
 
 def _record(connection: Connection, key: PhaseKey) -> PhaseRecord | None:
-    which = {"run_id": key.run_id, "number": key.round_number, "kind": key.kind}
+    which = _which(key)
     phase = connection.execute(_PHASE, which).first()
     if phase is None:
         return None

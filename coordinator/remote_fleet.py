@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 
 from coordinator.control import RunControl
@@ -131,7 +132,11 @@ class RemoteFleet:
             ages = (task.counted_round - task.key.round_number for task in accepted)
             self._metrics.updates_counted(ages)
         # Each is read in pieces, when they are needed.
-        return tuple(self._moved(self._update(task), task, weights) for task in accepted)
+        began_at = cache(self._model)
+        return tuple(
+            self._moved(self._update(task, began_at(task.weights)), task, weights)
+            for task in accepted
+        )
 
     def evaluate(self, weights: Weights) -> Evaluation | None:
         self._models.put(weights)
@@ -219,12 +224,14 @@ class RemoteFleet:
             except HfmdsError as error:
                 self._control.pause(f"round {round_number}: the synthesis store refuses: {error}")
 
-    def _update(self, task: Task) -> Update:
+    def _model(self, weights: Digest) -> StoredWeights:
+        return StoredWeights(self._content.blobs.local_path(weights), "the model")
+
+    def _update(self, task: Task, began_at: Weights) -> Update:
         report = decode_update_report(task.report)
         path = self._content.blobs.local_path(report.update)
         packed = StoredTensors(path, f"the update of device {task.device_id!r}")
-        begun_at = StoredWeights(self._content.blobs.local_path(task.weights), "the model")
-        weights = unpacked(self._spec.recipe, packed, begun_at)
+        weights = unpacked(self._spec.recipe, packed, began_at)
         return Update(task.device_id, weights, report.samples, report.loss, report.traffic)
 
     def _moved(self, update: Update, task: Task, today: Weights) -> Update:
@@ -237,7 +244,7 @@ class RemoteFleet:
         mode, staleness = self._spec.policy.asynchronous, task.counted_round - task.key.round_number
         if mode is None or staleness == 0:
             return update
-        began_at = StoredWeights(self._content.blobs.local_path(task.weights), "the model")
+        began_at = self._model(task.weights)
         method = self._spec.recipe.method
         moved = Moved(
             update.weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,9 @@ async def complete(bench: Workbench, run_id: str = "run") -> None:
     await bench.create(make_spec(), run_id)
     await bench.play("a", 1, echo)
     await bench.until(lambda run: run.state is RunState.COMPLETED, run_id)
+    # Its driver, if it found the run marked when it ends, would delete it.
+    while any(thread.name == f"run-{run_id}" for thread in threading.enumerate()):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 def rows_of(folder: Path, run_id: str) -> int:
