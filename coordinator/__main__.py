@@ -36,6 +36,7 @@ from coordinator.task_records import TaskRecords
 from coordinator.web.server import serving_page
 from hfmds.plans.library import PlanLibrary
 from hfmds.service.allocator import reuse_freed_memory
+from hfmds.service.collector import spare_what_stays
 from hfmds.service.gate import Gate
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.pace import Pace
@@ -112,6 +113,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
                 gate=gate,
             ) as page,
         ):
+            spare_what_stays()
             await server.set_ready(True)
             with published_addresses(
                 settings.address_file,
