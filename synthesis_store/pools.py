@@ -28,6 +28,7 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.service.telemetry import log_context
+from hfmds.storage.blobs import CHUNK_BYTES
 from hfmds.wire.chunks import Content, receive, require_place, upload_state
 from hfmds.wire.types import (
     Collected,
@@ -57,6 +58,15 @@ from synthesis_store.withdrawals import Withdrawals
 log = logging.getLogger(__name__)
 
 MAX_CLASSES = 65_536  # a snapshot's description counts each of them
+
+
+# What comes in one go is looked at when it is there: a trip to a thread costs more than to have it
+# come in vain. Of more than that, not a byte is waited for that is not wanted.
+_SMALL_BYTES = 4 * CHUNK_BYTES
+
+
+class _InPool(Exception):
+    """A batch need not be taken, as its pool has it."""
 
 
 class Pools:
@@ -149,18 +159,26 @@ class Pools:
         durable. One that is refused leaves nothing behind; one whose upload broke can be resumed.
         """
         with log_context(pool=key.pool_id, device=key.device_id):
+            spec: PoolSpec | None = None
+            taken = False
+
+            def begin() -> Content:
+                nonlocal spec
+                spec = spec or self._begin(key, offset, weights)
+                return self._content
+
+            def accept() -> None:
+                nonlocal taken
+                assert spec is not None  # it has begun
+                taken = self._accept(key, spec)
+
             try:
-                spec = await asyncio.to_thread(self._begin, key, offset, weights)
-                if spec is None:
-                    return True
-                taken = False
-
-                def accept() -> None:
-                    nonlocal taken
-                    taken = self._accept(key, spec)
-
-                await receive(self._content, uploader(key), key.digest, offset, chunks, accept)
+                if key.digest.size_bytes > _SMALL_BYTES:
+                    await asyncio.to_thread(begin)
+                await receive(begin, uploader(key), key.digest, offset, chunks, accept)
                 return not taken
+            except _InPool:
+                return True
             except HfmdsError as error:
                 if not isinstance(error, Unavailable):
                     await asyncio.to_thread(self._note_refusal, key.pool_id, error)
@@ -168,24 +186,23 @@ class Pools:
                     await asyncio.to_thread(self._discard, key)
                 raise
 
-    def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> PoolSpec | None:
-        """Get ready for an upload; what the pool takes, or None if it has the batch."""
+    def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> PoolSpec:
+        """Get ready for an upload; what the pool takes. Raises _InPool if it has the batch."""
         spec = self._lacking(key, weights)
-        if spec is not None:
-            state = upload_state(self._content, uploader(key), key.digest)
-            if not state.complete:
-                require_place(key.digest, state, offset)
-            self._expect(key)
+        state = upload_state(self._content, uploader(key), key.digest)
+        if not state.complete:
+            require_place(key.digest, state, offset)
+        self._expect(key)
         return spec
 
-    def _lacking(self, key: BatchKey, weights: Digest | None) -> PoolSpec | None:
-        """What the pool takes that lacks the batch; None if it has it.
+    def _lacking(self, key: BatchKey, weights: Digest | None) -> PoolSpec:
+        """What the pool takes that lacks the batch. Raises _InPool if it has it.
 
-        Refuses what can be refused before any byte.
+        Refuses what can be refused before any byte is kept.
         """
         place = self.records.place(key)
         if place.has_batch:
-            return None
+            raise _InPool
         if place.state is not PoolState.OPEN:
             raise refusal_of_batches(key.pool_id, place.state, place.state_reason)
         require_weights(weights, place.spec, f"batch {key.digest}")

@@ -242,9 +242,9 @@ def test_content_another_pool_accepted_survives_being_refused_by_a_stricter_one(
 
 @pytest.mark.parametrize("limit", ["pool", "setting"])
 def test_an_oversized_batch_is_refused_before_a_byte_is_taken(tmp_path: Path, limit: str) -> None:
-    store = Store(tmp_path, max_blob_bytes=100 if limit == "setting" else 1 << 20)
+    store = Store(tmp_path, max_blob_bytes=100 if limit == "setting" else 1 << 30)
     store.pools.open("pool-1", SPEC)
-    size = 101 if limit == "setting" else 1 << 19
+    size = 5 << 20
 
     async def untouched() -> AsyncIterator[bytes]:
         pytest.fail("a byte was asked for")

@@ -250,10 +250,10 @@ def test_an_oversized_batch_is_refused_though_no_chunk_was_sent(
 ) -> None:
     async def test(device: Caller) -> None:
         async def only_the_header() -> AsyncIterator[pb.PutBatchRequest]:
-            yield header(b"x" * 100_000)
+            yield header(b"x" * (5 << 20))
             await asyncio.sleep(60)
 
-        with pytest.raises(LimitExceeded, match="100000 bytes are announced"):
+        with pytest.raises(LimitExceeded, match="5242880 bytes are announced"):
             await device.raw(device.stub.PutBatch, only_the_header())
 
     over_grpc(store, tmp_path, test)
