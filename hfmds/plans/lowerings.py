@@ -59,6 +59,9 @@ def lowerings(*, weights_learn: bool) -> Table:
         aten.convolution_backward.default: _convolution_backward,
         aten.max_pool2d_with_indices.default: _max_pool,
         aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+        aten.avg_pool2d_backward.default: _avg_pool_backward,
+        aten._adaptive_avg_pool2d.default: _adaptive_avg_pool,
+        aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward,
         aten.native_group_norm.default: _group_norm,
         aten.native_group_norm_backward.default: _group_norm_backward,
     }
@@ -157,12 +160,24 @@ def _input_gradient(
     matrix = weight.flatten(2).permute(1, 2, 0).reshape(-1, out_channels)
     positions = grad.shape[2] * grad.shape[3]
     columns = _product(matrix, grad.flatten(2), (n, matrix.shape[0], positions))
+    return _images_of(columns, (n, in_channels, *shape[2:]), kernel, stride, padding, dilation)
+
+
+def _images_of(
+    columns: Tensor,
+    shape: Sequence[int],
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair = (1, 1),
+) -> Tensor:
+    """Adds up patches, [n, channels * taps, positions], where they come from."""
     return symbolic(
         "Col2Im",
         [columns, torch.tensor(shape[2:]), torch.tensor(kernel)],
         {"strides": list(stride), "pads": [*padding, *padding], "dilations": list(dilation)},
-        dtype=grad.dtype,
-        shape=(n, in_channels, *shape[2:]),
+        dtype=columns.dtype,
+        shape=shape,
     )
 
 
@@ -461,6 +476,51 @@ def _pairs(
     above = torch.maximum(left, right).reshape(n, height, 2, width * channels)
     upper, lower = above.unbind(2)
     return (left, right), (upper, lower)
+
+
+# --- pooling by means ----------------------------------------------------------------------------
+
+
+def _avg_pool_backward(
+    grad: Tensor,
+    x: Tensor,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Tensor:
+    if ceil_mode or (any(padding) and not count_include_pad):
+        raise InvalidInput(
+            "a network that pools by means (AvgPool2d) with ceil_mode, or with padding that does "
+            "not count, cannot be made a plan of; change that, or let its devices use the torch "
+            "engine"
+        )
+    (n, channels, *_), taps = grad.shape, kernel[0] * kernel[1]
+    share = grad.reshape(n, channels, 1, -1) / (divisor or taps)
+    columns = torch.cat([share] * taps, dim=2).reshape(n, channels * taps, -1)
+    return _images_of(columns, x.shape, kernel, stride or kernel, padding)
+
+
+def _adaptive_avg_pool(x: Tensor, size: Pair) -> Tensor:
+    pooled: Tensor = aten.avg_pool2d(x, _even_windows(x.shape[2:], size))
+    return pooled
+
+
+def _adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
+    kernel = _even_windows(x.shape[2:], grad.shape[2:])
+    return _avg_pool_backward(grad, x, kernel, kernel, (0, 0), False, True, None)
+
+
+def _even_windows(size: Pair, pooled: Pair) -> list[int]:
+    if any(size[i] % pooled[i] for i in (0, 1)):
+        raise InvalidInput(
+            f"a network that pools {size[0]}x{size[1]} to {pooled[0]}x{pooled[1]} by means "
+            "(AdaptiveAvgPool2d) cannot be made a plan of, as its windows are not alike; choose a "
+            "size that divides the other, or let its devices use the torch engine"
+        )
+    return [size[i] // pooled[i] for i in (0, 1)]
 
 
 # --- group normalisation ------------------------------------------------------------------------

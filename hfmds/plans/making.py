@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.errors import HfmdsError, InvalidInput
@@ -26,11 +28,22 @@ def make_plan(model: ModelSpec, graphs: tuple[str, ...] = GRAPHS) -> Plan:
     InvalidInput: the network has something that a plan cannot. CorruptData: a graph came out wrong.
     """
     steps, reference = Steps(model), Steps(model, torch.float64)
+    _require_no_dropout(steps.network, model)
     return Plan(
         model,
         steps.features,
         {name: _made(name, model, steps, reference) for name in graphs},
     )
+
+
+def _require_no_dropout(network: nn.Module, model: ModelSpec) -> None:
+    """Refuse by name what tracing would find without one; what has none it finds (`export`)."""
+    for name, layer in network.named_modules():
+        if isinstance(layer, _DropoutNd) and layer.p > 0:
+            raise InvalidInput(
+                f"layer {name!r} of {model.architecture!r} is {layer}, which draws random numbers "
+                "as it trains; a plan cannot. Leave it out, or let devices use the torch engine"
+            )
 
 
 def _made(name: str, model: ModelSpec, steps: Steps, reference: Steps) -> Graph:

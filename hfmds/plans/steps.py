@@ -100,6 +100,11 @@ class Steps:
             "evaluate": Step((*weights, images, labels), self._evaluate),
         }
 
+    @property
+    def network(self) -> nn.Module:
+        """The network that they are of."""
+        return self._network.split
+
     # --- training -------------------------------------------------------------------------------
 
     def _train(self, given: Tensors) -> dict[str, Tensor]:

@@ -41,7 +41,8 @@ class Motley(nn.Module):
         x = F.relu(self.norm(self.first(images)))
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)  # windows overlap
         x = F.max_pool2d(F.silu(self.depthwise(x)), 2)  # with a row and a column left over
-        return F.relu(self.pointwise(F.gelu(self.grouped(x)))).mean((2, 3))
+        x = F.avg_pool2d(F.gelu(self.grouped(x)), 2, stride=1, padding=1)  # of 3x4
+        return F.relu(self.pointwise(F.adaptive_avg_pool2d(x, (3, 2)))).mean((2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(images))
@@ -55,11 +56,43 @@ class Forgetful(Motley):
         return F.dropout(super().features(images), training=self.training)
 
 
+class Regularised(Motley):
+    """Has a layer for that."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec)
+        self.classifier = nn.Sequential(nn.Dropout(0.3), nn.Linear(16, spec.classes))
+
+
+class Uneven(Motley):
+    """Pools by windows of several sizes."""
+
+    def features(self, images: Tensor) -> Tensor:
+        return super().features(F.adaptive_avg_pool2d(images, (9, 11)))
+
+
+class Rounded(Motley):
+    """Pools by windows that reach over the edge."""
+
+    def features(self, images: Tensor) -> Tensor:
+        x = F.avg_pool2d(self.norm(self.first(images)), 2, ceil_mode=True)
+        return F.relu(self.pointwise(self.grouped(self.depthwise(x)))).mean((2, 3))
+
+
+REFUSED = {
+    "forgetful": Forgetful,
+    "regularised": Regularised,
+    "uneven": Uneven,
+    "rounded": Rounded,
+}
+
+
 @pytest.fixture(autouse=True)
 def own_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(architectures, "_registered", {})
     register_architecture("motley", Motley)
-    register_architecture("forgetful", Forgetful)
+    for name, network in REFUSED.items():
+        register_architecture(name, network)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -101,6 +134,15 @@ def test_an_export_repeats_to_the_byte() -> None:
     assert encode_plan(one) == encode_plan(other)
 
 
-def test_a_network_that_draws_random_numbers_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"draws random numbers.*torch engine"):
-        make_plan(ModelSpec("forgetful", channels=1, height=12, width=12), ("train",))
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("forgetful", r"draws random numbers.*bernoulli.*torch engine"),
+        ("regularised", r"layer 'classifier\.0' of 'regularised' is Dropout\(p=0\.3.*torch engine"),
+        ("uneven", r"pools 18x21 to 9x11 by means \(AdaptiveAvgPool2d\).*torch engine"),
+        ("rounded", r"\(AvgPool2d\) with ceil_mode.*torch engine"),
+    ],
+)
+def test_what_a_plan_cannot_is_refused_by_name(architecture: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make_plan(ModelSpec(architecture, channels=1, height=18, width=21), ("train",))
