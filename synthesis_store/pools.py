@@ -223,7 +223,7 @@ class Pools:
     def _accept(self, key: BatchKey, spec: PoolSpec) -> bool:
         """Check the content that has arrived and make it the device's batch."""
         self.uploads.end(key)
-        batch = self.sealing.read(key.digest, only_known=True)
+        batch = self.sealing.read(key.digest, to_check=True)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
         try:

@@ -196,11 +196,11 @@ class Sealing:
 
     # --- content --------------------------------------------------------------------------------
 
-    def read(self, digest: Digest, *, only_known: bool = False) -> SyntheticBatch:
-        """A batch or shard that is here."""
+    def read(self, digest: Digest, *, to_check: bool = False) -> SyntheticBatch:
+        """A batch or shard that is here, as `read_batch` has it."""
         try:
             path = self._blobs.local_path(digest)
-            return read_batch(path, f"batch {digest}", only_known=only_known)
+            return read_batch(path, f"batch {digest}", to_check=to_check)
         except (NotFound, FileNotFoundError) as error:
             raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
 

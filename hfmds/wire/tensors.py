@@ -179,15 +179,16 @@ def require_finite_weights(weights: Weights, what: str) -> None:
             raise InvalidInput(f"{what}: tensor {block.name!r} has values that are not finite")
 
 
-def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticBatch:
+def read_batch(path: Path, what: str, *, to_check: bool = False) -> SyntheticBatch:
     """A synthetic batch or shard from a file; `what` names it in errors.
 
-    Tensors that a later version may have added are ignored, or refused if `only_known`.
+    Tensors that a later version may have added are ignored. Who only wants `to_check` what was sent
+    has them refused, and gets black images instead of uint8 ones, of which any is right.
     """
     tensors = _open(path, what)
     names = set(tensors.keys())
     types = _MIXTURE_TYPES if "shares" in names else _BATCH_TYPES
-    if not types.keys() <= names or (only_known and names != types.keys()):
+    if not types.keys() <= names or (to_check and names != types.keys()):
         raise InvalidInput(
             f"{what}: tensors are {sorted(names)}, they must be {sorted(_BATCH_TYPES)}, "
             "and 'shares' for mixtures"
@@ -197,10 +198,18 @@ def read_batch(path: Path, what: str, *, only_known: bool = False) -> SyntheticB
         if dtype not in expected:
             told = " or ".join(expected)
             raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be {told}")
-    shares = tensors.get_tensor("shares") if "shares" in names else None
+    try:
+        arrays = {name: tensors.get_tensor(name) for name in types if name != "images"}
+        images = tensors.get_slice("images")
+        if to_check and images.get_dtype() == "U8":  # the most of it by far
+            pixels: NDArray[Any] = np.broadcast_to(np.uint8(0), images.get_shape())
+        else:
+            pixels = tensors.get_tensor("images")
+    except ValueError as error:  # without a single value, a tensor can claim any shape
+        raise InvalidInput(f"{what}: a tensor has a shape that no array has ({error})") from error
     batch = SyntheticBatch(
-        LabelledImages(tensors.get_tensor("images"), tensors.get_tensor("labels"), shares),
-        **{name: tensors.get_tensor(name) for name in MEASUREMENTS},
+        LabelledImages(pixels, arrays["labels"], arrays.get("shares")),
+        **{name: arrays[name] for name in MEASUREMENTS},
     )
     for name, values in batch.measurements.items():
         bad = np.flatnonzero(~np.isfinite(values)).tolist()

@@ -83,15 +83,40 @@ def test_a_batch_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_a_batch_in_half_precision_comes_back_as_it_was(tmp_path: Path) -> None:
     halves = (BATCH.images.pixels / 255).astype(np.float16)
     given = replace(BATCH, images=replace(BATCH.images, pixels=halves))
-    batch = read_batch(stored(tmp_path, encode_batch(given)), "batch b", only_known=True)
+    batch = read_batch(stored(tmp_path, encode_batch(given)), "batch b", to_check=True)
     assert batch.images.pixels.dtype == np.float16
     np.testing.assert_array_equal(batch.images.pixels, halves)
 
 
+def test_whoever_only_checks_a_batch_gets_all_but_its_pixels(tmp_path: Path) -> None:
+    batch = read_batch(stored(tmp_path, encode_batch(BATCH)), "batch b", to_check=True)
+    black = replace(BATCH, images=replace(BATCH.images, pixels=0 * BATCH.images.pixels))
+    assert encode_batch(batch) == encode_batch(black)
+
+
+@pytest.mark.parametrize("shape", [[0, 1 << 62, 4, 4], [0, 1 << 63, 1, 1], [0] * 70], ids=str)
+def test_a_tensor_without_values_that_claims_to_be_huge_is_refused(
+    tmp_path: Path, shape: list[int]
+) -> None:
+    empty = replace(
+        BATCH,
+        images=BATCH.images.take(np.array([], np.int64)),
+        **{name: values[:0] for name, values in BATCH.measurements.items()},
+    )
+    encoded = encode_batch(empty)
+    header = json.loads(encoded[8:])
+    for name in ("images", "labels"):
+        claims = json.dumps(header | {name: header[name] | {"shape": shape}}).encode()
+        path = stored(tmp_path, len(claims).to_bytes(8, "little") + claims)
+        for to_check in (False, True):
+            with pytest.raises(InvalidInput, match="batch b: a tensor has a shape that no array"):
+                read_batch(path, "batch b", to_check=to_check)
+
+
 def test_mixtures_come_back_with_their_shares(tmp_path: Path) -> None:
     path = stored(tmp_path, encode_batch(MIXTURES))
-    for only_known in (False, True):
-        batch = read_batch(path, "batch b", only_known=only_known)
+    for to_check in (False, True):
+        batch = read_batch(path, "batch b", to_check=to_check)
         assert batch.images.shares is not None
         np.testing.assert_array_equal(batch.images.shares, SHARES)
         np.testing.assert_array_equal(batch.images.labels, BATCH.images.labels)
@@ -189,9 +214,9 @@ NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
 def test_a_batch_with_other_tensors_is_refused(
     tmp_path: Path, tensors: dict[str, Any], message: str
 ) -> None:
-    for only_known in (False, True):
+    for to_check in (False, True):
         with pytest.raises(InvalidInput, match=message):
-            read_batch(stored(tmp_path, tensors), "batch b", only_known=only_known)
+            read_batch(stored(tmp_path, tensors), "batch b", to_check=to_check)
 
 
 @pytest.mark.parametrize("extra", [BATCH.psnr_paired, np.array([np.nan]), np.zeros((3, 1), bool)])
@@ -201,15 +226,15 @@ def test_a_tensor_of_a_later_version_is_ignored_but_not_admitted(
     path = stored(tmp_path, {**BATCH_TENSORS, "extra": extra})
     assert encode_batch(read_batch(path, "shard s")) == encode_batch(BATCH)
     with pytest.raises(InvalidInput, match=r"batch b: tensors are \['extra', "):
-        read_batch(path, "batch b", only_known=True)
+        read_batch(path, "batch b", to_check=True)
 
 
 def test_a_tensor_of_a_later_version_makes_up_for_none_that_is_missing(tmp_path: Path) -> None:
     tensors = {**BATCH_TENSORS, "extra": BATCH.psnr_paired}
     del tensors["psnr_nearest"]
-    for only_known in (False, True):
+    for to_check in (False, True):
         with pytest.raises(InvalidInput, match="they must be"):
-            read_batch(stored(tmp_path, tensors), "batch b", only_known=only_known)
+            read_batch(stored(tmp_path, tensors), "batch b", to_check=to_check)
 
 
 def test_weights_of_another_type_are_refused(tmp_path: Path) -> None:
