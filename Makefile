@@ -13,9 +13,10 @@ demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and
 	$(BIN)/hfmds demo
 
 # Two at a time, each file's tests in one of the two processes: many wait more than they compute.
+PROCESSES ?= 2
 # They start hundreds of interpreters: what one compiles is kept for the others and the next time,
 # also where the environment says otherwise.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
 test: lint packages  ## everything that must pass: style, types, contracts, all tests
 	$(PYTEST)
@@ -26,7 +27,7 @@ test-fast: lint  ## the same without the tests that start programs or servers
 # Needs root, some minutes and 20 GB. PYTHON_IMAGE=... is the base; without it, one is made of Debian's packages.
 test-images: PROGRAMS := podman=podman runc=runc mmdebstrap=mmdebstrap catatonit=catatonit iptables=iptables \
 	/usr/lib/podman/netavark=netavark /usr/lib/podman/aardvark-dns=aardvark-dns
-test-images: $(READY) packages  ## build the images and run the dev overlay's pods, by podman
+test-images: $(READY) packages  ## build the images and run the pods of both overlays, by podman
 	$(BIN)/python -m pytest tests/images
 
 # Programs that tests run and no wheel has, each with its Debian package.

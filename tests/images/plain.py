@@ -1,0 +1,100 @@
+"""Containers of rendered manifests on this machine's own network, with ports that are free.
+
+For what podman's `kube play` cannot do: variables of secrets and config maps, several containers in
+the pod of a job, and servers of this machine at 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.images.containers import Podman
+from tests.servers.processes import free_ports
+
+Resource = dict[str, Any]
+
+_OURS = re.compile(r":(74\d\d)$")
+
+
+class Machine:
+    """Runs containers as a cluster would, as far as user, rights, files and variables go."""
+
+    def __init__(
+        self, podman: Podman, resources: tuple[Resource, ...], secrets: Path, services: list[str]
+    ) -> None:
+        self._podman = podman
+        self._secrets = secrets
+        self._here = [f"--add-host={name}:127.0.0.1" for name in services]
+        self._maps = {
+            one["metadata"]["name"]: one["data"] for one in resources if one["kind"] == "ConfigMap"
+        }
+        self._started: list[str] = []
+
+    def do(self, pod: Resource, container: Resource) -> str:
+        """Have a container do its work; what it says."""
+        return self._podman("run", "--rm", *self._arguments(pod, container, {}))
+
+    def start(self, name: str, pod: Resource, ports: Mapping[str, str]) -> None:
+        """Start the one container of a pod, with other ports than it would have for itself."""
+        (container,) = pod["containers"]
+        self._started.append(name)
+        self._podman("run", "--detach", "--name", name, *self._arguments(pod, container, ports))
+
+    def kill(self, name: str) -> None:
+        """End a container without a word."""
+        self._podman("kill", name)
+
+    def logs(self, name: str) -> str:
+        """What a container's program has said lately."""
+        return self._podman("logs", "--tail", "20", name, check=False)
+
+    def close(self) -> None:
+        """Remove all that was started."""
+        self._podman("rm", "--force", "--ignore", "--time", "0", *self._started, check=False)
+
+    def _arguments(
+        self, pod: Resource, container: Resource, ports: Mapping[str, str]
+    ) -> Iterator[str]:
+        context = pod["securityContext"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        yield from ("--network", "host", "--read-only", "--read-only-tmpfs=false", *self._here)
+        yield from ("--user", f"{context['runAsUser']}:{context['runAsGroup']}")
+        yield from ("--cap-drop", "all", "--security-opt", "no-new-privileges")
+        for name, value in self._variables(container):
+            moved = _OURS.sub(lambda found: f":{ports.get(found[1], found[1])}", value)
+            yield from ("--env", f"{name}={moved}")
+        places = {one["name"]: one["mountPath"] for one in container.get("volumeMounts", ())}
+        for volume in pod.get("volumes", ()):
+            place = places[volume["name"]]
+            secret = volume.get("secret", {}).get("secretName")
+            if name := secret or volume.get("configMap", {}).get("name"):
+                yield from ("--volume", f"{self._secrets / name}:{place}:ro")
+            else:
+                assert "emptyDir" in volume
+                yield from ("--tmpfs", f"{place}:mode=1777,exec")
+        command = container.get("command", [])
+        if command:
+            yield from ("--entrypoint", command[0])
+        yield container["image"]
+        yield from command[1:]
+
+    def _variables(self, container: Resource) -> Iterator[tuple[str, str]]:
+        for source in container.get("envFrom", ()):
+            yield from self._maps[source["configMapRef"]["name"]].items()
+        for one in container["env"]:
+            if "valueFrom" in one:
+                reference = one["valueFrom"]["secretKeyRef"]
+                yield (
+                    one["name"],
+                    (self._secrets / reference["name"] / reference["key"]).read_text(),
+                )
+            else:
+                yield one["name"], one["value"]
+
+
+def moved(*ports: str) -> dict[str, str]:
+    """A free port of this machine for each."""
+    return dict(zip(ports, map(str, free_ports(len(ports))), strict=True))
