@@ -21,7 +21,7 @@ from hfmds.service.identity import Identity, Kind
 from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
 from hfmds.storage.database import opened_database
 from synthesis_store.settings import StoreSettings
-from tests.k8s.conftest import MANIFESTS, base_with, on_top_of, rendered
+from tests.k8s.conftest import MANIFESTS, base_with, rendered
 
 Resource = dict[str, Any]
 SETTINGS: dict[str, type[ServiceSettings]] = {
@@ -215,39 +215,43 @@ def test_the_database_of_production_has_connections_for_all_replicas(tmp_path: P
         assert int(most) > upgraded * engine.pool.size()
 
 
-def test_production_works_with_servers_that_are_there_already() -> None:
-    kustomization = (MANIFESTS / "overlays" / "prod" / "kustomization.yaml").read_text()
-    (shown,) = re.findall(r"that are there already.*:\n  #\n((?:  # .*\n)+)", kustomization)
-    patches = yaml.safe_load(shown.replace("  # ", ""))
-    resources = on_top_of("overlays/prod", [], patches)
-    assert not with_specs(resources, "StatefulSet")
-    assert with_specs(resources, "Service").keys() == {
-        *("coordinator", "coordinator-web", "synthesis-store"),
-    }
+@pytest.fixture(scope="module")
+def own_overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Resource, ...]:
+    """The one that the README shows, with the patches that prod shows: for servers of one's own."""
+    readme = (MANIFESTS / "README.md").read_text()
+    (shown,) = re.findall(r"^```yaml\n(.+?)^```", readme, re.DOTALL | re.MULTILINE)
+    below = (MANIFESTS / "overlays" / "prod" / "kustomization.yaml").read_text()
+    (patches,) = re.findall(r"that are there already.*:\n  #\n((?:  # .*\n)+)", below)
+    overlay = yaml.safe_load(shown)
+    overlay["patches"] += yaml.safe_load(patches.replace("  # ", ""))
+    folder = tmp_path_factory.mktemp("fleet")
+    (folder.parent / "k8s").symlink_to(MANIFESTS)
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    return rendered(folder)
+
+
+def test_an_overlay_of_ones_own_uses_servers_that_are_there_already(
+    own_overlay: tuple[Resource, ...],
+) -> None:
+    assert not with_specs(own_overlay, "StatefulSet")
+    names = with_specs(own_overlay, "Service").keys()
+    assert names == {"coordinator", "coordinator-web", "synthesis-store"}
     (places,) = (
         one["data"]
-        for one in resources
+        for one in own_overlay
         if one["kind"] == "ConfigMap" and one["metadata"]["name"].startswith("hfmds-s3-")
     )
     assert places["AWS_ENDPOINT_URL"] == "https://s3.example"
 
 
-def test_the_overlay_that_the_readme_shows_gives_what_it_says(tmp_path: Path) -> None:
-    text = (MANIFESTS / "README.md").read_text()
-    (shown,) = re.findall(r"^```yaml\n(.+?)^```", text, re.DOTALL | re.MULTILINE)
-    (tmp_path / "k8s").symlink_to(MANIFESTS)
-    overlay = tmp_path / "fleet"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(shown)
-    resources = rendered(overlay)
-    ours = [one["image"] for one in containers(resources) if "hfmds/" in one["image"]]
+def test_an_overlay_of_ones_own_names_registry_and_hosts(own_overlay: tuple[Resource, ...]) -> None:
+    ours = [one["image"] for one in containers(own_overlay) if "hfmds/" in one["image"]]
     assert len(ours) == 4
     assert all(re.fullmatch(r"registry\.example/hfmds/[a-z-]+:[0-9.]+", image) for image in ours)
-    hosts = {
-        one: spec["dnsNames"][-1] for one, spec in with_specs(resources, "Certificate").items()
-    }
+    certificates = with_specs(own_overlay, "Certificate").items()
+    hosts = {name: spec["dnsNames"][-1] for name, spec in certificates}
     assert hosts == {"coordinator": "coordinator.example", "synthesis-store": "store.example"}
-    places = {one["metadata"].get("namespace") for one in resources if one["kind"] != "Namespace"}
+    places = {one["metadata"].get("namespace") for one in own_overlay if one["kind"] != "Namespace"}
     assert places == {"hfmds"}
 
 

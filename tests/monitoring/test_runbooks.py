@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,15 @@ def commands(page: Path) -> set[str]:
     return {*lines, *re.findall(r"`(hfmds [^`]+)`", text)}
 
 
+@cache
+def all_commands() -> Any:
+    return typer.main.get_command(app)
+
+
 def unknown(command: str) -> Iterator[str]:
     """What there is not of a command, or of its options."""
     words = [word.strip("[]") for word in shlex.split(command)][1:]
-    node: Any = typer.main.get_command(app)
+    node = all_commands()
     while words and hasattr(node, "commands"):
         if words[0] not in node.commands:
             yield f"{command}: there is no {words[0]}, but {list(node.commands)}"
