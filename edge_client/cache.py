@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from hfmds.digest import Digest
-from hfmds.errors import CorruptData, NotFound
+from hfmds.errors import CorruptData, LimitExceeded, NotFound
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
 from hfmds.storage.staging import Staging
@@ -18,6 +20,8 @@ from hfmds.wire.chunks import Content
 log = logging.getLogger(__name__)
 
 _ABANDONED_AFTER_SECONDS = 7 * 24 * 3600.0
+_STALE_AFTER_SECONDS = 3600.0  # the same where room is needed
+_MARKER = re.compile(r"[0-9a-f]{64}\.[0-9]+")
 
 
 class ContentCache:
@@ -43,11 +47,28 @@ class ContentCache:
             self.content.blobs.verify(digest)  # cheap beside fetching it; flash cards do forget
         except NotFound:
             return False
-        except CorruptData as error:
+        except (CorruptData, OSError) as error:  # a card may also refuse to read what it forgot
             log.warning("cached content is fetched anew: %s", error)
             self.content.blobs.delete(digest)
             return False
         return True
+
+    def make_room(self, needed_bytes: int, keep: Collection[Digest]) -> None:
+        """See that so many bytes can be fetched, if need be in place of all that is not in use.
+
+        LimitExceeded: the disk is full with other things.
+        """
+        if self._free_bytes() >= needed_bytes:
+            return
+        log.warning("the disk is nearly full; what can be fetched again is dropped")
+        self.evict(keep, max_bytes=0)
+        self.content.staging.purge(_STALE_AFTER_SECONDS, time.time())
+        free_bytes = self._free_bytes()
+        if free_bytes < needed_bytes:
+            raise LimitExceeded(
+                f"the task needs {needed_bytes} bytes of the device's disk, {free_bytes} are left; "
+                "free some, or set HFMDS_STATE_DIR to a larger disk"
+            )
 
     def put(self, data: bytes) -> Digest:
         """Keep content made here."""
@@ -70,7 +91,8 @@ class ContentCache:
         To `max_bytes` instead, where room is needed for something else.
         """
         max_bytes = self._max_bytes if max_bytes is None else max_bytes
-        markers = sorted(self._uses.glob("[0-9a-f]*"), key=lambda marker: marker.stat().st_mtime_ns)
+        markers = [path for path in self._uses.iterdir() if _MARKER.fullmatch(path.name)]
+        markers.sort(key=lambda marker: marker.stat().st_mtime_ns)
         contents = [_digest_in(marker.name) for marker in markers]
         total_bytes = sum(digest.size_bytes for digest in contents)
         for digest in contents:
@@ -87,6 +109,9 @@ class ContentCache:
             marker.touch()
         now = time.time_ns()  # finer than the kernel's own stamp: uses must not tie
         os.utime(marker, ns=(now, now))
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self._uses).free
 
     def _marker(self, digest: Digest) -> Path:
         return self._uses / f"{digest.sha256}.{digest.size_bytes}"

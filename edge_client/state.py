@@ -102,7 +102,8 @@ class DeviceState:
 
     def _rounds(self, run_uid: str, kind: Phase) -> list[int]:
         files = self._run_folder(run_uid).glob(f"{kind}-*")
-        return [int(file.name.removeprefix(f"{kind}-")) for file in files]
+        rounds = (file.name.removeprefix(f"{kind}-") for file in files)
+        return [int(number) for number in rounds if number.isdecimal()]  # else somebody's copy
 
     def _memory_path(self, run_uid: str, kind: Phase, round_number: int) -> Path:
         return self._run_folder(run_uid) / f"{kind}-{round_number}"
@@ -130,8 +131,9 @@ class DeviceState:
             return _report_from(stored["report"]) if stored["task_id"] == task_id else None
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):  # of another version: the work is done again
-            log.warning("%s is not readable, ignored", self._folder / "result.json")
+        except (ValueError, KeyError, TypeError, RecursionError, InvalidInput, OSError) as error:
+            # Damaged, or of another version: the work is done again.
+            log.warning("%s is not readable, ignored: %s", self._folder / "result.json", error)
             return None
 
     def save_result(self, task_id: str, report: Report) -> None:
@@ -158,7 +160,16 @@ class DeviceState:
 def kept_device_id(folder: Path) -> str:
     """The id of the device that a state folder belongs to; empty: none yet."""
     path = _id_path(folder)
-    return path.read_text().strip() if path.exists() else ""
+    try:
+        kept = path.read_text().strip()
+        return require_id(kept, "device-id") if kept else ""
+    except FileNotFoundError:
+        return ""
+    except (InvalidInput, UnicodeDecodeError, OSError) as error:
+        raise ConfigurationError(
+            f"{path} does not say which device this is ({error}); write the device's id into it, "
+            "as the coordinator knows it, or delete the folder, which makes this a new device"
+        ) from error
 
 
 def _id_path(folder: Path) -> Path:

@@ -166,7 +166,7 @@ class TaskRunner:
             received = await self._fetch_model(task)
             if snapshot_id:
                 shards = await self._share_of(task, snapshot_id)
-                received += await self._fetch_shards(snapshot_id, shards)
+                received += await self._fetch_shards(task, snapshot_id, shards)
         await asyncio.to_thread(self._cache.evict, {*self._model(task), *shards})
 
         def work(progress: Progress) -> UpdateReport:
@@ -344,10 +344,18 @@ class TaskRunner:
         return sum([await self._fetch_from_coordinator(task, one) for one in self._model(task)])
 
     async def _fetch_from_coordinator(self, task: Assignment, digest: Digest) -> int:
+        """Bring content here unless it is here; the bytes that crossed the network."""
+        if await asyncio.to_thread(self._cache.claim, digest):
+            return 0
+        self._require_traffic(digest.size_bytes)
+        await asyncio.to_thread(self._cache.make_room, digest.size_bytes, self._model(task))
         download, content = self._coordinator.download, self._cache.content
-        return await self._fetch(
-            digest, lambda: self._to_coordinator(download, task.task_id, digest, content)
+        received = await _restarting(
+            lambda: self._to_coordinator(download, task.task_id, digest, content)
         )
+        self._metrics.received_bytes.inc(received)
+        await self._count(received)
+        return received
 
     async def _share_of(self, task: Assignment, snapshot_id: str) -> tuple[Digest, ...]:
         """The shards to train on, in order: all of the snapshot, or as many as there is room for.
@@ -371,7 +379,9 @@ class TaskRunner:
             self._share = snapshot_id, tuple(shared.shard.digest for shared in share)
         return self._share[1]
 
-    async def _fetch_shards(self, snapshot_id: str, shards: Sequence[Digest]) -> int:
+    async def _fetch_shards(
+        self, task: Assignment, snapshot_id: str, shards: Sequence[Digest]
+    ) -> int:
         """Bring those here that are not here; the bytes that crossed the network."""
         lacking = await asyncio.to_thread(
             lambda: [digest for digest in shards if not self._cache.claim(digest)]
@@ -380,20 +390,12 @@ class TaskRunner:
         received = sum(digest.size_bytes for digest in lacking)
         self._require_traffic(received)
         if lacking:
+            needed = {*self._model(task), *shards}
+            await asyncio.to_thread(self._cache.make_room, received, needed)
             download, content = self._store.download_shards, self._cache.content
             await _restarting(lambda: self._to_store(download, snapshot_id, lacking, content))
             self._metrics.received_bytes.inc(received)
             await self._count(received)
-        return received
-
-    async def _fetch(self, digest: Digest, download: Callable[[], Awaitable[int]]) -> int:
-        """Bring content here unless it is here; the bytes that crossed the network."""
-        if await asyncio.to_thread(self._cache.claim, digest):
-            return 0
-        self._require_traffic(digest.size_bytes)
-        received = await _restarting(download)
-        self._metrics.received_bytes.inc(received)
-        await self._count(received)
         return received
 
     def _require_traffic(self, needed_bytes: int) -> None:

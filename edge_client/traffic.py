@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -91,9 +92,12 @@ class TrafficBudget:
     def _read(self) -> tuple[float, int]:
         try:
             kept = json.loads(self._path.read_bytes())
-            return float(kept["since"]), int(kept["spent_bytes"])
+            since, spent_bytes = float(kept["since"]), int(kept["spent_bytes"])
+            if not math.isfinite(since) or spent_bytes < 0:
+                raise ValueError(f"{spent_bytes} bytes since {since}")
+            return since, spent_bytes
         except FileNotFoundError:
             return self._clock(), 0
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
             log.warning("%s is not readable (%s), the day's count begins anew", self._path, error)
             return self._clock(), 0

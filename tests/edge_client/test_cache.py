@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from edge_client.cache import ContentCache
-from hfmds.digest import digest_of
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import LimitExceeded
 
 
 def test_content_put_is_here(tmp_path: Path) -> None:
@@ -53,3 +59,63 @@ def test_cache_outlives_the_process(tmp_path: Path) -> None:
     assert again.claim(digest)
     again.evict(keep=())
     assert not again.claim(digest)
+
+
+def cache_on_a_disk_of(
+    size_bytes: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> ContentCache:
+    """A cache with nothing else on its disk."""
+
+    def usage(path: Path) -> SimpleNamespace:
+        used = sum(digest.size_bytes for digest in cache.content.blobs.digests())
+        return SimpleNamespace(free=size_bytes - used)
+
+    cache = ContentCache(folder, 1000)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    return cache
+
+
+def test_what_is_not_in_use_makes_room_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = cache_on_a_disk_of(30, tmp_path, monkeypatch)
+    used, unused = cache.put(b"a" * 10), cache.put(b"b" * 10)
+    cache.make_room(10, keep={used})
+    assert cache.claim(unused)  # there was room
+    cache.make_room(11, keep={used})
+    assert cache.claim(used)
+    assert not cache.claim(unused)
+
+
+def test_a_disk_that_is_full_with_other_things_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = cache_on_a_disk_of(30, tmp_path, monkeypatch)
+    used = cache.put(b"a" * 10)
+    with pytest.raises(LimitExceeded, match="needs 21 bytes of the device's disk, 20 are left"):
+        cache.make_room(21, keep={used})
+
+
+def test_content_that_cannot_be_read_is_fetched_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ContentCache(tmp_path, 100)
+    digest = cache.put(b"hello")
+
+    def refuse(digest: Digest) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(cache.content.blobs, "verify", refuse)
+    assert not cache.claim(digest)
+    assert not cache.content.blobs.contains(digest)
+    assert "Input/output error" in caplog.text
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    cache = ContentCache(tmp_path, 5)
+    digest = cache.put(b"a" * 10)
+    other = tmp_path / "uses" / "a copy"
+    other.touch()
+    cache.evict(keep=())
+    assert not cache.claim(digest)
+    assert other.exists()

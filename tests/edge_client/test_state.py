@@ -129,6 +129,7 @@ def test_a_run_untouched_for_a_month_is_forgotten(
 def test_folder_of_an_earlier_version_is_no_trouble(tmp_path: Path, state: DeviceState) -> None:
     state.save_memory("run", "synthesise", 2, memory(2))
     (tmp_path / "runs" / "run" / "prototypes-3").write_bytes(b"as they were kept once")
+    (tmp_path / "runs" / "run" / "synthesise-3.old").write_bytes(b"a copy that somebody made")
     assert state.memory("run", "synthesise", 4)["0"][0] == 2
     state.save_memory("run", "synthesise", 4, memory(4))
 
@@ -172,9 +173,23 @@ def test_result_comes_back_for_its_task_only(
     assert again.result("t2") is None
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({"task_id": "t1", "report": {}})])
+WRONG_DIGEST = {"update": {"sha256": "x", "size_bytes": 1}, "traffic": {}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}"]
+    + [json.dumps({"task_id": "t1", "report": report}) for report in ({}, [], WRONG_DIGEST)],
+)
 def test_result_of_another_version_is_ignored(
     tmp_path: Path, state: DeviceState, content: str
 ) -> None:
     (tmp_path / "result.json").write_text(content)
     assert state.result("t1") is None
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"../other", b"two words"])
+def test_a_damaged_id_is_told_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "device-id").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"does not say which device this is.*write"):
+        DeviceState(tmp_path)

@@ -88,9 +88,18 @@ def test_a_task_larger_than_a_day_does_not_stop_the_device_for_ever(
     assert one.refusal() is None  # nothing was spent: smaller models may come
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        '{"since": NaN, "spent_bytes": 100}',  # a day that would never end
+        '{"since": 1, "spent_bytes": Infinity}',
+        '{"since": 1, "spent_bytes": -1}',
+    ],
+)
 def test_a_damaged_count_begins_anew(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, content: str
 ) -> None:
-    (tmp_path / "traffic.json").write_text("{")
+    (tmp_path / "traffic.json").write_text(content)
     budget(tmp_path, clock).require(100)
     assert "traffic.json is not readable" in caplog.text
