@@ -20,11 +20,11 @@ from coordinator.states import (
     TaskState,
 )
 from coordinator.tables import Base
-from coordinator.task_records import TaskRecords
+from coordinator.task_records import Acceptance, HandedIn, TaskRecords
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.types import Traffic
 from hfmds.digest import digest_of
-from hfmds.errors import TooLate, WrongState
+from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import open_database
 from hfmds.wire.types import FailureCause, LateReason, Round
@@ -204,3 +204,43 @@ def test_the_result_that_reaches_the_goal_closes_the_phase_with_it(tmp_path: Pat
     first = tasks["a"]
     assert first is not None
     assert records.tasks.accept("a", first.task_id, digest_of(b"a"), b"", 6.0) is True
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_results_that_are_counted_together_do_not_suffer_from_each_other(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(goal=2), ["a", "b", "c"], 2.0)
+    tasks = {device: records.tasks.lease(device, "", 3.0) for device in "abc"}
+
+    def handed_in(device: str, task_of: str, content: bytes) -> HandedIn:
+        task = tasks[task_of]
+        assert task is not None
+        return HandedIn(device, task.task_id, digest_of(content), b"")
+
+    a, b, c = (handed_in(device, device, device.encode()) for device in "abc")
+    stolen, other = handed_in("b", "a", b"a"), handed_in("a", "a", b"other")
+    unknown = HandedIn("a", "no-such-task", digest_of(b"a"), b"")
+    found = records.tasks.accept_each([stolen, a, unknown, a, other, b, c, b], 4.0)
+    assert [outcome for outcome in found if isinstance(outcome, Acceptance)] == [
+        Acceptance(already=False, moves_round=False),
+        Acceptance(already=True),
+        Acceptance(already=False, moves_round=True),
+        Acceptance(already=True),
+    ]
+    refused = [type(outcome) for outcome in found if not isinstance(outcome, Acceptance)]
+    assert refused == [NotAllowed, NotFound, Conflict, TooLate]
+    key = PhaseKey("run", 1, "train")
+    assert [task.device_id for task in records.phases.results(key)] == ["a", "b"]
+    assert records.state() is RoundState.AGGREGATING
+
+
+def test_the_last_result_to_come_moves_a_round_that_wants_more(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(goal=3), ["a", "b"], 2.0)
+    moves = []
+    for device in "ab":
+        task = records.tasks.lease(device, "", 3.0)
+        assert task is not None
+        handed_in = HandedIn(device, task.task_id, digest_of(device.encode()), b"")
+        moves += records.tasks.accept_each([handed_in], 4.0)
+    assert moves == [Acceptance(already=False), Acceptance(already=False, moves_round=True)]
