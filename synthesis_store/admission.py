@@ -53,11 +53,11 @@ def require_weights(weights: Digest | None, spec: PoolSpec, what: str) -> None:
 def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
     """Refuse a batch the pool cannot take; `what` names it in errors."""
     if not len(batch):
-        raise InvalidInput(f"{what}: it has no sample")
+        raise InvalidInput(f"{what}: it has no sample; send none that is empty")
     if len(batch) > spec.max_samples_per_device:
         raise LimitExceeded(
             f"{what}: it has {len(batch)} samples, "
-            f"the pool takes {spec.max_samples_per_device} from a device"
+            f"the pool takes {spec.max_samples_per_device} from a device; send no more"
         )
     wanted, found = _PIXELS[spec.policy.pixel_type], batch.images.pixels.dtype
     if found != wanted:
@@ -85,7 +85,7 @@ def _require_class_quota(batch: SyntheticBatch, most: int, what: str) -> None:
     if counts[fullest] > most:
         raise LimitExceeded(
             f"{what}: it has {counts[fullest]} samples of class {fullest}, "
-            f"the pool takes {most} of a class from a device"
+            f"the pool takes {most} of a class from a device; send no more"
         )
 
 

@@ -135,7 +135,10 @@ class PoolRecords:
             row = session.get(PoolRow, pool_id)
             if row is not None:
                 if decode_pool_spec(row.spec) != spec:
-                    raise Conflict(f"pool {pool_id} was opened before with another specification")
+                    raise Conflict(
+                        f"pool {pool_id} was opened before with another specification; "
+                        "choose another id"
+                    )
                 return False
             run = _live_run(session, spec.run_id)
             run.referenced = list(referenced)
@@ -389,5 +392,5 @@ def _require_room(pool_id: str, totals: Totals, policy: PoolPolicy) -> None:
     if most and totals.samples > most:
         raise LimitExceeded(
             f"pool {pool_id}: it would have {totals.samples} samples with this batch, "
-            f"it takes {most}"
+            f"it takes {most}; who wants more sets pool.max_pool_samples of the run"
         )

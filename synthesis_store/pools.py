@@ -255,8 +255,14 @@ class Pools:
         """Write to the log how many batches were refused since it was last done."""
         with self._refusals_lock:
             counts, self._refusals = self._refusals, {}
-        if counts:
-            self.records.note_refusals(counts)
+        try:
+            if counts:
+                self.records.note_refusals(counts)
+        except BaseException:
+            with self._refusals_lock:  # whoever looks next writes them
+                for pool_id, reasons in counts.items():
+                    self._refusals.setdefault(pool_id, Counter()).update(reasons)
+            raise
 
     # --- sealing --------------------------------------------------------------------------------
 
@@ -354,6 +360,8 @@ class Pools:
     def withdraw(self, device_id: str, run_id: str = "", by: str = STORE) -> Withdrawal:
         """Take a device out of one run, or of all."""
         withdrawal = self.withdrawals.withdraw(device_id, run_id, by)
+        for key in self.uploads.of_device(device_id):  # of another run it begins anew
+            self._discard(key)
         log.info("device withdrawn", extra={"batches": withdrawal.removed_batches})
         return withdrawal
 

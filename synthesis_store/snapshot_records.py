@@ -184,7 +184,9 @@ class SnapshotRecords:
             there = {Digest(sha256, size_bytes) for sha256, size_bytes in session.execute(query)}
         for digest in digests:
             if digest not in there:
-                raise NotFound(f"snapshot {snapshot_id} has no shard {digest}")
+                raise NotFound(
+                    f"snapshot {snapshot_id} has no shard {digest}; GetShare lists those it has"
+                )
 
 
 def previous_snapshot(session: Session, run_number: int) -> str:
@@ -241,7 +243,9 @@ def _sealed(session: Session, pool_id: str, named: Set[Contribution]) -> Sealed 
         raise NotFound(f"the snapshot of pool {pool_id} was collected, as nobody needed it")
     rows = session.scalars(select(NamedBatchRow).filter_by(pool_id=pool_id))
     if set(map(_contribution, rows)) != named:
-        raise Conflict(f"pool {pool_id} was sealed before with other batches")
+        raise Conflict(
+            f"pool {pool_id} was sealed before with other batches; GetPool names its snapshot"
+        )
     # The batches of a sealed pool stay as they were, so the same ones are missing ever after.
     missing = _missing(named, _present(session, pool_id, named))
     return Sealed(_snapshot(session, row), missing)
@@ -250,7 +254,10 @@ def _sealed(session: Session, pool_id: str, named: Set[Contribution]) -> Sealed 
 def _snapshot_row(session: Session, snapshot_id: str) -> SnapshotRow:
     row = session.scalar(select(SnapshotRow).filter_by(snapshot_id=snapshot_id))
     if row is None:
-        raise NotFound(f"there is no snapshot {snapshot_id}, or it was collected")
+        raise NotFound(
+            f"there is no snapshot {snapshot_id}, or it was collected; ListSnapshots has those "
+            "that are here"
+        )
     return row
 
 

@@ -45,6 +45,11 @@ class Uploads:
             if self._under_way.get(uploader(key), (None,))[0] == key:
                 del self._under_way[uploader(key)]
 
+    def of_device(self, device_id: str) -> list[BatchKey]:
+        """Those of one device, in whatever pool."""
+        with self._lock:
+            return [key for key, _ in self._under_way.values() if key.device_id == device_id]
+
     def begun_before(self, moment: datetime) -> list[BatchKey]:
         """Those that nobody has gone on with since."""
         with self._lock:

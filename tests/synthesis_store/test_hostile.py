@@ -7,12 +7,15 @@ around it.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from hfmds.digest import digest_of
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, NotFound, WrongState
@@ -122,6 +125,23 @@ def test_refusals_are_noted_in_all_however_many_there_are(store: Store) -> None:
             store.put("a", too_large)
     store.pools.note_refusals()
     assert len(store.pools.events.list(0, 10)) == 2
+
+
+def test_refusals_that_cannot_be_noted_now_are_noted_later(store: Store) -> None:
+    with pytest.raises(LimitExceeded):
+        store.put("a", encode_batch(make_batch(1, 9)))
+    with store.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE store_events RENAME TO gone"))
+    with pytest.raises(OperationalError):
+        store.pools.note_refusals()
+    with store.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE gone RENAME TO store_events"))
+    with pytest.raises(LimitExceeded):
+        store.put("a", encode_batch(make_batch(1, 9)))
+    store.pools.note_refusals()
+    store.pools.note_refusals()
+    (noted,) = store.pools.events.list(1, 10)
+    assert json.loads(noted.details) == {"pool": "pool-1", "reasons": {"limit": 2}}
 
 
 @pytest.mark.integration

@@ -65,6 +65,14 @@ def test_what_nobody_goes_on_with_is_forgotten_with_its_bytes(store: Store) -> N
     assert store.held_bytes() == 250
 
 
+def test_bytes_of_a_withdrawn_device_do_not_wait_to_be_resumed(store: Store) -> None:
+    begin(store, "a")
+    other = begin(store, "b", OTHER)
+    store.pools.withdraw("a")
+    assert (store.held_bytes(), store.loose_blobs()) == (200, 1)
+    assert store.pools.query(other).offset == 200
+
+
 def test_a_replica_that_starts_leaves_what_others_may_be_writing(tmp_path: Path) -> None:
     one = Store(tmp_path)
     one.pools.open("pool-1", SPEC)
