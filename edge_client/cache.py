@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from hfmds.digest import Digest
+from hfmds.digest import Digest, digest_of
 from hfmds.errors import CorruptData, LimitExceeded, NotFound
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
@@ -72,9 +72,8 @@ class ContentCache:
 
     def put(self, data: bytes) -> Digest:
         """Keep content made here."""
-        digest = self.content.blobs.put_bytes(data)
-        self._touch(digest)
-        return digest
+        self.claim(digest_of(data))  # the same may be here, and altered: then it is put anew
+        return self.content.blobs.put_bytes(data)
 
     def path(self, digest: Digest) -> Path:
         """The file with the content; NotFound."""

@@ -53,6 +53,13 @@ def test_altered_content_is_not_here(tmp_path: Path) -> None:
     assert not cache.content.blobs.contains(digest)
 
 
+def test_content_made_again_takes_the_place_of_altered_content(tmp_path: Path) -> None:
+    cache = ContentCache(tmp_path, 100)
+    path = cache.path(cache.put(b"hello"))
+    path.write_bytes(b"hellO")
+    assert cache.path(cache.put(b"hello")).read_bytes() == b"hello"
+
+
 def test_cache_outlives_the_process(tmp_path: Path) -> None:
     digest = ContentCache(tmp_path, 100).put(b"a" * 10)
     again = ContentCache(tmp_path, 5)
