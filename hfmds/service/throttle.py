@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from urllib.parse import unquote
 
 from hfmds.errors import Unavailable
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 _BACK_PER_SECOND = 200.0
 _BACK_AFTER_SECONDS = 1.0
 _SAY_EVERY_SECONDS = 10.0
+
+_REMEMBERED_ADDRESSES = 10_000
 
 REASONS = ("calls", "rate", "address_rate", "device_calls", "device_rate", "slow_request")
 """Why calls are refused; the values of a metric's label."""
@@ -124,6 +127,7 @@ def address_of(peer: str) -> str:
     return network_of(unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]"))
 
 
+@lru_cache(_REMEMBERED_ADDRESSES)
 def network_of(host: str) -> str:
     """What to count a caller by: its IPv4 address, or the half of an IPv6 one that is a network's.
 

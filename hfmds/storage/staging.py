@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _WRITES_AT_ONCE = 64
+_MOST_PIECES = 1024  # that the system takes in one call
 _REMEMBERED = 10_000  # broken uploads whose hash so far is known; of more, the bytes are read again
 
 
@@ -154,10 +155,14 @@ def _write_at(path: Path, offset: int, pieces: Iterable[bytes | memoryview]) -> 
     # Not appended: a writer that lost the race must not shift what comes after it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        for piece in pieces:
-            rest = memoryview(piece)
-            while rest:
-                written = os.pwrite(descriptor, rest, offset)
-                offset, rest = offset + written, rest[written:]
+        left = [memoryview(piece) for piece in pieces]
+        while left:
+            # All at once: after each call the thread has to wait for the interpreter.
+            written = os.pwritev(descriptor, left[:_MOST_PIECES], offset)
+            offset += written
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if left:
+                left[0] = left[0][written:]
     finally:
         os.close(descriptor)
