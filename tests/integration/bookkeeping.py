@@ -10,7 +10,7 @@ from hfmds.pki.tokens import Token, TokenKind
 from hfmds.service.channel import open_channel
 from hfmds.v1 import common_pb2, synthesis_store_pb2
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.fleet import AdminTerms, NewToken, Role
+from hfmds.wire.fleet import AdminTerms, Forgetting, NewToken, Role
 from hfmds.wire.fleet_client import FleetClient
 from tests.integration.scripted_devices import patience, peer
 
@@ -19,7 +19,7 @@ _SERIAL = "abc"
 
 
 async def keep_books(coordinator: str, store: str) -> None:
-    """Make and end a token, revoke, quarantine and release, and see that all of it stays."""
+    """Make and end a token, revoke, forget, quarantine, release, and see that all of it stays."""
     fleet, persist = FleetClient(peer("coordinator", coordinator)), patience("coordinator").call
     terms = AdminTerms(Role.VIEWER)
     try:
@@ -28,6 +28,7 @@ async def keep_books(coordinator: str, store: str) -> None:
         await persist(fleet.revoke_token, _TOKEN.token_id)
         await persist(fleet.revoke_device, "lost", "in a taxi")
         await persist(fleet.revoke_certificate, _SERIAL)
+        await persist(fleet.forget_revoked, Forgetting(3600.0, 0.001))  # the device is not so old
         await persist(fleet.quarantine, "odd")
         await persist(fleet.release, "odd")
         await persist(fleet.quarantine, "strange", "too good")
