@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 # Long enough to be killed on the way; one arm that diverges must not disturb the others.
 LONGER = (
-    CONFIG.replace("rounds: 4", "rounds: 20")
+    CONFIG.replace("rounds: 4", "rounds: 10")
     .replace("HFMDS: {method: hfmds}", "HFMDS: {method: hfmds}\n  MOON: {method: moon}")
     .replace("HFMDS]", "HFMDS, MOON, wild: {training.learning_rate: 1.0e+30}]")
 )
