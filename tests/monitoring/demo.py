@@ -30,7 +30,7 @@ from tests.integration.programs import Program, Programs
 COMPLETED, ENDLESS = "completed", "endless"
 DEVICES = ("camera", "phone", "watch")
 _SIZE = 16
-_SECONDS = 90.0
+_SECONDS = 240.0
 
 
 class Demo:

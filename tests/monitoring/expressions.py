@@ -19,9 +19,9 @@ DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
 _COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
 _SETS = frozenset({"and", "or", "unless"})
 _OFFSET = re.compile(r" offset \w+")
-# Longer than the demo takes from one round to the next, and than all of it.
+# Longer than all of the demo takes.
 _VARIABLES = {
-    "$__rate_interval": "15s",
+    "$__rate_interval": "5m",
     "$__range": "5m",
     "$window": "5m",
     "$namespace": ".*",

@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -115,10 +115,18 @@ class Prometheus:
 
     def wait_until(self, expression: str) -> None:
         """Wait until an expression gives something."""
+        assert self.becomes(lambda: bool(self.query(expression))), f"{expression} gave nothing"
+
+    def becomes(self, so: Callable[[], bool]) -> bool:
+        """Whether it is so within a while.
+
+        A scrape that takes longer than its interval, as on a busy machine, is none: until the next
+        one all series of that program are gone.
+        """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self.query(expression):
-            assert time.monotonic() < deadline, f"{expression} gave nothing"
+        while not (found := so()) and time.monotonic() < deadline:
             time.sleep(0.1)
+        return found
 
     def _answers(self) -> bool:
         try:
