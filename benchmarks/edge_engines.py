@@ -37,6 +37,16 @@ from hfmds.data.sources import save_npz
 MODEL = ModelSpec()
 OURS, PLAIN = ("onnx", "torch"), ("eager", "compile")
 STEPS = (4, 44)  # few and many
+PACKAGES = (  # that every device needs
+    "cryptography",
+    "grpcio",
+    "numpy",
+    "pillow",
+    "prometheus-client",
+    "protobuf",
+    "pydantic-settings",
+    "safetensors",
+)
 TASKS = {
     "train, 10 + 10": ("train", 10),
     "train, 100 + 100": ("train", 100),
@@ -270,7 +280,6 @@ def main() -> None:
     from hfmds.plans.library import PlanLibrary
     from hfmds.wire.tensors import encode_weights
 
-    common = ("grpcio", "numpy", "pillow", "prometheus-client", "protobuf", "pydantic-settings")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tell("making the plan")
@@ -279,7 +288,7 @@ def main() -> None:
         for threads in (1,) if arguments.quick else (1, 2):
             show_steps(threads, name, arguments.processor)
         show_at_rest(folder)
-    sizes = [installed_bytes([*common, "safetensors", each]) for each in ("onnxruntime", "torch")]
+    sizes = [installed_bytes([*PACKAGES, each]) for each in ("onnxruntime", "torch")]
     show(
         "\n| installed | onnx | torch | onnx / torch |\n|---|---|---|---|\n"
         f"| packages | {sizes[0] / MEGABYTE:.0f} MB | {sizes[1] / MEGABYTE:.0f} MB | "
