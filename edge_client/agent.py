@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 
 _KINDS = {TrainWork: "train", SynthesiseWork: "synthesise", EvaluateWork: "evaluate"}
 _LEAST_PAUSE_SECONDS = 0.1  # a server that says "at once" must not make this loop spin
+_LONGEST_PAUSE_SECONDS = 3600.0  # whatever it says, a device is not lost for longer
 
 
 class _MustRest(Exception):
@@ -122,7 +123,7 @@ class Agent:
                         idle_reason = reason
                     if self._once:
                         return
-                    await self._sleep(max(after_seconds, _LEAST_PAUSE_SECONDS))
+                    await self._sleep(_pause_seconds(after_seconds))
                 case Finished(reason):
                     log.info("no more work: %s", reason)
                     return
@@ -238,7 +239,7 @@ class Agent:
         """Renew the lease every third of it, so that two calls may be lost; ends by an error."""
         lease_seconds = task.lease_seconds
         while True:
-            await self._sleep(max(lease_seconds / 3, _LEAST_PAUSE_SECONDS))
+            await self._sleep(_pause_seconds(lease_seconds / 3))
             # While the coordinator is away the work goes on: it may be back in time.
             lease_seconds = await self._to_coordinator(self._coordinator.renew_lease, task.task_id)
 
@@ -270,6 +271,13 @@ class Agent:
             await self._to_coordinator(self._coordinator.report_failure, task_id, reason, cause)
         except HfmdsError as error:  # the task is over anyway
             log.info("the failure was not taken: %s", error)
+
+
+def _pause_seconds(told: float) -> float:
+    """How long to pause when so long was told, which may be no number."""
+    if told > _LEAST_PAUSE_SECONDS:
+        return min(told, _LONGEST_PAUSE_SECONDS)
+    return _LEAST_PAUSE_SECONDS
 
 
 def _cause(error: HfmdsError) -> FailureCause:

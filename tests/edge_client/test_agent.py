@@ -198,8 +198,9 @@ def test_device_waits_as_long_as_it_is_told(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    device.work(RetryLater(12.0, "no round is open"), RetryLater(0.0, "no round is open"))
-    assert device.slept == [12.0, 0.1]
+    told = (12.0, 0.0, math.inf, math.nan)
+    device.work(*(RetryLater(seconds, "no round is open") for seconds in told))
+    assert device.slept == [12.0, 0.1, 3600.0, 0.1]
     assert caplog.text.count("waiting for work: no round is open") == 1
 
 
