@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import changing, looking, reading, transaction
+from hfmds.storage.database import changing, looking, reading, session_within, transaction
 from hfmds.wire.records import (
     decode_histograms,
     decode_pool_spec,
@@ -247,11 +247,9 @@ class PoolRecords:
         return True
 
     def _halt(self, connection: Connection, pool_id: str, reason: str) -> list[Digest]:
-        with Session(connection) as session:
+        with session_within(connection) as session:
             pool = require_pool(session, pool_id)
-            given_up = self.end(session, pool, PoolState.HALTED, reason)
-            session.flush()
-            return given_up
+            return self.end(session, pool, PoolState.HALTED, reason)
 
     def count_leaking_batch(self, pool_id: str) -> None:
         """Note that the pool refused a batch for its leakage."""

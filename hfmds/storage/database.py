@@ -120,6 +120,17 @@ def transaction(engine: Engine, *, after_commits: bool = False) -> Iterator[Sess
     """
     with (
         changing(engine, after_commits=after_commits) as connection,
+        session_within(connection) as session,
+    ):
+        yield session
+
+
+@contextmanager
+def session_within(connection: Connection) -> Iterator[Session]:
+    """A Session for a part of what is being changed: flushed at the end, and no more."""
+    with (
+        # Of itself, a Session begins a savepoint where the transaction is in one, as all but the
+        # first of those that are committed together are, and undoes it when it is closed.
         Session(
             connection, expire_on_commit=False, join_transaction_mode="rollback_only"
         ) as session,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +20,13 @@ from hfmds.algorithm.types import SyntheticBatch
 from hfmds.digest import digest_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES
+from hfmds.storage.database import _lines, changing
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import PoolPolicy, PoolState
 from synthesis_store.admission import OtherWeights
+from synthesis_store.events import StoreEventKind
 from synthesis_store.pool_records import BatchKey
+from synthesis_store.privacy_gate import measure
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch, same
 
 
@@ -82,6 +87,27 @@ def test_a_pool_whose_percentile_passes_the_limit_halts_for_good(store: Store) -
         store.seal("pool-2", a=a)
     assert store.held_bytes() == 0
     assert store.metric("pools", state="halted") == 1
+
+
+def test_a_halt_is_kept_that_is_committed_together_with_what_came_before(store: Store) -> None:
+    open_pool(store, halt_psnr_paired_p99_db=20, halt_minimum_samples=4)
+    store.put("a", measured(1, 30, 30), "pool-2")
+    leaking = measured(2, 30, 30, 30)
+    digest = store.blobs.put_bytes(encode_batch(leaking))
+    with ThreadPoolExecutor(1) as thread:
+        with changing(store.engine):
+            recording = thread.submit(
+                store.pools.records.record_batch,
+                BatchKey("pool-2", "b", digest),
+                measure(leaking, PoolPolicy()),
+            )
+            while not _lines[store.engine].others_wait:
+                time.sleep(0.001)
+        with pytest.raises(NotAllowed, match="pool-2 is halted"):
+            recording.result()
+    assert store.pools.status("pool-2").state is PoolState.HALTED
+    assert store.held_bytes() == 0
+    assert StoreEventKind.POOL_HALTED in [event.kind for event in store.pools.events.list(0, 99)]
 
 
 def test_a_batch_that_is_replaced_counts_no_more(store: Store) -> None:
