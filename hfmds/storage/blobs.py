@@ -42,7 +42,10 @@ class Blobs(Protocol):
     """
 
     def contains(self, digest: Digest) -> bool:
-        """Whether the blob is here."""
+        """Whether the blob is here; if it is being put, a crash may still undo that."""
+
+    def confirm(self, digest: Digest) -> bool:
+        """Whether the blob is here for good: to be asked before its sender is told so."""
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
         """Keep the bytes and return their name."""
@@ -108,10 +111,15 @@ class FolderBlobs:
         except FileNotFoundError:
             return False
 
+    def confirm(self, digest: Digest) -> bool:
+        found = self.contains(digest)
+        if found and self._durable:  # another thread may have renamed it, and synced nothing yet
+            sync_folder(self._folder)
+        return found
+
     def put_bytes(self, data: bytes | memoryview) -> Digest:
         digest = digest_of(data)
-        if self.contains(digest):
-            self._confirm(digest)
+        if self.confirm(digest):
             return digest
         temporary = self.new_file()
         try:
@@ -124,8 +132,7 @@ class FolderBlobs:
 
     def put_file(self, digest: Digest, path: Path) -> None:
         require_size(digest, path)
-        if self.contains(digest):
-            self._confirm(digest)
+        if self.confirm(digest):
             path.unlink()
             return
         with full_disk_is_unavailable(self._folder):
@@ -203,11 +210,6 @@ class FolderBlobs:
             self._move_in(digest, temporary)
         finally:
             temporary.unlink(missing_ok=True)
-
-    def _confirm(self, digest: Digest) -> None:
-        """Another thread may have renamed the blob into place but not synced the name yet."""
-        if self._durable:
-            sync_folder(self._folder)
 
     def _clear_abandoned(self, now: float) -> None:
         """Remove what a killed process left; a live one never needs an hour to write a file."""

@@ -89,7 +89,7 @@ class Staging:
         WrongState if bytes are missing; CorruptData, and the upload starts again at 0, if they do
         not match the digest.
         """
-        if blobs.contains(digest):
+        if blobs.confirm(digest):
             self.discard(owner, digest)
             return
         have = self.offset(owner, digest)

@@ -245,7 +245,7 @@ class _Intake:
     def _write(self, chunks: list[bytes | memoryview], last: bool) -> bool:
         if self._begun is None:
             content = self._content if isinstance(self._content, Content) else self._content()
-            self.was_here = content.blobs.contains(self._digest)
+            self.was_here = content.blobs.confirm(self._digest)
             if self.was_here:
                 self._then()
                 return True
@@ -261,7 +261,7 @@ class _Intake:
 
 def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:
     """Where an upload of `owner` stands."""
-    if content.blobs.contains(digest):
+    if content.blobs.confirm(digest):
         return UploadState(digest.size_bytes, complete=True)
     return UploadState(content.staging.offset(owner, digest), complete=False)
 

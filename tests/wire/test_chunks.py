@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import CorruptData, InvalidInput, NotFound, Unavailable, WrongState
-from hfmds.storage.blobs import CHUNK_BYTES
+from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.storage.staging import Staging
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.chunks import (
@@ -41,6 +41,9 @@ class MemoryBlobs:
 
     def contains(self, digest: Digest) -> bool:
         return digest in self._contents
+
+    def confirm(self, digest: Digest) -> bool:
+        return self.contains(digest)
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
         self._contents[digest_of(data)] = bytes(data)
@@ -382,6 +385,21 @@ def test_receive_takes_no_bytes_of_content_it_has(tmp_path: Path) -> None:
     here = Content(MemoryBlobs(DATA), Staging(tmp_path, max_bytes=1 << 24))
     assert asyncio.run(receive(here, "task-1", DIGEST, 0, stream(b"would not fit")))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_content_is_said_to_be_here_when_its_name_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Content(FolderBlobs(tmp_path / "blobs"), Staging(tmp_path, max_bytes=1 << 24))
+    here.blobs.put_bytes(DATA)  # by another thread, which may not have come to the sync
+    synced: list[Path] = []
+    monkeypatch.setattr("hfmds.storage.blobs.sync_folder", synced.append)
+    assert asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+    assert len(synced) == 1
+    here.staging.commit("task-1", DIGEST, here.blobs)
+    assert len(synced) == 2
+    assert upload_state(here, "task-1", DIGEST).complete
+    assert len(synced) == 3
 
 
 def test_what_is_not_wanted_is_not_written(here: Content, tmp_path: Path) -> None:
