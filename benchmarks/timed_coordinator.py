@@ -36,7 +36,7 @@ STEPS = (
     "coordinator.run_records:RunRecords.state",
     "coordinator.run_records:RunRecords.complete_round",
     "coordinator.dispatch:Dispatch._outcomes_now",
-    "coordinator.updates:Updates._flaw",
+    "coordinator.updates:Updates._judged",
     "coordinator.results:Results._accept_all",
     "coordinator.driver:RunDriver._completed",
     "coordinator.driver:RunDriver._drop_updates",

@@ -22,10 +22,10 @@ from coordinator.metrics import Metrics
 from coordinator.plans import Plans
 from coordinator.recipes import Recipes
 from coordinator.registry import Registry
-from coordinator.results import Results, Submitted
+from coordinator.results import Report, Results, Submitted
 from coordinator.run_records import RunRecords
 from coordinator.task_context import task_context
-from coordinator.task_records import TaskRecords
+from coordinator.task_records import Acceptance, TaskRecords
 from coordinator.task_rows import Task
 from coordinator.together import Together
 from coordinator.updates import Updates
@@ -122,7 +122,9 @@ class Dispatch:
         self._handed_out = Memory[Task](_REMEMBERED_TASKS)  # as they were then, by device and id
         self._recipes = Recipes(runs)
         self._updates = Updates(tasks, self._recipes, contents, metrics, clock)
-        self._results = Results(tasks, self._updates, contents, self._handed_out, clock)
+        self._results = Results(
+            tasks, self._updates, contents, self._handed_out, clock, self._accepted
+        )
         # A whole cohort downloads the same at about the same time.
         self._whole = Memory[tuple[bytes, ...]](_REMEMBERED_CONTENTS)  # by run and digest
         self._one_reads = threading.Lock()
@@ -390,22 +392,27 @@ class Dispatch:
         task_id: str,
         kind: Kind,
         result: Digest,
-        report: UpdateReport | SynthesisReport | EvaluationReport,
+        report: Report,
     ) -> bool:
-        submitted = Submitted(device_id, task_id, kind, result, encode_report(report))
         with self._counting_late():
-            task, accepted = await self._results.accept(submitted)
+            accepted = await self._results.accept(
+                Submitted(device_id, task_id, kind, result, report)
+            )
         self._registry.heard(device_id)
         if not accepted.already:
-            with task_context(task):
-                log.info("result accepted", extra={"result": str(result)})
             tracing.note("accepted")
-            self._metrics.funnel.accepted(kind, task_id)
-            self._metrics.fleet.count(report)
-            self._metrics.moved(report.traffic)
-        if accepted.moves_round:
-            self._on_result(task.key.run_id)
         return accepted.already
+
+    def _accepted(self, task: Task, submitted: Submitted, acceptance: Acceptance) -> None:
+        """A result is counted."""
+        if not acceptance.already:
+            with task_context(task):
+                log.info("result accepted", extra={"result": str(submitted.result)})
+            self._metrics.funnel.accepted(submitted.kind, submitted.task_id)
+            self._metrics.fleet.count(submitted.report)
+            self._metrics.moved(submitted.report.traffic)
+        if acceptance.moves_round:
+            self._on_result(task.key.run_id)
 
     async def report_failure(
         self,

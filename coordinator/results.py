@@ -1,10 +1,13 @@
 """Counts the results that devices hand in: those that come at about the same time, together.
 
-One by one, each would take a thread, a transaction, and the interpreter from the others.
+One by one, each would take a thread, a transaction, and the interpreter from the others. What is to
+be looked at before is each device's own affair, and nobody else waits for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,11 +21,15 @@ from coordinator.together import Together
 from coordinator.updates import Updates
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
-from hfmds.errors import WrongState
+from hfmds.errors import Unavailable, WrongState
+from hfmds.wire.records import encode_report
+from hfmds.wire.types import EvaluationReport, SynthesisReport, UpdateReport
+
+log = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 64  # in a transaction, for which others that write have to wait
 
-_Outcome: TypeAlias = tuple[Task, Acceptance]
+Report: TypeAlias = UpdateReport | SynthesisReport | EvaluationReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,13 @@ class Submitted:
     task_id: str
     kind: Kind
     result: Digest
-    report: bytes
+    report: Report
+
+
+Accepted: TypeAlias = Callable[[Task, Submitted, Acceptance], None]
+"""Hears of each result when it is counted; in any thread, and it must be quick."""
+
+_Wanted: TypeAlias = tuple[Task, Submitted]
 
 
 class Results:
@@ -46,6 +59,7 @@ class Results:
         contents: RunContents,
         handed_out: Memory[Task],
         clock: Callable[[], float],
+        accepted: Accepted,
     ) -> None:
         """`handed_out` has tasks as they were when their devices got them, by device and id."""
         self._tasks = tasks
@@ -53,11 +67,15 @@ class Results:
         self._contents = contents
         self._handed_out = handed_out
         self._clock = clock
-        self._submitted = Together[Submitted, _Outcome](self._accept_all, _MOST_AT_ONCE)
+        self._accepted = accepted
+        self._wanted = Together[_Wanted, Acceptance](self._accept_all, _MOST_AT_ONCE)
 
-    async def accept(self, submitted: Submitted) -> tuple[Task, Acceptance]:
-        """Count a result, once; on return that is durable. With the task it is of."""
-        return await self._submitted.ask(submitted)
+    async def accept(self, submitted: Submitted) -> Acceptance:
+        """Count a result, once; on return that is durable."""
+        task = self._remembered(submitted)
+        if task is None:
+            task = await asyncio.to_thread(self._task, submitted)
+        return await self._wanted.ask((task, submitted))
 
     def answerable(self, device_id: str, task_id: str, kind: Kind) -> Task:
         """The device's task, if it is of this kind and its answer is wanted or known; blocks."""
@@ -66,40 +84,49 @@ class Results:
             raise WrongState(f"task {task_id!r} is to {task.key.kind}, not to {kind}")
         return task
 
-    def _accept_all(self, submitted: Sequence[Submitted]) -> list[_Outcome | Exception]:
-        outcomes: dict[Submitted, _Outcome | Exception] = {}
-        tasks: dict[Submitted, Task] = {}
-        for each in submitted:
-            try:
-                tasks[each] = self._task(each)
-            except Exception as error:  # noqa: BLE001  # it is this device's alone
-                outcomes[each] = error
-        handed_in = [self._handed_in(task, each) for each, task in tasks.items()]
-        found = self._tasks.accept_each(handed_in, self._clock()) if handed_in else []
-        for (each, task), outcome in zip(tasks.items(), found, strict=True):
-            outcomes[each] = (task, outcome) if isinstance(outcome, Acceptance) else outcome
-        return [outcomes[each] for each in submitted]
+    def _remembered(self, submitted: Submitted) -> Task | None:
+        """The task, if memory knows all that is to be known before its result is counted.
+
+        Whether it is over by now shows then.
+        """
+        task = self._handed_out.get((submitted.device_id, submitted.task_id))
+        if task is None or task.key.kind != submitted.kind:
+            return None
+        is_sound = submitted.kind != "train" or self._updates.is_sound(task, submitted.result)
+        return task if is_sound else None
 
     def _task(self, submitted: Submitted) -> Task:
         """The task that something was submitted for, which is nothing that it does not want."""
-        device_id, task_id, kind = submitted.device_id, submitted.task_id, submitted.kind
-        task = self._handed_out.get((device_id, task_id))
-        if task and task.key.kind == kind and self._is_sound(task, submitted.result):
-            return task  # whether it is over by now shows when the result is to be counted
-        task = self.answerable(device_id, task_id, kind)
+        task = self.answerable(submitted.device_id, submitted.task_id, submitted.kind)
         # Of a counted update the bytes may be gone.
-        if kind == "train" and task.state is not TaskState.ACCEPTED:
+        if submitted.kind == "train" and task.state is not TaskState.ACCEPTED:
             self._updates.require_sound(task, submitted.result)
         return task
 
-    def _is_sound(self, task: Task, result: Digest) -> bool:
-        return task.key.kind != "train" or self._updates.is_sound(task, result)
+    def _accept_all(self, wanted: Sequence[_Wanted]) -> Sequence[Acceptance | Exception]:
+        outcomes = self._counted([self._handed_in(*each) for each in wanted])
+        # Here, not where it is waited for: whoever waits may have gone, and it counts all the same.
+        for (task, submitted), outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, Acceptance):
+                self._accepted(task, submitted, outcome)
+        return outcomes
+
+    def _counted(self, results: Sequence[HandedIn]) -> Sequence[Acceptance | Exception]:
+        """All in one transaction; if one of them breaks that, each in its own."""
+        try:
+            return self._tasks.accept_each(results, self._clock())
+        except Unavailable:
+            raise
+        except Exception as error:
+            if len(results) == 1:
+                return [error]
+            log.exception("%d results could not be counted together", len(results))
+        return [self._counted([result])[0] for result in results]
 
     def _handed_in(self, task: Task, submitted: Submitted) -> HandedIn:
         def is_here() -> bool:
             blobs = self._contents.of(task.key.run_id).blobs
             return submitted.kind != "train" or blobs.contains(submitted.result)
 
-        return HandedIn(
-            submitted.device_id, submitted.task_id, submitted.result, submitted.report, is_here
-        )
+        report = encode_report(submitted.report)
+        return HandedIn(submitted.device_id, submitted.task_id, submitted.result, report, is_here)

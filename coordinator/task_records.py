@@ -25,6 +25,7 @@ from coordinator.task_rows import (
     change_task,
     move_task,
     move_tasks,
+    require_movable,
     task_of,
     tell_of_task,
 )
@@ -247,6 +248,7 @@ def _accepted(session: Session, handed_in: HandedIn, now: float) -> Acceptance |
                 f"{result} is not counted"
             )
         _require_pending(row)
+        require_movable(row, TaskState.ACCEPTED)  # not one that is assigned anew meanwhile
         if row.asynchronous and not handed_in.is_here():
             raise not_uploaded(result)
     except HfmdsError as error:  # nothing of it is written yet

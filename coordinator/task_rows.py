@@ -166,13 +166,18 @@ def move_task(connection: Connection, task: WholeTask, wanted: TaskState, **valu
     move_tasks(connection, [task], wanted, **values)
 
 
+def require_movable(task: WholeTask, wanted: TaskState) -> None:
+    """WrongState if a task cannot come into this state from the one it is in."""
+    what = f"task {task.task_id!r} of run {task.run_id!r}, round {task.round_number},"
+    require_transition(TASK_TRANSITIONS, TaskState[task.state], wanted, what)
+
+
 def move_tasks(
     connection: Connection, tasks: Collection[WholeTask], wanted: TaskState, **values: object
 ) -> None:
     """Bring tasks into another state, and write what that comes with, the same to each."""
     for task in tasks:
-        what = f"task {task.task_id!r} of run {task.run_id!r}, round {task.round_number},"
-        require_transition(TASK_TRANSITIONS, TaskState[task.state], wanted, what)
+        require_movable(task, wanted)
     if tasks:
         values = {"state": wanted.name, **values}
         connection.execute(_ONE_TASK, [{"which": task.task_id, **values} for task in tasks])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from coordinator.content import RunContents
@@ -34,6 +35,18 @@ _REMEMBERED_UPDATES = 4096
 _HEADER_SLACK_BYTES = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What was found when an update was looked at."""
+
+    flaw: str = ""  # a word for what is wrong; none: nothing is
+    message: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.flaw
+
+
 class Updates:
     """What devices send for their tasks to train. Thread-safe."""
 
@@ -54,7 +67,7 @@ class Updates:
         # Each call of a device needs one of these, and neither ever changes.
         self._forms = lru_cache(_REMEMBERED_PHASES)(self._read_form)
         self._models = lru_cache(_REMEMBERED_MODELS)(self._read_model)
-        self._sound = Memory[bool](_REMEMBERED_UPDATES)  # by phase and digest
+        self._verdicts = Memory[_Verdict](_REMEMBERED_UPDATES)  # by phase and digest
 
     def state(self, task: Task, update: Digest) -> UploadState:
         """Where the upload of a task's update stands; blocks."""
@@ -83,28 +96,27 @@ class Updates:
             return content
 
         def look() -> None:
-            if self._flaw(found[0], update) is None:
-                self._sound.put(_in_phase(found[0], update), True)
+            self._look(found[0], update)
 
         return await receive(place, task_id, update, offset, chunks, look)
 
     def is_sound(self, task: Task, update: Digest) -> bool:
         """Whether the update has come, and was found to be as the task wants it."""
-        return self._sound.get(_in_phase(task, update)) is not None
+        verdict = self._verdicts.get(_in_phase(task, update))
+        return verdict is not None and verdict.is_sound
 
     def require_sound(self, task: Task, update: Digest) -> None:
         """Refuse an update that is not here, or not as the task wants it; blocks."""
-        if self.is_sound(task, update):
-            return
-        if not self._contents.of(task.key.run_id).blobs.contains(update):
-            raise not_uploaded(update)
-        flaw = self._flaw(task, update)
-        if flaw:
-            reason, error = flaw
+        verdict = self._verdicts.get(_in_phase(task, update))
+        if verdict is None:
+            if not self._contents.of(task.key.run_id).blobs.contains(update):
+                raise not_uploaded(update)
+            verdict = self._look(task, update)
+        if not verdict.is_sound:
             with task_context(task):
-                log.warning("update refused: %s", error)
-            self._refuse(task, reason)
-            raise error
+                log.warning("update refused: %s", verdict.message)
+            self._refuse(task, verdict.flaw)
+            raise InvalidInput(verdict.message)
 
     def _place(self, task: Task, update: Digest) -> Content:
         """Where the update goes; LimitExceeded if it is larger than it can be."""
@@ -122,10 +134,15 @@ class Updates:
         self._metrics.update_refused(reason)
         self._tasks.refuse(task.device_id, task.task_id, reason, self._clock())
 
-    def _flaw(self, task: Task, update: Digest) -> tuple[str, InvalidInput] | None:
-        """What is wrong with an update that is here: a word for it, and all of it."""
+    def _look(self, task: Task, update: Digest) -> _Verdict:
+        """What is to be said of an update that is here; it is not looked at again."""
+        verdict = self._judged(task, update)
+        self._verdicts.put(_in_phase(task, update), verdict)
+        return verdict
+
+    def _judged(self, task: Task, update: Digest) -> _Verdict:
         path = self._contents.of(task.key.run_id).blobs.local_path(update)
-        what = f"update {update} of device {task.device_id!r}"
+        what = f"update {update}"  # whoever sent it: others may send the same
         recipe = self._recipes.of(task.key.run_id, task.run_uid)
         flaw = "malformed"
         try:
@@ -138,8 +155,8 @@ class Updates:
             flaw = "unusable"
             recipe.method.check_update(weights, what)
         except InvalidInput as error:
-            return flaw, error
-        return None
+            return _Verdict(flaw, str(error))
+        return _Verdict()
 
     def _form(self, task: Task) -> dict[str, TensorForm]:
         """The tensors that an update for this task has, and must have."""

@@ -234,6 +234,27 @@ def test_results_that_are_counted_together_do_not_suffer_from_each_other(tmp_pat
     assert records.state() is RoundState.AGGREGATING
 
 
+@pytest.mark.usefixtures("both_databases")
+def test_a_result_of_a_task_that_is_assigned_anew_does_not_keep_others_from_counting(
+    tmp_path: Path,
+) -> None:
+    records = Records(tmp_path)
+    records.phases.open(records.plan(), ["a", "b", "c"], 2.0)
+    tasks = {device: records.tasks.lease(device, "", 3.0) for device in "abc"}
+    handed_in = [
+        HandedIn(device, task.task_id, digest_of(device.encode()), b"")
+        for device, task in tasks.items()
+        if task
+    ]
+    records.tasks.fail("b", handed_in[1].task_id, "oops", FailureCause.UNEXPECTED, 3.5)
+    records.runs.pause("run", 3.6, by="operator")
+    records.runs.resume("run", 3.7, "operator")  # a second chance for b
+    a, b, c = records.tasks.accept_each(handed_in, 4.0)
+    assert isinstance(b, WrongState)
+    assert a == c == Acceptance(already=False)
+    assert [task.device_id for task in records.phases.results(records.plan().key)] == ["a", "c"]
+
+
 def test_the_last_result_to_come_moves_a_round_that_wants_more(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(goal=3), ["a", "b"], 2.0)

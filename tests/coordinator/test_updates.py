@@ -188,7 +188,7 @@ def test_an_update_that_is_not_as_the_run_wants_it_is_refused_and_counted(
                 case _:
                     packed[name] = np.array(value, np.float32)
             digest = await bench.upload("a", task, encode_update(packed))
-            with pytest.raises(InvalidInput, match=f"of device 'a': .*{complaint}"):
+            with pytest.raises(InvalidInput, match=f"update [0-9a-f]+.*: .*{complaint}"):
                 await bench.submit("a", task, digest)
             assert refused(bench, reason) == 1
             # A good one is still taken, and nothing of the bad one counts.
@@ -206,7 +206,9 @@ def test_an_update_that_is_no_safetensors_file_is_refused_and_counted(tmp_path: 
             await bench.create(make_spec())
             task = await bench.check_in("a")
             digest = await bench.upload("a", task, b"not at all")
-            with pytest.raises(InvalidInput, match="device 'a': not a safetensors file"):
+            with pytest.raises(
+                InvalidInput, match=r"update [0-9a-f]{12}/10: not a safetensors file"
+            ):
                 await bench.submit("a", task, digest)
             assert refused(bench, "malformed") == 1
 
