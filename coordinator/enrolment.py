@@ -235,6 +235,7 @@ class Enrolment:
             datetime.fromtimestamp(begins, UTC),
             datetime.fromtimestamp(now + lifetime, UTC),
         )
+        row.certified_until = max(row.certified_until, now + lifetime)
         self._make_room(session, row.device_id, shown_key_sha256)
         session.add(
             CertificateRow(

@@ -27,7 +27,7 @@ def forget_devices(session: Session, revoked_before: float, now: float) -> int:
     session.execute(delete(CertificateRow).where(of_old, of_before))
     is_old = MemberRow.device_id.in_(old)
     session.execute(delete(MemberRow).where(is_old, MemberRow.revoked))
-    session.execute(update(MemberRow).where(is_old).values(revoked_at=0.0))
+    session.execute(update(MemberRow).where(is_old).values(revoked_at=0.0, revoked_until=0.0))
     return found
 
 
@@ -48,9 +48,6 @@ def forget_run_out(session: Session, now: float) -> None:
 
 
 def _old_devices(revoked_before: float, now: float) -> Select[str]:
-    of_device = CertificateRow.device_id == MemberRow.device_id
-    of_before = CertificateRow.issued_at <= MemberRow.revoked_at
-    is_good = exists().where(of_device, of_before, CertificateRow.until > _surely(now))
     token_of_before = exists().where(
         TokenRow.device_id == MemberRow.device_id,
         TokenRow.created_at <= MemberRow.revoked_at,
@@ -58,7 +55,10 @@ def _old_devices(revoked_before: float, now: float) -> Select[str]:
         TokenRow.revoked.is_(False),
     )
     return select(MemberRow.device_id).where(
-        MemberRow.revoked_at > 0, MemberRow.revoked_at <= revoked_before, ~is_good, ~token_of_before
+        MemberRow.revoked_at > 0,
+        MemberRow.revoked_at <= revoked_before,
+        MemberRow.revoked_until <= _surely(now),  # not of certificates: few of a device are kept
+        ~token_of_before,
     )
 
 

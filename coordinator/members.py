@@ -48,6 +48,7 @@ class Members:
                     "forget old ones: hfmds pki forget --devices DAYS",
                 )
             row.revoked_at = max(row.revoked_at, self._clock())
+            row.revoked_until = row.certified_until
             row.revoked, row.quarantined, row.reason = True, False, reason
             self._note(session, EventKind.DEVICE_REVOKED, device=device_id, reason=reason, by=by)
             return known
@@ -156,8 +157,10 @@ def member(session: Session, device_id: str) -> MemberRow:
             device_id=device_id,
             token_id="",
             enrolled_at=0.0,
+            certified_until=0.0,
             revoked=False,
             revoked_at=0.0,
+            revoked_until=0.0,
             quarantined=False,
             reason="",
         )

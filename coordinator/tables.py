@@ -252,8 +252,10 @@ class MemberRow(Base):
     device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
     token_id: Mapped[str] = mapped_column(String(12), default="")  # it enrolled with last
     enrolled_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
+    certified_until: Mapped[float] = mapped_column(default=0.0)  # by any certificate it ever got
     revoked: Mapped[bool] = mapped_column(default=False)  # and not enrolled since
     revoked_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
+    revoked_until: Mapped[float] = mapped_column(default=0.0)  # then all it had has run out
     quarantined: Mapped[bool] = mapped_column(default=False)
     reason: Mapped[str] = mapped_column(default="")  # of either
 

@@ -179,6 +179,19 @@ def test_devices_that_could_come_back_by_it_are_not_forgotten(office: Office) ->
         assert office.members.forget(at_once, OLGA) == Forgotten(forgotten, 0)
 
 
+def test_a_device_is_not_forgotten_while_a_certificate_is_good_that_is_not_in_the_books(
+    office: Office,
+) -> None:
+    office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    last = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    office.members.revoke_certificate(certificate(last).serial, "", OLGA)
+    office.members.revoke("camera", "stolen", OLGA)
+    at_once = Forgetting(devices_seconds=0.001)
+    for later, forgotten in ((DAY, 0), (300.0, 1)):
+        office.now += later
+        assert office.members.forget(at_once, OLGA) == Forgotten(forgotten, 0)
+
+
 def test_certificates_that_have_run_out_are_forgotten(office: Office) -> None:
     issued = certificate(office.enrol(DeviceKey.create(), office.token(device_id="camera")))
     office.members.revoke_certificate(issued.serial, "", OLGA)
