@@ -154,7 +154,7 @@ def test_class_counts_that_cannot_be_are_refused_when_they_are_handed_in(tmp_pat
         async with workbench(tmp_path) as bench:
             await bench.create(make_spec(method=GENERATOR))
             assignment = await bench.check_in("a")
-            with pytest.raises(InvalidInput, match="device 'a': its class counts"):
+            with pytest.raises(InvalidInput, match=": its class counts must not"):
                 await bench.do("a", assignment, echo)  # all of them 0
 
     asyncio.run(scenario())
