@@ -60,6 +60,7 @@ class Plans:
         self._lock = threading.Lock()
         self._known: dict[str, Digest | None] = {}  # by key; None: it cannot be made
         self._used_at: dict[str, float] = {}  # by key, those that were asked for here
+        self._told: dict[Digest, ModelSpec] = {}  # devices of here may ask for these
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # for those being made
         self._failed_at: dict[str, float] = {}
 
@@ -98,17 +99,29 @@ class Plans:
         key = plan_key(model)
         self._used_at[key] = self._clock()
         try:
-            return self._known[key]
+            plan = self._known[key]
         except KeyError:  # it has just left
-            return self._find(key)
+            plan = self._find(key)
+        if plan is not None:
+            self._told[plan] = model
+        return plan
 
     def contains(self, digest: Digest) -> bool:
-        """Whether this content is a plan that some device may have been told of."""
-        found = self.blobs.contains(digest)
-        if not found:  # another coordinator may have made room: then it is made anew
-            with self._lock:
-                self._known = {key: plan for key, plan in self._known.items() if plan != digest}
-        return found
+        """Whether this content is a plan that some device may have been told of.
+
+        Unavailable if it has left since, and is made anew: devices ask again then. Another
+        coordinator makes room without knowing what is in use here.
+        """
+        if self.blobs.contains(digest):
+            return True
+        with self._lock:
+            self._known = {key: plan for key, plan in self._known.items() if plan != digest}
+        model = self._told.get(digest)
+        if model is None:
+            return False
+        if not self.ready(model, lambda: None):
+            raise Unavailable(f"plan {digest} has left, and is made again; ask again")
+        return self.of(model) == digest
 
     def close(self) -> None:
         """Leave off what is being made."""

@@ -170,12 +170,31 @@ def test_plans_that_were_not_used_for_longest_leave_and_are_made_again(tmp_path:
     third = ready_plan(ours, models[2])
     assert set(ours.blobs.digests()) == {first, third}
     assert library.made == models
-    # Another coordinator finds out when a device asks for it.
+    # Another coordinator finds out when a device asks for it, which is to ask again.
     assert other.of(models[1]) == second
-    assert not other.contains(second)
+    with pytest.raises(Unavailable, match="is made again"):
+        other.contains(second)
     assert ready_plan(other, models[1]) == second
     assert other.contains(second)
     assert library.made == [*models, models[1]]
+
+
+def test_a_plan_that_has_left_and_cannot_be_made_again_is_no_plan(tmp_path: Path) -> None:
+    engine = open_database(database_of(tmp_path))
+    Base.metadata.create_all(engine)
+    library = LibraryInMemory()
+    ours = Plans(engine, Folder(tmp_path / "blobs"), library, 1 << 20)
+    plan, made = ready_plan(ours, MODEL), threading.Event()
+    ours.blobs.delete(plan)
+    library.error = InvalidInput("it draws random numbers")
+    library.may.clear()
+    with pytest.raises(Unavailable, match="is made again"):
+        ours.contains(plan)
+    assert not ours.ready(MODEL, made.set)
+    library.may.set()
+    assert made.wait(20)
+    assert not ours.contains(plan)
+    assert library.made == [MODEL, MODEL]
 
 
 def test_equal_plans_take_room_once(tmp_path: Path) -> None:
