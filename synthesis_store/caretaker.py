@@ -14,6 +14,8 @@ from synthesis_store.pools import Pools
 
 log = logging.getLogger(__name__)
 
+_CLEAR_EVERY_SECONDS = 3600.0  # at least, also where snapshots are collected by hand
+
 
 class Caretaker:
     """Looks after the pools until it is cancelled."""
@@ -28,18 +30,21 @@ class Caretaker:
     async def tend(self) -> None:
         """Look again and again; an error is told, and does not end it."""
         loop = asyncio.get_running_loop()
-        collected_at = loop.time()
+        collect_every = self._collect_every_seconds
+        clear_every = min(collect_every or _CLEAR_EVERY_SECONDS, _CLEAR_EVERY_SECONDS)
+        collected_at = cleared_at = loop.time()
         await self._do("removing copies", self._pools.contents.forget_copies)
         while True:
             await asyncio.sleep(self._look_every_seconds)
             await self._do("sealing", self._pools.seal_due)
             await self._do("notes of refusals", self._pools.note_refusals)
-            every = self._collect_every_seconds
-            if every and loop.time() - collected_at >= every:
+            if collect_every and loop.time() - collected_at >= collect_every:
                 await self._do("collecting", self._pools.collect)
+                collected_at = loop.time()
+            if loop.time() - cleared_at >= clear_every:
                 await self._do("clearing away", self._pools.clear_left_over)
                 await self._do("removing copies", self._pools.contents.forget_copies)
-                collected_at = loop.time()
+                cleared_at = loop.time()
 
     async def _do(self, what: str, work: Callable[[], object]) -> None:
         try:

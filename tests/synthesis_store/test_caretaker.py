@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from hfmds.digest import digest_of
 from hfmds.errors import LimitExceeded
 from hfmds.storage.database import transaction
 from hfmds.wire.types import PoolState
@@ -44,6 +45,20 @@ def test_pools_are_sealed_refusals_noted_and_snapshots_collected(store: Store) -
     tend(store, lambda: not store.pools.snapshots("run-1"), collect_every_seconds=0.001)
     assert not store.blobs.contains(released.shards[0].digest)
     assert len(store.pools.snapshots("run-2")) == 1
+
+
+def test_what_is_left_over_is_cleared_away_though_snapshots_are_collected_by_hand(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synthesis_store.caretaker._CLEAR_EVERY_SECONDS", 0.001)
+    snapshot = store.seal(a=store.put("a", make_batch(1)))
+    store.pools.release("run-1")
+    broken = digest_of(b"of an upload that went no further")
+    store.pools.contents.expect(broken)
+    store.blobs.put_bytes(b"of an upload that went no further")
+    store.clock.advance(25 * 3600)
+    tend(store, lambda: not store.blobs.contains(broken), collect_every_seconds=0.0)
+    assert store.blobs.contains(snapshot.shards[0].digest)
 
 
 def test_a_pool_that_cannot_be_sealed_now_holds_up_no_other(
