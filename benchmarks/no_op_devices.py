@@ -81,39 +81,41 @@ class TaskTimes:
 
 
 class MemoryContent:
-    """Blobs and staging at once, in memory: what `Content` wants of either."""
+    """Blobs and staging at once, in memory: what `Content` wants of either.
+
+    Content stays in the pieces it came in, as in loopback_copy.py: on this machine, what devices
+    do takes processors from the coordinator.
+    """
 
     def __init__(self) -> None:
-        self._blobs: dict[Digest, bytearray] = {}
-        self._partial: dict[Digest, bytearray] = {}
+        self._blobs: dict[Digest, list[bytes]] = {}
+        self._partial: dict[Digest, list[bytes]] = {}
 
     def contains(self, digest: Digest) -> bool:
         return digest in self._blobs
 
-    def keep(self, digest: Digest, data: bytearray) -> None:
+    def keep(self, digest: Digest, pieces: list[bytes]) -> None:
         """Take content that was made here."""
-        self._blobs[digest] = data
+        self._blobs[digest] = pieces
 
-    def take(self, digest: Digest) -> bytearray:
+    def take(self, digest: Digest) -> list[bytes]:
         """Give content away, and forget it."""
         return self._blobs.pop(digest)
 
     def read(
         self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[bytes]:
-        whole = memoryview(self._blobs[digest])
-        return (
-            bytes(whole[at : at + chunk_bytes]) for at in range(offset, len(whole), chunk_bytes)
-        )
+        if offset == 0 and max(map(len, self._blobs[digest])) <= chunk_bytes:
+            return iter(self._blobs[digest])
+        whole = b"".join(self._blobs[digest])
+        return (whole[at : at + chunk_bytes] for at in range(offset, len(whole), chunk_bytes))
 
     def offset(self, owner: str, digest: Digest) -> int:
-        return len(self._partial.get(digest, b""))
+        return sum(map(len, self._partial.get(digest, ())))
 
     def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
-        partial = self._partial.setdefault(digest, bytearray())
-        for piece in pieces:
-            partial.extend(piece)
-        return len(partial)
+        self._partial.setdefault(digest, []).extend(map(bytes, pieces))
+        return self.offset(owner, digest)
 
     def commit(self, owner: str, digest: Digest, blobs: object) -> None:
         self._blobs[digest] = self._partial.pop(digest)
@@ -192,21 +194,22 @@ class NoOpDevice:
 
     def _changed(self, task: Assignment) -> Digest:
         """The weights with another last number: of this device, and of this round."""
-        weights = self._memory.take(task.weights)
+        pieces = self._memory.take(task.weights)
         number = struct.pack("<f", 1e-3 * self._number + 1e-6 * task.round_number)
-        weights[-len(number) :] = number
-        update = self._digest(task.weights, weights, number)
-        self._memory.keep(update, weights)
+        pieces[-1] = pieces[-1][: -len(number)] + number
+        update = self._digest(task.weights, pieces, number)
+        self._memory.keep(update, pieces)
         return update
 
     @classmethod
-    def _digest(cls, model: Digest, weights: bytearray, end: bytes) -> Digest:
+    def _digest(cls, model: Digest, pieces: list[bytes], end: bytes) -> Digest:
         """Of the weights, which are the model but for their end."""
         if cls._hashed is None or cls._hashed[0] != model:
-            cls._hashed = model, hashlib.sha256(memoryview(weights)[: -len(end)])
+            *but_last, last = pieces
+            cls._hashed = model, hashlib.sha256(b"".join([*but_last, last[: -len(end)]]))
         sha256 = cls._hashed[1].copy()
         sha256.update(end)
-        return Digest(sha256.hexdigest(), len(weights))
+        return Digest(sha256.hexdigest(), model.size_bytes)
 
 
 class InPlace(ThreadPoolExecutor):
