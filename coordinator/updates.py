@@ -109,7 +109,7 @@ class Updates:
         """Refuse an update that is not here, or not as the task wants it; blocks."""
         verdict = self._verdicts.get(_in_phase(task, update))
         if verdict is None:
-            if not self._contents.of(task.key.run_id).blobs.contains(update):
+            if not self._contents.of(task.key.run_id).blobs.confirm(update):
                 raise not_uploaded(update)
             verdict = self._look(task, update)
         if not verdict.is_sound:
