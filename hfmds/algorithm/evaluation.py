@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from hfmds.algorithm.engine import LocalWork, Progress
-from hfmds.algorithm.models import model_with
+from hfmds.algorithm.models import quick_model
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.recipes import ModelSpec, Normalisation
 from hfmds.algorithm.types import Evaluation, LabelledImages, Weights
@@ -30,7 +30,7 @@ def evaluate(
     images.require_fit(spec, what)
     if not len(images):
         raise InvalidInput(f"{what} is empty; there is nothing to evaluate on")
-    model = model_with(spec, weights).to(device).to(memory_format=torch.channels_last).eval()
+    model = quick_model(spec, weights, device).eval()
     loss, correct = 0.0, 0
     for start in range(0, len(images), _CHUNK):
         pixels = images.pixels[start : start + _CHUNK]

@@ -21,7 +21,7 @@ from hfmds.algorithm.adam import Adam
 from hfmds.algorithm.divergence import require_finite_images, require_finite_synthesis
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, SynthesisHealth
 from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import SplitModel, model_with
+from hfmds.algorithm.models import SplitModel, quick_model
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.prototypes import update_prototypes
@@ -42,7 +42,7 @@ def synthesise(
     `device`.
     """
     recipe, shard, seed = work.recipe, work.shard, work.seed
-    model = model_with(recipe.model, work.weights).to(device).to(memory_format=torch.channels_last)
+    model = quick_model(recipe.model, work.weights, device)
     model.eval().requires_grad_(False)
 
     # The real subset D_{k,r} of size B_g; synthetic image i is matched with its image i.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hfmds.algorithm.divergence import require_finite_loss
 from hfmds.algorithm.engine import LocalWork, Progress
-from hfmds.algorithm.models import SplitModel, model_with
+from hfmds.algorithm.models import SplitModel, quick_model
 from hfmds.algorithm.recipes import TrainingRecipe
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
@@ -51,8 +51,7 @@ class LocalTraining:
 
     def network(self, weights: Weights) -> SplitModel:
         """The recipe's network with these weights, where this training computes."""
-        model = model_with(self.work.recipe.model, weights)
-        return model.to(self.device).to(memory_format=torch.channels_last)
+        return quick_model(self.work.recipe.model, weights, self.device)
 
     def batch(self, rows: Indices) -> tuple[Tensor, Tensor]:
         """Images and labels of these rows: the shard's, then the pool's, which count on from it."""
