@@ -63,6 +63,24 @@ class Scheme:
 
 
 @lru_cache(maxsize=64)
+def saving_scheme(
+    weight: tuple[int, int, int, int],
+    width: int,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> Scheme | None:
+    """The scheme for images of this width and a weight of this shape; None: it would not pay."""
+    out_channels, channels, tall, taps = weight
+    deep = channels * tall >= _LEAST_DEPTH and out_channels >= _LEAST_CHANNELS
+    if not deep or groups > 1 or stride != (1, 1) or dilation != (1, 1):
+        return None
+    found = scheme(width, taps, padding[1])
+    return found if found.saving >= _LEAST_SAVING else None
+
+
+@lru_cache(maxsize=64)
 def scheme(width: int, taps: int, padding: int) -> Scheme:
     """The scheme for rows of this width, with so many zeros on either side."""
     padded = width + 2 * padding
@@ -87,7 +105,7 @@ def scheme(width: int, taps: int, padding: int) -> Scheme:
             of_output += [by_real + by_imaginary, by_imaginary, -by_real]
     inner = np.stack(of_input)[:, padding : padding + width]  # what is padded is zero
     return Scheme(
-        *(_constant(m) for m in (inner, np.stack(of_kernel), np.stack(of_output, 1))), padding
+        _constant(inner), _constant(np.stack(of_kernel)), _constant(np.stack(of_output, 1)), padding
     )
 
 
@@ -100,31 +118,26 @@ class ThriftyConvolution(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name
         n, _, height, width = input.shape
-        tall, taps = self.kernel_size
-        pad, pad_width = cast(tuple[int, int], self.padding)
-        by = scheme(width, taps, pad_width)
-        rows = n * (height + 2 * pad - tall + 1)
-        exact = input.dtype == self.weight.dtype == torch.float32
-        pays = rows >= _LEAST_ROWS and by.saving >= _LEAST_SAVING
-        if not exact or not pays or _plainly.get():
+        weight, padding = self.weight, cast(tuple[int, int], self.padding)
+        shape = cast(tuple[int, int, int, int], tuple(weight.shape))
+        by = saving_scheme(shape, width, self.stride, padding, self.dilation, self.groups)
+        enough = n * (height + 2 * padding[0] - shape[2] + 1) >= _LEAST_ROWS
+        exact = input.dtype == weight.dtype == torch.float32
+        if by is None or not enough or not exact or _plainly.get():
             return super().forward(input)
-        y: Tensor = _Convolution.apply(input, self.weight, self.bias, by, pad)
+        y: Tensor = _Convolution.apply(input, weight, self.bias, by, padding[0])
         return y
 
 
 def thrifty(model: nn.Module) -> None:
     """Let the convolutions of a model on the processor save products; its weights stay its own."""
     for module in model.modules():
-        if type(module) is nn.Conv2d and _can_save(module):
+        if (
+            type(module) is nn.Conv2d
+            and module.padding_mode == "zeros"
+            and not isinstance(module.padding, str)
+        ):
             module.__class__ = ThriftyConvolution
-
-
-def _can_save(convolution: nn.Conv2d) -> bool:
-    c = convolution
-    plain = c.groups == 1 and set(c.stride) == set(c.dilation) == {1}
-    padded_with_zeros = c.padding_mode == "zeros" and not isinstance(c.padding, str)
-    deep = c.in_channels * c.kernel_size[0] >= _LEAST_DEPTH and c.out_channels >= _LEAST_CHANNELS
-    return plain and padded_with_zeros and deep
 
 
 class _Convolution(torch.autograd.Function):
@@ -150,7 +163,7 @@ class _Convolution(torch.autograd.Function):
         return _images(y.view(-1, n, out_height, out_channels), bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, patches, kernels = ctx.saved_tensors
         by, pad = ctx.by, ctx.pad
         wanted = (*ctx.needs_input_grad[:2], ctx.has_bias)
