@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from hfmds.cli.console import output
 from hfmds.cli.database_commands import Program
 from hfmds.storage import backup as backups
+from hfmds.storage.backup_rotation import back_up_in_turn
 
 # As the programs' own defaults; a test compares them.
 DATA_DIRS = {
@@ -32,14 +34,29 @@ DataDir = Annotated[
 
 def backup(
     program: ProgramName,
-    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; must be new.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where to; must be new, but for --keep.")
+    ],
     data_dir: DataDir = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep",
+            min=1,
+            metavar="NUMBER",
+            help="FOLDER is one of backups: the new one is named by the time, and so many stay.",
+        ),
+    ] = None,
 ) -> None:
     """Copy the embedded storage of a program, which may be at work, to a new folder.
 
     Of a fleet the coordinator first, then the store: that one must know what the coordinator names.
     """
-    made = backups.back_up(program.value, data_dir or DATA_DIRS[program], target)
+    source = data_dir or DATA_DIRS[program]
+    if keep is None:
+        made = backups.back_up(program.value, source, target)
+    else:
+        target, made = back_up_in_turn(program.value, source, target, keep, datetime.now(UTC))
     _say(f"{target}: the {_contents(made)}")
 
 

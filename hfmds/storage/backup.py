@@ -1,10 +1,11 @@
 """Copies of a program's embedded storage, made while it works, and back.
 
-A backup is a folder: the database, every blob, and a list of both with their digests, written last,
-so that half a backup is none. It holds what a disk would hold had the power gone at that moment:
-what was acknowledged, and nothing that crash recovery could not go on from. For that the database's
-write lock is held while the blobs get second names (hard links), which takes milliseconds; the
-copying comes after it. Uploads under way are left out: devices send them again.
+A backup is a folder: the database, every blob, and a list of both with their digests, written last.
+Until then it has another name, so that half a backup is none. It holds what a disk would hold had
+the power gone at that moment: what was acknowledged, and nothing that crash recovery could not go
+on from. For that the database's write lock is held while the blobs get second names (hard links),
+which takes milliseconds; the copying comes after it. Uploads under way are left out: devices send
+them again.
 
 PostgreSQL and S3 have means of their own: docs/operations.md.
 """
@@ -15,8 +16,8 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,9 +40,12 @@ from hfmds.storage.files import (
 
 DATABASE = "state.sqlite3"
 BLOBS = "blobs"
+PARTIAL = ".partial"
+"""How the name of a backup ends that is being made, or was when its maker was killed."""
 
 _LIST = "backup.json"
 _FORMAT = 1
+_BLOCK_BYTES = 4096
 _LINKS = ".backup"  # in the data folder, for hard links reach no other file system
 
 
@@ -64,34 +68,65 @@ class Backup:
         return sum(digest.size_bytes for digest in self.files.values())
 
 
-def back_up(program: str, data_dir: Path, target: Path) -> Backup:
+def back_up(
+    program: str, data_dir: Path, target: Path, make_room: Callable[[int], None] | None = None
+) -> Backup:
     """Copy the program's storage to a new folder; the program may be at work.
 
-    ConfigurationError if there is nothing to back up or the target is in use, CorruptData if a blob
-    is not what it was.
+    `make_room` is told how many bytes that may take, before any is written; no other backup of the
+    data folder is being made then. ConfigurationError if there is nothing to back up or the target
+    is there, CorruptData if a blob is not what it was. Whatever fails leaves nothing behind.
     """
     _require_embedded(data_dir)
-    _require_empty(target, "give a folder that does not exist yet")
+    if os.path.lexists(target):
+        raise ConfigurationError(f"{target} is there; give a folder that does not exist yet")
+    partial = target.with_name(target.name + PARTIAL)
     links = data_dir / _LINKS
     with closing(FolderLock(links, "HFMDS_DATA_DIR")), full_disk_is_unavailable(target):
-        make_data_folder(target, "the backup's folder")
         try:
-            remove_folder(links / BLOBS)  # of a backup that was killed
-            _freeze(data_dir, links, target / DATABASE)
-            files = {DATABASE: digest_of_file(target / DATABASE)}
-            for name in _blob_names(links):
-                files[name] = _copy(links / name, target / name)
-                if files[name].sha256 != Path(name).name:
-                    raise CorruptData(
-                        f"blob {data_dir / name} has changed on disk; put back a good copy from an "
-                        f"older backup, or delete it if no run needs it"
-                    )
-        finally:
-            remove_folder(links / BLOBS)
-        made = Backup(program, datetime.now(UTC).isoformat(timespec="seconds"), files)
-        _sync_folders(target)
-        write_whole(target / _LIST, _encode(made))
+            remove_folder(partial)  # of a backup that was killed
+            if make_room:
+                make_room(bytes_on_disk(_sizes(data_dir)))
+            made = _fill(program, data_dir, partial)
+            partial.rename(target)
+        except BaseException:
+            remove_folder(partial)  # a full disk would stay full
+            raise
+        sync_folder(target.parent)
     return made
+
+
+def _fill(program: str, data_dir: Path, target: Path) -> Backup:
+    links = data_dir / _LINKS
+    make_data_folder(target, "the backup's folder")
+    try:
+        remove_folder(links / BLOBS)  # of a backup that was killed
+        _freeze(data_dir, links, target / DATABASE)
+        files = {DATABASE: digest_of_file(target / DATABASE)}
+        for name in _blob_names(links):
+            files[name] = _copy(links / name, target / name)
+            if files[name].sha256 != Path(name).name:
+                raise CorruptData(
+                    f"blob {data_dir / name} has changed on disk; put back a good copy from an "
+                    f"older backup, or delete it if no run needs it"
+                )
+    finally:
+        remove_folder(links / BLOBS)
+    made = Backup(program, datetime.now(UTC).isoformat(timespec="seconds"), files)
+    _sync_folders(target)
+    write_whole(target / _LIST, _encode(made))
+    return made
+
+
+def bytes_on_disk(sizes: Iterable[int]) -> int:
+    """What files of these sizes take in a backup: whole blocks each, and a place in the list."""
+    return sum((size // _BLOCK_BYTES + 2) * _BLOCK_BYTES for size in sizes)
+
+
+def _sizes(data_dir: Path) -> Iterator[int]:
+    for name in (DATABASE, f"{DATABASE}-wal", *_blob_names(data_dir)):
+        with suppress(FileNotFoundError):  # dropped just now
+            yield (data_dir / name).stat().st_size
 
 
 def check(source: Path, program: str) -> Backup:
@@ -99,7 +134,7 @@ def check(source: Path, program: str) -> Backup:
 
     ConfigurationError if it is no backup, or another program's.
     """
-    backup = _read(source)
+    backup = read_list(source)
     if backup.program != program:
         raise ConfigurationError(
             f"{source} is a backup of the {backup.program}, not of the {program}"
@@ -221,7 +256,8 @@ def _encode(backup: Backup) -> bytes:
     return json.dumps(told, indent=1).encode()
 
 
-def _read(source: Path) -> Backup:
+def read_list(source: Path) -> Backup:
+    """What a backup says it holds; ConfigurationError if it is none, CorruptData if damaged."""
     try:
         told: Any = json.loads((source / _LIST).read_bytes())
     except (FileNotFoundError, NotADirectoryError):

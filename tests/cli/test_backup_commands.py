@@ -40,3 +40,18 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().out.startswith("elsewhere: the database and 0 blobs")
     with opened_database("sqlite:///elsewhere/state.sqlite3") as engine:
         assert schema.state(engine) is SchemaState.CURRENT
+
+
+def test_of_a_folder_of_backups_so_many_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with opened_database("sqlite:///hfmds-data/coordinator/state.sqlite3") as engine:
+        Schema("coordinator").upgrade(engine)
+    assert main(["backup", "coordinator", "backups", "--keep", "1"]) == 0
+    (made,) = (tmp_path / "backups").iterdir()
+    assert f"backups/{made.name}: the database and 0 blobs" in capsys.readouterr().out
+    made.rename(made.with_name("2026-01-01T000000"))
+    assert main(["backup", "coordinator", "backups", "--keep", "1"]) == 0
+    (newer,) = (tmp_path / "backups").iterdir()
+    assert newer.name >= made.name

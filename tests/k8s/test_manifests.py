@@ -372,11 +372,92 @@ def test_backups_are_of_what_the_programs_keep() -> None:
         pod = jobs[f"{name}-backup"]["jobTemplate"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]
         assert environment(container)["HFMDS_DATA_DIR"] == environment(program)["HFMDS_DATA_DIR"]
-        assert f"hfmds backup {name.replace('-', '_')} " in container["command"][-1]
+        assert container["command"][:3] == ["hfmds", "backup", name.replace("-", "_")]
         volumes = spec["template"]["spec"]["volumes"]
         assert {"name": "data", "persistentVolumeClaim": {"claimName": name}} in volumes
         assert {"name": "data", "persistentVolumeClaim": {"claimName": name}} in pod["volumes"]
         assert pod["securityContext"]["runAsUser"] == 10001  # who owns the data
+
+
+class Dumps:
+    """The nightly job's script on a folder, with a pg_dump and a disk of the test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.backups, self._programs = folder / "backups", folder / "bin"
+        self.backups.mkdir()
+        self._programs.mkdir()
+        jobs = with_specs(base_with("postgres"), "CronJob")
+        pod = jobs["database-backup"]["jobTemplate"]["spec"]["template"]["spec"]
+        shell, flag, script = pod["containers"][0]["command"]
+        self._command = [shell, flag, script.replace("/backups", str(self.backups))]
+        self.has_free(1 << 40)
+        self.dumps("head -c 1000 /dev/zero")
+
+    def has_free(self, free_bytes: int) -> None:
+        """Of this, and of what leaves."""
+        there = f"$(cat {self.backups}/* 2>/dev/null | wc -c)"
+        size = free_bytes + sum(path.stat().st_size for path in self.backups.iterdir())
+        self._program("df", f"echo Avail; echo $(({size} - {there}))")
+
+    def dumps(self, command: str) -> None:
+        self._program("pg_dump", f'[ "$3" = postgresql://u:p@h/d ] && {command} > "${{2#--file=}}"')
+
+    def run(self) -> int:
+        search = f"{self._programs}:/usr/bin:/bin"
+        variables = {"PATH": search, "DATABASE_URL": "postgresql+psycopg://u:p@h/d"}
+        return subprocess.run(self._command, env=variables, check=False).returncode
+
+    def there(self) -> list[str]:
+        return sorted(path.name for path in self.backups.iterdir())
+
+    def _program(self, name: str, script: str) -> None:
+        (self._programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self._programs / name).chmod(0o755)
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Dumps:
+    """With those of nine nights and a half."""
+    made = Dumps(tmp_path)
+    for night in range(1, 10):
+        (made.backups / f"2026-01-0{night}T021700.dump").write_bytes(bytes(1000))
+    (made.backups / "2026-01-10T021700.dump.partial").write_bytes(bytes(500))
+    return made
+
+
+def test_of_dumps_the_newest_seven_stay(dumps: Dumps) -> None:
+    assert dumps.run() == 0
+    there = dumps.there()
+    assert [name.endswith(".dump") for name in there] == [True] * 7
+    assert there[:2] == ["2026-01-04T021700.dump", "2026-01-05T021700.dump"]
+
+
+def test_a_dump_that_fails_leaves_nothing_and_pushes_none_out(dumps: Dumps) -> None:
+    before = dumps.there()
+    dumps.dumps("head -c 500 /dev/zero && false")
+    for _ in range(3):
+        assert dumps.run() != 0
+    assert dumps.there() == before[:-1]
+
+
+def test_dumps_on_a_full_disk_lose_the_oldest(dumps: Dumps) -> None:
+    dumps.has_free(0)
+    assert dumps.run() == 0
+    assert len(dumps.there()) == 7
+    assert dumps.there()[-2] == "2026-01-09T021700.dump"
+
+
+def test_a_disk_that_is_too_small_for_a_dump_loses_none(dumps: Dumps) -> None:
+    before = dumps.there()
+    dumps.has_free(-8000)  # as much as all but the newest have
+    assert dumps.run() != 0
+    assert dumps.there() == before[:-1]
+
+
+def test_the_first_dump_needs_none_before_it(tmp_path: Path) -> None:
+    dumps = Dumps(tmp_path)
+    assert dumps.run() == 0
+    assert len(dumps.there()) == 1
 
 
 def test_simulated_devices_have_different_data() -> None:

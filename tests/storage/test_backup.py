@@ -208,9 +208,7 @@ def test_half_a_backup_is_none(backup: Path, tmp_path: Path) -> None:
 def test_nothing_is_written_over(program: Program, backup: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"is not empty: it has .*; move what is there"):
         restore(backup, PROGRAM, program.data_dir)
-    with pytest.raises(
-        ConfigurationError, match=r"is not empty: it has backup.json; give a folder"
-    ):
+    with pytest.raises(ConfigurationError, match="is there; give a folder that does not exist"):
         back_up(PROGRAM, program.data_dir, backup)
     (tmp_path / "volume" / "lost+found").mkdir(parents=True)  # as new volumes have it
     restore(backup, PROGRAM, tmp_path / "volume")
@@ -221,8 +219,44 @@ def test_a_blob_that_has_changed_on_disk_is_told(program: Program, tmp_path: Pat
     flip(program.blobs.local_path(digest))
     with pytest.raises(CorruptData, match=f"{digest.sha256} has changed on disk"):
         back_up(PROGRAM, program.data_dir, tmp_path / "backup")
-    with pytest.raises(ConfigurationError, match="cut off"):
-        check(tmp_path / "backup", PROGRAM)
+
+
+def test_a_backup_that_fails_leaves_nothing_behind(program: Program, tmp_path: Path) -> None:
+    flip(program.blobs.local_path(program.keep(b"content")))
+    left = tmp_path / "backups" / "monday.partial" / "blobs"  # of one that was killed
+    left.mkdir(parents=True)
+    with pytest.raises(CorruptData):
+        back_up(PROGRAM, program.data_dir, tmp_path / "backups" / "monday")
+    assert list((tmp_path / "backups").iterdir()) == []
+
+
+def test_a_backup_has_its_name_when_it_is_complete(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def write(path: Path, content: bytes) -> None:
+        seen.append((path.parent.name, (tmp_path / "backup").exists()))
+        path.write_bytes(content)
+
+    monkeypatch.setattr("hfmds.storage.backup.write_whole", write)
+    back_up(PROGRAM, program.data_dir, tmp_path / "backup")
+    assert seen == [("backup.partial", False)]
+    check(tmp_path / "backup", PROGRAM)
+
+
+def test_room_is_asked_for_before_anything_is_written(program: Program, tmp_path: Path) -> None:
+    program.keep(bytes(100_000))
+    asked = []
+
+    def make_room(needed_bytes: int) -> None:
+        asked.append(needed_bytes)
+        assert list(tmp_path.glob("backup*")) == []
+
+    made = back_up(PROGRAM, program.data_dir, tmp_path / "backup", make_room)
+    assert made.size_bytes < asked[0] < made.size_bytes + 200_000
+    files = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_blocks * 512 for path in files) <= asked[0]
 
 
 def test_storage_elsewhere_is_told(program: Program, tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""A folder of backups of one program, named by their times: the newest few stay.
+
+Only complete ones count. A full disk is freed of the oldest, but never in vain, and never of the
+newest: if all that may leave is not enough, all of them stay and the backup fails.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from hfmds.errors import ConfigurationError, CorruptData, Unavailable
+from hfmds.storage.backup import PARTIAL, Backup, back_up, bytes_on_disk, read_list
+from hfmds.storage.files import make_data_folder, remove_folder
+
+_NAME = "%Y-%m-%dT%H%M%S"
+_OURS = re.compile(rf"\d{{4}}-\d\d-\d\dT\d{{6}}({re.escape(PARTIAL)})?")
+
+
+def free_bytes(folder: Path) -> int:
+    """What may still be written there."""
+    return shutil.disk_usage(folder).free
+
+
+def back_up_in_turn(
+    program: str,
+    data_dir: Path,
+    folder: Path,
+    keep: int,
+    now: datetime,
+    free: Callable[[Path], int] = free_bytes,
+) -> tuple[Path, Backup]:
+    """Make a backup in the folder; of all that are complete there, the newest `keep` stay.
+
+    Unavailable if there is no room for it, also without those that may leave. What has another
+    name than a time is left alone.
+    """
+    make_data_folder(folder, "the folder of backups")
+    target = folder / now.strftime(_NAME)
+
+    def make_room(needed_bytes: int) -> None:
+        for left in _cut_off(folder):
+            remove_folder(left)
+        _shorten(folder, program, keep)
+        _free(folder, program, needed_bytes - free(folder))
+
+    made = back_up(program, data_dir, target, make_room)
+    _shorten(folder, program, keep)
+    return target, made
+
+
+def _shorten(folder: Path, program: str, keep: int) -> None:
+    for path, _ in _complete(folder, program)[:-keep]:
+        _remove(path)
+
+
+def _free(folder: Path, program: str, lacking_bytes: int) -> None:
+    """Remove as many of the oldest as it takes; none if all but the newest are not enough."""
+    doomed = []
+    for path, backup in _complete(folder, program)[:-1]:
+        if lacking_bytes <= 0:
+            break
+        doomed.append(path)
+        lacking_bytes -= bytes_on_disk(digest.size_bytes for digest in backup.files.values())
+    if lacking_bytes > 0:
+        raise Unavailable(
+            f"no room for a backup in {folder}: {lacking_bytes} bytes are lacking, also without "
+            f"all that are there but the newest; give it a larger disk, or have the {program} "
+            f"keep less"
+        )
+    for path in doomed:
+        _remove(path)
+
+
+def _complete(folder: Path, program: str) -> list[tuple[Path, Backup]]:
+    """Oldest first. Whose list is damaged is neither counted nor removed: somebody should look."""
+    found = []
+    for path in _ours(folder):
+        try:
+            backup = read_list(path)
+        except (ConfigurationError, CorruptData):
+            continue
+        if backup.program == program and path.suffix != PARTIAL:
+            found.append((path, backup))
+    return found
+
+
+def _cut_off(folder: Path) -> list[Path]:
+    """What was left of backups that were being made, or being removed."""
+    return [path for path in _ours(folder) if path.suffix == PARTIAL]
+
+
+def _ours(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if _OURS.fullmatch(path.name))
+
+
+def _remove(path: Path) -> None:
+    # Half of it must not pass for a backup if we are killed.
+    remove_folder(path.rename(path.with_name(path.name + PARTIAL)))
