@@ -216,11 +216,15 @@ class RunDriver:
     def _start(self) -> Checkpoint:
         """Where the loop begins: after the last recorded round, or at w^0."""
         self._parts.metrics.show_limits(self.run_id, self._record.spec.recipe.pool)
-        last = self._parts.runs.get(self.run_id).last_round
+        run = self._parts.runs.get(self.run_id)
+        last = run.last_round
         if last is None:
             return self._first()
         self._drop_models()  # before it was killed there may have been no time for it
-        self._parts.metrics.show_round(self.run_id, last)
+        best = self._parts.runs.round(
+            self.run_id, run.best_round
+        )  # the last, if none was evaluated
+        self._parts.metrics.show_standing(self.run_id, last, best)
         path = self._blobs.local_path(last.weights)
         weights = StoredWeights(path, f"the model after round {last.number}")
         state: Weights = {}

@@ -45,8 +45,8 @@ class Metrics:
         self._accuracy = by_run("accuracy_ratio", "Fraction of the held-out set classified right.")
         self._best_accuracy = by_run(
             "best_accuracy_ratio",
-            "The best accuracy of the rounds that this process has seen, on the held-out set, or "
-            "without one on devices' own data.",
+            "The best accuracy of all rounds of the run, on the held-out set, or without one on "
+            "devices' own data.",
         )
         self._loss = by_run("held_out_loss", "Mean cross-entropy on the held-out set, in nats.")
         self._device_accuracy = by_run(
@@ -192,10 +192,14 @@ class Metrics:
     def round_completed(self, run_id: str, completed: Round) -> None:
         """Show a run's newest round."""
         self._round_seconds.observe(completed.duration_seconds)
-        self.show_round(run_id, completed)
+        self._show_round(run_id, completed)
 
-    def show_round(self, run_id: str, completed: Round) -> None:
-        """Show where a run stands, e.g. after a restart."""
+    def show_standing(self, run_id: str, last: Round, best: Round) -> None:
+        """Show a run that others have driven till now: its last round, and the best one by then."""
+        self._show_best(run_id, best)
+        self._show_round(run_id, last)
+
+    def _show_round(self, run_id: str, completed: Round) -> None:
         self._round.labels(run_id).set(completed.number)
         self._training_loss.labels(run_id).set(completed.training_loss)
         self._cohort.labels(run_id).set(len(completed.device_ids))
@@ -205,9 +209,7 @@ class Metrics:
         if completed.device_evaluation:
             self._device_accuracy.labels(run_id).set(completed.device_evaluation.accuracy)
             self._device_loss.labels(run_id).set(completed.device_evaluation.loss)
-        if completed.accuracy is not None:
-            self._best[run_id] = max(completed.accuracy, self._best.get(run_id, 0.0))
-            self._best_accuracy.labels(run_id).set(self._best[run_id])
+        self._show_best(run_id, completed)
         if completed.pool:
             self._pool_samples.labels(run_id).set(completed.pool.samples)
             self._show_leakage(run_id, completed.pool.leakage)
@@ -261,6 +263,11 @@ class Metrics:
         self._best.pop(run_id, None)
         for gauge in (*self._by_run, self._leakage, self._leakage_limits):
             gauge.remove_by_labels({"run": run_id})
+
+    def _show_best(self, run_id: str, completed: Round) -> None:
+        if completed.accuracy is not None:
+            self._best[run_id] = max(completed.accuracy, self._best.get(run_id, 0.0))
+            self._best_accuracy.labels(run_id).set(self._best[run_id])
 
     def _show_leakage(self, run_id: str, leakage: LeakageSummary) -> None:
         for real in ("paired", "nearest"):

@@ -65,7 +65,8 @@ class Runs:
         for record in reversed(self._parts.runs.list()):
             if record.state.ended:
                 if record.last_round:
-                    self._parts.metrics.show_round(record.run_id, record.last_round)
+                    best = self._parts.runs.round(record.run_id, record.best_round)
+                    self._parts.metrics.show_standing(record.run_id, record.last_round, best)
                 self._parts.metrics.run_ended(record.run_id)
 
     def lead(self, term: Term | None = None) -> None:

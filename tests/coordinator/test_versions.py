@@ -172,6 +172,24 @@ def test_the_best_round_is_the_first_of_equals(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_the_best_accuracy_is_shown_also_after_a_restart(tmp_path: Path) -> None:
+    def shown(bench: Workbench) -> float | None:
+        name = "hfmds_coordinator_best_accuracy_ratio"
+        return bench.registry.get_sample_value(name, {"run": "run"})
+
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=5, evaluation=EvaluationByDevices(devices=1)))
+            await rounds_of(bench, 0.75, 0.5)
+            await bench.until(lambda run: run.completed_rounds == 2)
+        async with workbench(tmp_path) as bench:
+            await rounds_of(bench, 0.25)
+            await bench.until(lambda run: run.completed_rounds == 3)
+            assert shown(bench) == 0.75
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.usefixtures("both_databases")
 def test_a_run_that_learns_no_more_is_completed_early_with_the_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
