@@ -1,14 +1,10 @@
-"""What the synthesis store counts. No label comes from a peer, so their number is bounded.
-
-Of a snapshot's classes the first hundred have a series each, all others one together.
-"""
+"""What the synthesis store counts. No label comes from a device, so their number is bounded."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter
 
 from hfmds.algorithm.leakage_limits import TooMuchLeakage
 from hfmds.errors import (
@@ -21,11 +17,12 @@ from hfmds.errors import (
     TooLate,
     WrongState,
 )
-from hfmds.wire.types import PoolState, Snapshot
+from hfmds.wire.types import Snapshot
 from synthesis_store.admission import OtherWeights
-from synthesis_store.leakage_metrics import LeakageMetrics, statistics_of
-from synthesis_store.pool_records import Inventory
+from synthesis_store.leakage_metrics import LeakageMetrics
 from synthesis_store.privacy_gate import Measured
+from synthesis_store.stock import Stock
+from synthesis_store.stock_metrics import StockMetrics
 
 _REFUSAL_REASONS: dict[type[HfmdsError], str] = {
     InvalidInput: "malformed",
@@ -39,15 +36,6 @@ _REFUSAL_REASONS: dict[type[HfmdsError], str] = {
     WrongState: "offset",
 }
 _OTHER_REASON = "other"
-_SHOWN_CLASSES = 100
-_LIMITS = {  # of the run's policy, by what of a snapshot they hold
-    ("psnr", "paired", "max"): "psnr_paired_max_db",
-    ("psnr", "nearest", "max"): "psnr_nearest_max_db",
-    ("psnr", "paired", "p99"): "halt_psnr_paired_p99_db",
-    ("psnr", "nearest", "p99"): "halt_psnr_nearest_p99_db",
-    ("ssim", "paired", "max"): "ssim_paired_max",
-    ("ssim", "nearest", "max"): "ssim_nearest_max",
-}
 
 
 class StoreMetrics:
@@ -83,65 +71,16 @@ class StoreMetrics:
             ("fate",),
             registry=registry,
         )
-        self.pools = Gauge(
-            "hfmds_store_pools",
-            "Pools by state; each sealed one is a snapshot.",
-            ("state",),
-            registry=registry,
-        )
-        self.content_bytes = Gauge(
-            "hfmds_store_content_bytes",
-            "Size of all batches and shards kept, when a pool was last opened or sealed.",
-            registry=registry,
-        )
-        self.newest_samples = Gauge(
-            "hfmds_store_newest_snapshot_samples",
-            "Samples in the newest snapshot.",
-            registry=registry,
-        )
-        self.newest_psnr = Gauge(
-            "hfmds_store_newest_snapshot_psnr_db",
-            "Measured leakage of the newest snapshot: PSNR to the paired or the nearest real "
-            "image, as mean, p99 or max.",
-            ("real", "statistic"),
-            registry=registry,
-        )
-        self.newest_ssim = Gauge(
-            "hfmds_store_newest_snapshot_ssim_ratio",
-            "Measured leakage of the newest snapshot: SSIM to the paired or the nearest real "
-            "image, as mean, p99 or max, of which the last two are rounded up to 0.01.",
-            ("real", "statistic"),
-            registry=registry,
-        )
-        self._limits = {
-            "psnr": Gauge(
-                "hfmds_store_newest_snapshot_psnr_limit_db",
-                "What the newest snapshot's run allows: of a sample (max), or of a pool, which is "
-                "halted above it (p99); 100 is no limit.",
-                ("real", "statistic"),
-                registry=registry,
-            ),
-            "ssim": Gauge(
-                "hfmds_store_newest_snapshot_ssim_limit_ratio",
-                "What the newest snapshot's run allows of a sample; 1 is no limit.",
-                ("real", "statistic"),
-                registry=registry,
-            ),
-        }
-        self.newest_class_samples = Gauge(
-            "hfmds_store_newest_snapshot_class_samples",
-            f"Samples in the newest snapshot by class; those after the first {_SHOWN_CLASSES} are "
-            "counted together as other.",
-            ("class",),
-            registry=registry,
-        )
         # Shown as 0 before the first one.
         for reason in (*_REFUSAL_REASONS.values(), _OTHER_REASON):
             self.refused_batches.labels(reason)
         for fate in ("left out", "kept"):
             self.near_duplicate_samples.labels(fate)
-        for state in PoolState:
-            self.pools.labels(state.value)
+        self._registry = registry
+
+    def watch(self, take_stock: Callable[[], Stock]) -> None:
+        """Show what is here, looked up anew at every scrape."""
+        self._registry.register(StockMetrics(take_stock))
 
     def count_batch(self, samples: int, measured: Measured) -> None:
         """One batch of so many samples was taken."""
@@ -161,31 +100,3 @@ class StoreMetrics:
         reason = _REFUSAL_REASONS.get(type(error), _OTHER_REASON)
         self.refused_batches.labels(reason).inc()
         return reason
-
-    def show_inventory(self, inventory: Inventory) -> None:
-        """The state of the whole store."""
-        for state, count in inventory.pools.items():
-            self.pools.labels(state.value).set(count)
-        self.content_bytes.set(inventory.content_bytes)
-
-    def show_newest(self, snapshot: Snapshot) -> None:
-        """The newest snapshot's size and leakage."""
-        self.newest_samples.set(snapshot.samples)
-        for name, decibels in dataclasses.asdict(snapshot.leakage).items():
-            real, statistic = name.split("_")  # "paired_mean"
-            self.newest_psnr.labels(real, statistic).set(decibels)
-        for real in ("paired", "nearest"):
-            found = statistics_of(getattr(snapshot.histograms, f"ssim_{real}"))
-            for statistic, ratio in found.items():
-                self.newest_ssim.labels(real, statistic).set(ratio)
-        for (measurement, real, statistic), limit in _LIMITS.items():
-            gauge = self._limits[measurement].labels(real, statistic)
-            gauge.set(getattr(snapshot.spec.policy, limit))
-        self._show_classes(snapshot.class_histogram)
-
-    def _show_classes(self, samples: Sequence[int]) -> None:
-        self.newest_class_samples.clear()  # the snapshot before may have had more classes
-        for number, count in enumerate(samples[:_SHOWN_CLASSES]):
-            self.newest_class_samples.labels(str(number)).set(count)
-        if len(samples) > _SHOWN_CLASSES:
-            self.newest_class_samples.labels("other").set(sum(samples[_SHOWN_CLASSES:]))

@@ -17,11 +17,9 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
-    func,
     insert,
     or_,
     select,
-    union,
     update,
 )
 from sqlalchemy.orm import Session
@@ -41,7 +39,7 @@ from synthesis_store.contents import Contents, loosen
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.privacy_gate import Measured
 from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
-from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, ShardRow, SnapshotRow
+from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, SnapshotRow
 from synthesis_store.totals import AnyRow, Totals, columns_of, measured_of, totals_of
 from synthesis_store.withdrawals import is_withdrawn, refusal_of_withdrawn, withdrawn_devices
 
@@ -98,14 +96,6 @@ class Place:
     state: PoolState
     state_reason: str
     has_batch: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """How much the store holds."""
-
-    pools: Mapping[PoolState, int]
-    content_bytes: int
 
 
 HaltReason = Callable[[PoolPolicy, LeakageHistograms], str]
@@ -318,20 +308,6 @@ class PoolRecords:
             samples=pool.samples,
         )
         return given_up
-
-    def inventory(self) -> Inventory:
-        """Totals over everything; looks at every row, so ask seldom."""
-        batch = select(BatchRow.sha256, BatchRow.size_bytes).join(PoolRow)
-        content = union(
-            batch.where(PoolRow.state == _OPEN), select(ShardRow.sha256, ShardRow.size_bytes)
-        ).subquery()
-        states = select(PoolRow.state, func.count().label("pools")).group_by(PoolRow.state)
-        with reading(self._engine) as session:
-            counts = {row.state: row.pools for row in session.execute(states)}
-            return Inventory(
-                pools={state: counts.get(state.name, 0) for state in PoolState},
-                content_bytes=int(session.scalar(select(func.sum(content.c.size_bytes))) or 0),
-            )
 
 
 def require_pool(session: Session, pool_id: str) -> PoolRow:

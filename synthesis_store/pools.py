@@ -52,6 +52,7 @@ from synthesis_store.sealing import Sealing
 from synthesis_store.serving import Serving
 from synthesis_store.snapshot_records import Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
+from synthesis_store.stock import Stocktaking
 from synthesis_store.uploads import Uploads, uploader
 from synthesis_store.withdrawals import Withdrawals
 
@@ -97,6 +98,7 @@ class Pools:
         self.serving = Serving(self.sealed_records, content.blobs)
         self._content = content
         self._metrics = metrics
+        metrics.watch(Stocktaking(engine, identity.log_id, now))
         self._now = now
         self._max_blob_bytes = max_blob_bytes
         self._upload_ttl = upload_ttl
@@ -106,17 +108,10 @@ class Pools:
         self._refusals: dict[str, Counter[str]] = {}  # by pool, since they were last noted
 
     def recover(self) -> None:
-        """Clear what the process before this one left half done; show what is here."""
+        """Clear what the process before this one left half done."""
         swept = self.contents.sweep_left_over(at_start=True)
         purged = self._purge_uploads()
-        self.show_inventory()
-        for newest in self.sealed_records.snapshots(limit=1):
-            self._metrics.show_newest(newest)
         log.info("store recovered", extra={"loose_blobs": swept.blobs, "stale_uploads": purged})
-
-    def show_inventory(self) -> None:
-        """Measure what is here; looks at everything, so seldom."""
-        self._metrics.show_inventory(self.records.inventory())
 
     def open(self, pool_id: str, spec: PoolSpec, referenced: Sequence[str] = ()) -> list[str]:
         """Open a pool; repeating it changes nothing. Returns the devices it takes nothing of."""
@@ -127,7 +122,6 @@ class Pools:
             )
         with log_context(run=spec.run_id, round=spec.round_number, pool=pool_id):
             if self.records.open(pool_id, spec, referenced):
-                self.show_inventory()
                 log.info("pool opened")
         return self.records.withdrawn(spec.run_id)
 
@@ -226,12 +220,8 @@ class Pools:
         batch = self.sealing.read(key.digest, to_check=True)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
-        try:
-            if not self.records.record_batch(key, measured):
-                return False
-        except NotAllowed:  # as a rule the pool is halted just now
-            self.show_inventory()
-            raise
+        if not self.records.record_batch(key, measured):
+            return False
         self._metrics.count_batch(len(batch), measured)
         with log_context(run=spec.run_id, round=spec.round_number):
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
@@ -312,15 +302,12 @@ class Pools:
         if reason:
             self.records.halt(snapshot.pool_id, reason)
             self.contents.sweep(shard.digest for shard in snapshot.shards)
-            self.show_inventory()
             raise WrongState(f"pool {snapshot.pool_id} is halted: {reason}")
 
     def _announce(self, sealed: Sealed) -> None:
         snapshot = sealed.snapshot
         self._purge_uploads()  # sealing is rare, so a good moment
         self._metrics.count_duplicates(snapshot)
-        self._metrics.show_newest(snapshot)
-        self.show_inventory()
         log.info(
             "pool sealed",
             extra={
@@ -346,7 +333,6 @@ class Pools:
         """Remove the snapshots that nobody needs, or say which ones they are."""
         collected = self.retention.collect(by, dry_run=dry_run)
         if collected.snapshot_ids and not dry_run:
-            self.show_inventory()
             log.info(
                 "snapshots collected",
                 extra={

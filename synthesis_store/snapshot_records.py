@@ -165,14 +165,14 @@ class SnapshotRecords:
         with reading(self._engine) as session:
             return _snapshot(session, _snapshot_row(session, snapshot_id))
 
-    def snapshots(self, run_id: str | None = None, limit: int | None = None) -> list[Snapshot]:
+    def snapshots(self, run_id: str | None = None) -> list[Snapshot]:
         """Snapshots of one run, or of all, newest first and without shards."""
         query = select(SnapshotRow).order_by(SnapshotRow.number.desc())
         if run_id is not None:
             query = query.join(PoolRow).join(RunReferenceRow)
             query = query.where(RunReferenceRow.run_id == run_id)
         with reading(self._engine) as session:
-            return [decode_snapshot(row.description) for row in session.scalars(query.limit(limit))]
+            return [decode_snapshot(row.description) for row in session.scalars(query)]
 
     def require_shards(self, snapshot_id: str, digests: Sequence[Digest]) -> None:
         """NotFound unless the snapshot has these shards."""

@@ -17,6 +17,7 @@ from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.tls import TlsFiles
 from hfmds.wire.types import TaskStage
 from synthesis_store.metrics import StoreMetrics
+from synthesis_store.stock import Stock
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 HEADER = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
@@ -48,7 +49,7 @@ def coordinator() -> CollectorRegistry:
 
 def store() -> CollectorRegistry:
     registry = CollectorRegistry()
-    StoreMetrics(registry)
+    StoreMetrics(registry).watch(Stock)
     return registry
 
 

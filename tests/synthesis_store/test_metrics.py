@@ -1,4 +1,4 @@
-"""What the store shows of its newest snapshot, and that no name from outside becomes a label."""
+"""What the store shows of what it has, and that no name of a device becomes a label."""
 
 import asyncio
 from dataclasses import replace
@@ -12,21 +12,22 @@ from hfmds.algorithm.histograms import Histogram
 from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.digest import digest_of
-from hfmds.errors import NotFound
+from hfmds.errors import NotFound, Unavailable
+from hfmds.wire.records import decode_snapshot
 from synthesis_store.leakage_metrics import statistics_of
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pool_records import BatchKey
+from synthesis_store.stock import MOST_RUNS, Stock
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch
 
 
 def series(registry: CollectorRegistry, name: str) -> dict[str, float]:
-    """The values of a metric with one label, by that."""
+    """The values of a metric, by its last label."""
     return {
-        label: sample.value
+        list(sample.labels.values())[-1]: sample.value
         for family in registry.collect()
         for sample in family.samples
         if sample.name == name
-        for label in sample.labels.values()
     }
 
 
@@ -52,7 +53,8 @@ def test_ssim_limits_and_classes_of_the_newest_snapshot_are_shown_also_after_a_r
     for shown in (store, Store(tmp_path)):
 
         def value(name: str, real: str, statistic: str, shown: Store = shown) -> float | None:
-            return shown.metric(f"newest_snapshot_{name}", real=real, statistic=statistic)
+            labels = {"run": SPEC.run_id, "real": real, "statistic": statistic}
+            return shown.metric(f"newest_snapshot_{name}", **labels)
 
         assert value("ssim_ratio", "nearest", "max") == pytest.approx(0.41)
         assert value("ssim_ratio", "nearest", "mean") == pytest.approx(0.251, abs=0.005)
@@ -76,7 +78,7 @@ def test_of_many_classes_a_hundred_are_shown_and_the_others_together(tmp_path: P
     shown = series(store.registry, name)
     assert len(shown) == 101
     assert (shown["0"], shown["98"], shown["99"], shown["other"]) == (1, 0, 1, 2)
-    # A snapshot of few classes leaves nothing of the others.
+    # A snapshot of few classes leaves nothing of the others of its run.
     store.pools.open("few", SPEC)
     store.seal("few", a=store.put("a", make_batch(2), "few"))
     assert len(series(store.registry, name)) == 5
@@ -84,13 +86,93 @@ def test_of_many_classes_a_hundred_are_shown_and_the_others_together(tmp_path: P
 
 def test_what_did_not_happen_yet_is_shown_as_0() -> None:
     registry = CollectorRegistry()
-    StoreMetrics(registry)
+    StoreMetrics(registry).watch(Stock)
     assert set(series(registry, "hfmds_store_refused_batches_total").values()) == {0}
     assert series(registry, "hfmds_store_near_duplicate_samples_total") == {
         "left out": 0,
         "kept": 0,
     }
     assert series(registry, "hfmds_store_pools")["halted"] == 0
+    assert registry.get_sample_value("hfmds_store_halted_pools_total") == 0
+
+
+def test_replicas_show_the_same_whichever_of_them_sealed(tmp_path: Path) -> None:
+    one, other = Store(tmp_path), Store(tmp_path, replica="two")
+    for store, run_id, samples in ((one, "first", 3), (other, "second", 5), (one, "second", 4)):
+        pool_id = f"{run_id}-{samples}"
+        store.pools.open(pool_id, replace(SPEC, run_id=run_id))
+        store.seal(pool_id, a=store.put("a", make_batch(samples, samples=samples), pool_id))
+        other.clock.advance(60)
+    shown = [series(each.registry, "hfmds_store_newest_snapshot_samples") for each in (one, other)]
+    assert shown == [{"first": 3, "second": 4}] * 2
+    assert one.metric("pools", state="sealed") == other.metric("pools", state="sealed") == 3
+    content = sum(snapshot.size_bytes for snapshot in one.pools.snapshots(None))
+    assert other.metric("content_bytes") == content
+
+
+def test_a_run_that_is_released_is_shown_no_more(store: Store) -> None:
+    store.seal(a=store.put("a", make_batch(1)))
+    assert series(store.registry, "hfmds_store_newest_snapshot_samples") == {SPEC.run_id: 3}
+    store.pools.release(SPEC.run_id)
+    assert series(store.registry, "hfmds_store_newest_snapshot_samples") == {}
+
+
+def test_of_many_runs_those_are_shown_that_sealed_last(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(MOST_RUNS + 2):
+        pool_id = f"pool-of-{number}"
+        store.pools.open(pool_id, replace(SPEC, run_id=f"run-{number}"))
+        store.seal(pool_id, a=store.put("a", make_batch(1), pool_id))
+    shown = series(store.registry, "hfmds_store_newest_snapshot_samples")
+    assert shown.keys() == {f"run-{number}" for number in range(2, MOST_RUNS + 2)}
+
+
+def test_snapshots_are_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(
+        "synthesis_store.stock.decode_snapshot",
+        lambda record: read.append(record) or decode_snapshot(record),
+    )
+    store.seal(a=store.put("a", make_batch(1)))
+    for _ in range(3):
+        assert store.metric("newest_snapshot_samples", run=SPEC.run_id) == 3
+    assert len(read) == 1
+
+
+def test_content_is_measured_at_most_once_a_minute(store: Store) -> None:
+    assert store.metric("content_bytes") == 0
+    digest = store.put("a", make_batch(1))
+    assert store.metric("content_bytes") == 0
+    store.clock.advance(60)
+    assert store.metric("content_bytes") == digest.size_bytes
+
+
+def test_halted_pools_stay_counted_after_a_restart_and_without_their_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.pools.open("pool-1", SPEC)
+    assert store.metric("halted_pools_total") == 0
+    store.pools.records.halt("pool-1", "it leaks")
+    store.pools.records.halt("pool-1", "it leaks")
+    assert store.metric("halted_pools_total") == 1
+    store.pools.release(SPEC.run_id)
+    store.pools.collect()
+    again = Store(tmp_path)
+    assert again.metric("pools", state="halted") == 0
+    assert again.metric("halted_pools_total") == store.metric("halted_pools_total") == 1
+    again.pools.open("pool-2", SPEC)
+    again.pools.records.halt("pool-2", "it leaks, too")
+    assert again.metric("halted_pools_total") == store.metric("halted_pools_total") == 2
+
+
+def test_while_the_database_is_away_the_rest_is_shown() -> None:
+    registry = CollectorRegistry()
+
+    def take_stock() -> Stock:
+        raise Unavailable("the database is away")
+
+    StoreMetrics(registry).watch(take_stock)
+    assert registry.get_sample_value("hfmds_store_accepted_samples_total") == 0
+    assert registry.get_sample_value("hfmds_store_content_bytes") is None
 
 
 def test_hostile_names_make_no_series(store: Store) -> None:

@@ -339,7 +339,7 @@ class PoolMachine(RuleBasedStateMachine):
             for number in pool.batches[device]:
                 if number not in {known for _, known in content}:
                     content.append((device, number))
-        (newest,) = self.store.pools.sealed_records.snapshots(limit=1)
+        newest, *_ = self.store.pools.sealed_records.snapshots()
         snapshot_id = self.store.pools.status(pool_id).snapshot_id
         self.snapshots[snapshot_id] = ModelSnapshot(pool_id, pool.run, content)
         assert newest.snapshot_id == snapshot_id or pool.quorum

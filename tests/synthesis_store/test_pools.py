@@ -565,7 +565,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, store: Store) -> No
     assert again.pools.snapshot(snapshot.snapshot_id) == snapshot
     assert read_shards(again, snapshot) == read_shards(store, snapshot)
     assert again.pools.query(BatchKey("pool-2", "a", waiting)).complete
-    assert again.metric("newest_snapshot_samples") == 3
+    assert again.metric("newest_snapshot_samples", run=SPEC.run_id) == 3
     assert again.metric("pools", state="open") == 1
     later = again.seal("pool-2", a=waiting)
     assert later.shards[0].contributor == snapshot.shards[0].contributor
@@ -631,7 +631,9 @@ def test_stale_uploads_are_purged_at_the_start_and_at_sealing(tmp_path: Path, st
 def test_the_newest_snapshots_leakage_is_measured(store: Store) -> None:
     snapshot = store.seal(a=store.put("a", make_batch(1)))
     shown = {
-        (real, statistic): store.metric("newest_snapshot_psnr_db", real=real, statistic=statistic)
+        (real, statistic): store.metric(
+            "newest_snapshot_psnr_db", run=SPEC.run_id, real=real, statistic=statistic
+        )
         for real in ("paired", "nearest")
         for statistic in ("mean", "p99", "max")
     }

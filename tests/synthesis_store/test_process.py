@@ -136,7 +136,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         store.call(fetch)
         device.blobs.verify(batch)
         device.blobs.verify(late)
-        assert "hfmds_store_newest_snapshot_samples 6.0" in store.get("/metrics")
+        assert 'hfmds_store_newest_snapshot_samples{run="run-1"} 6.0' in store.get("/metrics")
         assert store.get("/readyz") == "ready\n"
         code, log = store.stop(signal.SIGTERM)
     assert code == 0, log

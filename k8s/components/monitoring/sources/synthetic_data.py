@@ -89,8 +89,8 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Images in the newest pool",
-            "What devices train on next.",
-            query(f"max({_NEWEST}_samples)"),
+            "What devices of each run train on next.",
+            query(by_run(f"{_NEWEST}_samples"), "{{run}}"),
         )
     )
     made.with_panel(
@@ -112,8 +112,8 @@ def _at_a_glance(made: Dashboard) -> None:
 def _leakage(made: Dashboard) -> None:
     made.with_row(row("Measured leakage"))
     for name, title, unit, none in (
-        ("psnr", "PSNR of the newest pool, and its limits", "dB", 100),
-        ("ssim", "SSIM of the newest pool, and its limits", "none", 1),
+        ("psnr", "PSNR of the newest pools, and their limits", "dB", 100),
+        ("ssim", "SSIM of the newest pools, and their limits", "none", 1),
     ):
         suffix = "db" if name == "psnr" else "ratio"
         made.with_panel(
@@ -123,12 +123,12 @@ def _leakage(made: Dashboard) -> None:
                 "nearest of the device. "
                 "Near its limit: docs/runbooks.md#privacy-limit-near.",
                 query(
-                    f"max by (real, statistic) ({_NEWEST}_{name}_{suffix})",
-                    "{{real}} {{statistic}}",
+                    _newest(f"{name}_{suffix}"),
+                    "{{run}}: {{real}} {{statistic}}",
                 ),
                 query(
-                    f"min by (real, statistic) ({_NEWEST}_{name}_limit_{suffix} < {none})",
-                    "limit: {{real}} {{statistic}}",
+                    f"{_newest(f'{name}_limit_{suffix}')} < {none}",
+                    "{{run}}, limit: {{real}} {{statistic}}",
                 ),
                 unit=unit,
                 steps=True,
@@ -185,10 +185,13 @@ def _pools(made: Dashboard) -> None:
     made.with_row(row("Pools"))
     made.with_panel(
         bars(
-            "The newest pool by class",
+            "The newest pools by class",
             "Classes that are missing are on no device that answered; devices forget them. The "
             "first hundred classes, then all others.",
-            now(f"max by (class) ({_NEWEST}_class_samples)", "{{class}}"),
+            now(
+                f'sum by (class) (max by (run, class) ({_NEWEST}_class_samples{{run=~"$run"}}))',
+                "{{class}}",
+            ),
             height=12,
             span=8,
         )
@@ -257,3 +260,8 @@ def _pools(made: Dashboard) -> None:
 def _of_each(metric: str) -> str:
     """What coordinators say of each measurement of a run's pool, whichever of them drives it."""
     return f'max by (run, real, statistic) (hfmds_coordinator_{metric}{{run=~"$run"}})'
+
+
+def _newest(metric: str) -> str:
+    """What replicas of the store say of each measurement of a run's newest pool."""
+    return f'max by (run, real, statistic) ({_NEWEST}_{metric}{{run=~"$run"}})'
