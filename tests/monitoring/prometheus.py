@@ -32,8 +32,11 @@ def program(name: str) -> str:
     return found
 
 
-def scraping(pods: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The configuration of k8s/ for a plain Prometheus, at pods that Kubernetes need not find."""
+def scraping(pods: Mapping[str, Sequence[str]], cluster: str | None = None) -> dict[str, Any]:
+    """The configuration of k8s/ for a plain Prometheus, at pods that Kubernetes need not find.
+
+    `cluster` is the address of what tells of the cluster itself.
+    """
     (scrape,) = yaml.safe_load((FOLDER / "scrape.yaml").read_text())["scrape_configs"]
     del scrape["kubernetes_sd_configs"], scrape["scrape_interval"]
     scrape["static_configs"] = [
@@ -44,8 +47,14 @@ def scraping(pods: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return {
         "global": {"scrape_interval": _INTERVAL, "evaluation_interval": _INTERVAL},
         "rule_files": [str(RULES)],
-        "scrape_configs": [scrape],
+        "scrape_configs": [scrape, *([_telling_of_others(cluster)] if cluster else [])],
     }
+
+
+def _telling_of_others(address: str) -> dict[str, Any]:
+    """Its own labels win, as those of kube-state-metrics must."""
+    static = [{"targets": [address], "labels": {"namespace": "monitoring"}}]
+    return {"job_name": "cluster", "honor_labels": True, "static_configs": static}
 
 
 def _as_kubernetes_tells(name: str, port: str) -> dict[str, str]:
@@ -62,13 +71,13 @@ def _as_kubernetes_tells(name: str, port: str) -> dict[str, str]:
 class Prometheus:
     """One server with its own folder; it evaluates our rules while it scrapes."""
 
-    def __init__(self, folder: Path, pods: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, folder: Path, pods: Mapping[str, Sequence[str]], cluster: str) -> None:
         """It will scrape these addresses as those of pods, by the name that labels them."""
         (port,) = free_ports(1)
         self._url = f"http://127.0.0.1:{port}"
         self._log = folder / "prometheus.log"
         configuration = folder / "prometheus.yml"
-        configuration.write_text(yaml.safe_dump(scraping(pods)))
+        configuration.write_text(yaml.safe_dump(scraping(pods, cluster)))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [

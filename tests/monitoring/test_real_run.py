@@ -2,7 +2,8 @@
 
 Of a dashboard, every expression gives at least one number, with its variables filled in; of a
 recording rule likewise. Of an alert, all that it compares does. In a run that is well no comparison
-should come true, but those of certificates, which are short-lived here.
+should come true, but those of certificates, which are short-lived here. What a cluster would tell
+of itself is made up (`cluster.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.programs import Programs
+from tests.monitoring.cluster import cluster
 from tests.monitoring.demo import COMPLETED, ENDLESS, Demo
 from tests.monitoring.expressions import in_dashboards, in_rules, uncompared
 from tests.monitoring.prometheus import Prometheus
@@ -24,10 +26,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of a run and
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that has seen a run from its begin to its end, and sees another one."""
     folder = tmp_path_factory.mktemp("monitoring")
-    with Programs(folder) as programs:
+    with Programs(folder) as programs, cluster() as of_cluster:
         demo = Demo(folder, programs)
-        with Prometheus(folder, demo.pods) as server:
-            server.wait_until("count(up == 1) == 5")  # or it would miss the begin
+        with Prometheus(folder, demo.pods, of_cluster) as server:
+            server.wait_until("count(up == 1) == 6")  # or it would miss the begin
             demo.run()
             # Asynchronous rounds that began after the others, and a few scrapes of them.
             staleness = "hfmds_coordinator_update_staleness_rounds_count"
