@@ -504,3 +504,11 @@ def _stage(target: str) -> str:
     copied = re.search(rf"AS {target}\nCOPY --from=build-(\S+) ", dockerfile)
     assert copied is not None
     return copied[1]
+def test_programs_own_the_folders_that_docker_makes_volumes_of() -> None:
+    dockerfile = (MANIFESTS / "Dockerfile").read_text()
+    (owned,) = re.findall(r"install --directory --owner=hfmds .+ (/\w+ /\w+)$", dockerfile, re.M)
+    page = (MANIFESTS.parent / "docs" / "edge.md").read_text()
+    (volume,) = re.findall(r"docker run .+ -v hfmds-state:(/\w+)", page)
+    assert volume in owned.split()
+
+
