@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import jsonschema
 import pytest
 import yaml
 from sqlalchemy import QueuePool
@@ -22,6 +23,7 @@ from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
 from hfmds.storage.database import opened_database
 from synthesis_store.settings import StoreSettings
 from tests.k8s.conftest import MANIFESTS, base_with, rendered
+from tests.k8s.custom_kinds import SCHEMAS
 
 Resource = dict[str, Any]
 SETTINGS: dict[str, type[ServiceSettings]] = {
@@ -66,9 +68,32 @@ def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
     import kubernetes_validate  # takes seconds, which whoever collects the tests need not wait
 
     for resource in overlay:
-        # Not Kubernetes' own.
-        if not resource["apiVersion"].startswith(("cert-manager.io/", "monitoring.coreos.com/")):
+        if resource["kind"] in SCHEMAS:  # not Kubernetes' own
+            jsonschema.validate(resource, SCHEMAS[resource["kind"]])
+        else:
             kubernetes_validate.validate(resource, "1.32", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("Certificate", {"dnsName": ["misspelt"]}),
+        ("Certificate", {"duration": "30d"}),
+        ("Certificate", {"usages": ["server_auth"]}),
+        ("Certificate", {"privateKey": {"rotation": "Always"}}),
+        ("Issuer", {"ca": {"secret": "hfmds-authority"}}),
+        ("PodMonitor", {"endpoints": [{"port": "metrics"}]}),
+        ("PodMonitor", {"podMetricsEndpoints": [{"port": 7402}]}),
+        ("PrometheusRule", {"groups": [{"name": "x", "rules": [{"alert": "y"}]}]}),
+        ("PrometheusRule", {"groups": [{"name": "x", "rules": [{"expr": "y", "For": "1m"}]}]}),
+    ],
+)
+def test_a_misspelt_field_of_another_kind_is_found(kind: str, changed: Resource) -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    (first, *_) = (one for one in resources if one["kind"] == kind)
+    jsonschema.validate(first, SCHEMAS[kind])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(first | {"spec": first["spec"] | changed}, SCHEMAS[kind])
 
 
 def test_every_image_has_a_version(overlay: tuple[Resource, ...]) -> None:
