@@ -231,7 +231,7 @@ def test_rows_outlive_the_pod_though_bytes_are_in_s3() -> None:
 def test_the_database_of_production_has_connections_for_all_replicas(tmp_path: Path) -> None:
     resources = rendered(MANIFESTS / "overlays" / "prod")
     server = with_specs(resources, "StatefulSet")["postgres"]["template"]["spec"]
-    (container,) = server["containers"]
+    container = server["containers"][0]
     (most,) = re.findall(r"max_connections=(\d+)", " ".join(container["args"]))
     scaled = with_specs(resources, "HorizontalPodAutoscaler").values()
     upgraded = sum(one["maxReplicas"] + 1 for one in scaled)  # maxSurge
@@ -312,7 +312,8 @@ def test_nothing_in_front_takes_tls_for_http() -> None:
 def test_certificates_of_production_name_the_services_that_show_them() -> None:
     resources = rendered(MANIFESTS / "overlays" / "prod")
     certificates = with_specs(resources, "Certificate")
-    assert certificates.keys() == with_specs(resources, "Deployment").keys()
+    servers = with_specs(resources, "StatefulSet").keys()
+    assert certificates.keys() == with_specs(resources, "Deployment").keys() | servers
     for name, spec in with_specs(resources, "Deployment").items():
         identity = Identity(Kind.SERVICE, name)
         assert certificates[name]["uris"] == [identity.uri]
@@ -321,6 +322,55 @@ def test_certificates_of_production_name_the_services_that_show_them() -> None:
         assert volume["secret"]["secretName"] == certificates[name]["secretName"]
         variables = environment(spec["template"]["spec"]["containers"][0])
         assert "HFMDS_INSECURE" not in variables
+
+
+def test_certificates_are_good_for_a_forwarded_port() -> None:
+    certificates = with_specs(rendered(MANIFESTS / "overlays" / "prod"), "Certificate").values()
+    for spec in certificates:
+        assert "localhost" in spec["dnsNames"]
+        assert spec["ipAddresses"] == ["127.0.0.1"]
+
+
+def test_servers_of_production_show_certificates_of_their_own_and_may_call_nobody() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    certificates = with_specs(resources, "Certificate")
+    servers = with_specs(resources, "StatefulSet")
+    assert servers.keys() == {"postgres", "seaweedfs"}
+    for name, spec in servers.items():
+        pod, certificate = spec["template"]["spec"], certificates[name]
+        assert "uris" not in certificate
+        assert "client auth" not in certificate["usages"]
+        assert name in certificate["dnsNames"]
+        (volume,) = (one for one in pod["volumes"] if one["name"] == "tls")
+        secret = {"secretName": certificate["secretName"], "defaultMode": 0o440}
+        assert volume["secret"] == secret  # of root and the pod's group: PostgreSQL takes no other
+        mounts = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+        files = re.findall(r"(?:cert|key)[._]file=(\S+)", " ".join(pod["containers"][0]["args"]))
+        assert files == [f"{mounts['tls']}/tls.crt", f"{mounts['tls']}/tls.key"]
+    args = servers["postgres"]["template"]["spec"]["containers"][0]["args"]
+    assert "-cssl=on" in args
+    (access,) = (one["data"] for one in resources if "pg_hba.conf" in one.get("data", ()))
+    lines = [line.split()[0] for line in access["pg_hba.conf"].splitlines() if line[0] != "#"]
+    assert lines == ["local", "hostssl"]
+
+
+def test_programs_of_production_check_whom_they_give_rows_and_content() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    (places,) = (
+        one["data"] for one in resources if one["metadata"]["name"].startswith("hfmds-s3-")
+    )
+    assert places == {
+        "AWS_ENDPOINT_URL": "https://seaweedfs:8333",
+        "AWS_REGION": "us-east-1",
+        "SSL_CERT_FILE": "/trust/authority.crt",
+    }
+    # The URL names this file, whoever has it.
+    for pod in pod_specs(resources):
+        for container in pod["containers"]:
+            if environment(container).keys() & {"HFMDS_DATABASE_URL", "DATABASE_URL"}:
+                mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+                assert mounts["trust"] == "/trust"
+                assert {"name": "trust", "configMap": {"name": "hfmds-trust"}} in pod["volumes"]
 
 
 def test_the_coordinator_of_production_alone_can_make_devices() -> None:
@@ -508,6 +558,14 @@ def test_images_are_targets_of_the_dockerfile() -> None:
         assert "torch" not in install[1]
 
 
+def test_programs_own_the_folders_that_docker_makes_volumes_of() -> None:
+    dockerfile = (MANIFESTS / "Dockerfile").read_text()
+    (owned,) = re.findall(r"install --directory --owner=hfmds .+ (/\w+ /\w+)$", dockerfile, re.M)
+    page = (MANIFESTS.parent / "docs" / "edge.md").read_text()
+    (volume,) = re.findall(r"docker run .+ -v hfmds-state:(/\w+)", page)
+    assert volume in owned.split()
+
+
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     # DL3013: versions are in pyproject.toml.
     command = [sysconfig.get_path("scripts") + "/hadolint", "--no-color", "--ignore", "DL3013"]
@@ -529,11 +587,3 @@ def _stage(target: str) -> str:
     copied = re.search(rf"AS {target}\nCOPY --from=build-(\S+) ", dockerfile)
     assert copied is not None
     return copied[1]
-def test_programs_own_the_folders_that_docker_makes_volumes_of() -> None:
-    dockerfile = (MANIFESTS / "Dockerfile").read_text()
-    (owned,) = re.findall(r"install --directory --owner=hfmds .+ (/\w+ /\w+)$", dockerfile, re.M)
-    page = (MANIFESTS.parent / "docs" / "edge.md").read_text()
-    (volume,) = re.findall(r"docker run .+ -v hfmds-state:(/\w+)", page)
-    assert volume in owned.split()
-
-

@@ -15,6 +15,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+from hfmds.service.tls import TlsFiles
 from tests.servers.processes import free_ports, wait_until
 
 BUCKET = "hfmds"
@@ -27,7 +28,9 @@ _PORTS += ("admin.port", "admin.port.grpc")
 class S3Server:
     """One server with one bucket; it can be stopped, killed and started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsFiles | None = None) -> None:
+        """With a certificate it answers to TLS only."""
+        self._tls = tls
         self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self._folder = Path(tempfile.mkdtemp(prefix="hfmds-s3-"))
         self._log = self._folder / "log"
@@ -37,7 +40,8 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._ports['s3.port']}"
+        scheme = "https" if self._tls else "http"
+        return f"{scheme}://127.0.0.1:{self._ports['s3.port']}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -68,6 +72,7 @@ class S3Server:
                     "-s3.autoCreateBucket=false",  # or a wrong bucket would never be told
                     *("-s3.port.iceberg=0", "-s3.port.lance=0"),
                     *("-webdav=false", "-admin.ui=false", "-master.telemetry=false"),
+                    *self._certificate(),
                 ],
                 stdout=log,
                 stderr=log,
@@ -92,6 +97,12 @@ class S3Server:
         self.stop()
         shutil.rmtree(self._folder)
 
+    def _certificate(self) -> list[str]:
+        """As components/tls-storage gives it."""
+        if self._tls is None:
+            return []
+        return [f"-s3.cert.file={self._tls.certificate}", f"-s3.key.file={self._tls.key}"]
+
     def _answers(self) -> bool:
         """Whether it takes an object: it is up before its bucket is."""
         options = {
@@ -101,7 +112,7 @@ class S3Server:
         store = S3Store(
             BUCKET,
             config=options,
-            client_options={"allow_http": True},
+            client_options={"allow_http": True, "allow_invalid_certificates": True},
             retry_config={"max_retries": 0},
         )
         try:

@@ -1,0 +1,208 @@
+"""TLS to the servers of components/tls-storage: by a private authority, and to nobody else."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hfmds.errors import ConfigurationError, Unavailable
+from hfmds.pki.folder import create_authority, issue_pair
+from hfmds.service.identity import Identity, Kind
+from hfmds.service.tls import TlsFiles
+from hfmds.storage.database import opened_database
+from hfmds.storage.locations import open_location
+from tests.k8s.conftest import MANIFESTS
+from tests.servers.postgres import PostgresServer
+from tests.servers.s3 import S3Server
+
+pytestmark = pytest.mark.integration
+
+DAY = timedelta(days=1)
+
+
+def made_by_an_authority(folder: Path, *hosts: str) -> TlsFiles:
+    now = datetime.now(UTC)
+    authority = create_authority(folder, "tests", now, DAY)
+    identity = Identity(Kind.SERVICE, "server")
+    certificate = issue_pair(folder, authority, identity, now, DAY, hosts)
+    return TlsFiles(certificate, certificate.with_suffix(".key"), folder / "authority.crt")
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return made_by_an_authority(tmp_path_factory.mktemp("pki"), "localhost", "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority that made neither server's certificate."""
+    return made_by_an_authority(tmp_path_factory.mktemp("others"), "localhost").authority
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------
+
+
+class Tls:
+    """Puts TLS before a PostgreSQL that has none, as that of the tests; others take it as its own.
+
+    Who asks for TLS, as libpq does with a message of its own, gets it; who does not is hung up on.
+    """
+
+    _ASKED = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
+
+    def __init__(self, files: TlsFiles, port: int) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(files.certificate, files.key)
+        self._behind = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                caller, _ = self._listener.accept()
+                threading.Thread(target=self._pass_on, args=(caller,), daemon=True).start()
+
+    def _pass_on(self, caller: socket.socket) -> None:
+        with closing(caller), suppress(OSError):
+            if caller.recv(8, socket.MSG_WAITALL) != self._ASKED:
+                return
+            caller.sendall(b"S")
+            with (
+                self._context.wrap_socket(caller, server_side=True) as inside,
+                socket.create_connection(("127.0.0.1", self._behind)) as server,
+            ):
+                back = threading.Thread(target=_copy, args=(server, inside), daemon=True)
+                back.start()
+                _copy(inside, server)
+                back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+def checked(url: str, port: int, host: str, authority: Path) -> str:
+    """The URL as k8s/README.md has it written."""
+    where, _, options = url.rpartition("?")
+    before, _, name = where.rpartition("/")
+    credentials = before.rpartition("@")[0]
+    checks = f"sslmode=verify-full&sslrootcert={authority}"
+    return f"{credentials}@{host}:{port}/{name}?{options}&{checks}"
+
+
+@pytest.fixture
+def behind_tls(tls: TlsFiles, postgres_server: PostgresServer) -> Iterator[int]:
+    with closing(Tls(tls, postgres_server.port)) as server:
+        yield server.port
+
+
+def is_answered(url: str) -> bool:
+    with opened_database(url) as engine, engine.connect() as connection:
+        return bool(connection.exec_driver_sql("SELECT 1").scalar() == 1)
+
+
+def test_the_database_is_reached_by_tls(behind_tls: int, tls: TlsFiles, postgres_url: str) -> None:
+    assert is_answered(checked(postgres_url, behind_tls, "localhost", tls.authority))
+
+
+def test_a_database_by_another_authority_gets_no_password(
+    behind_tls: int, others: Path, postgres_url: str
+) -> None:
+    with pytest.raises(Unavailable, match="certificate verify failed"):
+        is_answered(checked(postgres_url, behind_tls, "localhost", others))
+
+
+def test_a_database_by_another_name_gets_no_password(
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    files = made_by_an_authority(tmp_path, "somebody.example")
+    with closing(Tls(files, postgres_server.port)) as server:
+        url = checked(postgres_url, server.port, "localhost", files.authority)
+        with pytest.raises(Unavailable, match="does not match host name"):
+            is_answered(url)
+
+
+def test_a_database_without_tls_gets_no_password(
+    postgres_server: PostgresServer, postgres_url: str, tls: TlsFiles
+) -> None:
+    url = checked(postgres_url, postgres_server.port, "127.0.0.1", tls.authority)
+    with pytest.raises(Unavailable, match="server does not support SSL"):
+        is_answered(url)
+
+
+def test_the_url_of_the_readme_asks_for_the_check() -> None:
+    assert (
+        "hfmds?sslmode=verify-full&sslrootcert=/trust/authority.crt"
+        in (MANIFESTS / "README.md").read_text()
+    )
+
+
+# --- S3 -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3(tls: TlsFiles) -> Iterator[S3Server]:
+    server = S3Server(tls)
+    with closing(server):
+        server.start()
+        yield server
+
+
+def told(server: S3Server, authority: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have a program find the server as components/tls-storage tells it; where its content is."""
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    return server.new_place()
+
+
+def test_content_is_reached_by_tls(
+    s3: S3Server, tls: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = told(s3, tls.authority, monkeypatch)
+    digest = open_location(url, tmp_path / "one", 1 << 30).place().put_bytes(b"content")
+    other = open_location(url, tmp_path / "other", 1 << 30).place()
+    assert other.local_path(digest).read_bytes() == b"content"
+
+
+def test_a_store_by_another_authority_gets_no_content(
+    s3: S3Server, others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = told(s3, others, monkeypatch)
+    with pytest.raises((ConfigurationError, Unavailable)):
+        open_location(url, tmp_path, 1 << 30)
+
+
+def test_a_store_with_tls_takes_nothing_in_the_clear(
+    s3: S3Server, tls: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = told(s3, tls.authority, monkeypatch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint.replace("https:", "http:"))
+    with pytest.raises((ConfigurationError, Unavailable)):
+        open_location(url, tmp_path, 1 << 30)
+
+
+def test_the_variables_are_those_of_the_manifests() -> None:
+    component = yaml.safe_load(
+        (MANIFESTS / "components/tls-storage/kustomization.yaml").read_text()
+    )
+    (patch,) = (one["patch"] for one in component["patches"] if one["target"]["name"] == "hfmds-s3")
+    told = {one["path"]: one.get("value") for one in yaml.safe_load(patch)}
+    assert told["/data/AWS_ENDPOINT_URL"].startswith("https://")
+    assert "/data/SSL_CERT_FILE" in told
