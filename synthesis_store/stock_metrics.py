@@ -64,7 +64,7 @@ def _families(stock: Stock) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "hfmds_store_content_bytes",
-        "Size of all batches and shards kept, at most a minute ago.",
+        "Size of all batches and shards kept, at most five minutes ago.",
         value=stock.content_bytes,
     )
     yield from _newest(stock.newest)

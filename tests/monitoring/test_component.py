@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,31 @@ def test_prometheus_may_come_to_every_pod_that_is_scraped() -> None:
         (entrance,) = (one for one in policy["ingress"] if {"port": "metrics"} in one["ports"])
         labels = {"hfmds.io/may-scrape": "true"}
         assert {"namespaceSelector": {"matchLabels": labels}} in entrance["from"]
+
+
+def named_in_rules(label: str) -> list[re.Pattern[str]]:
+    """What alerts ask for by a label of the cluster's own metrics."""
+    return [re.compile(one) for one in re.findall(rf'{label}=~"([^"]+)"', RULES.read_text())]
+
+
+def test_alerts_name_the_volumes_and_jobs_that_there_are(tmp_path: Path) -> None:
+    backed_up = together(tmp_path, "components/backup")
+    resources = (*rendered(MANIFESTS / "overlays" / "prod"), *backed_up)
+    jobs = of_kind(resources, "CronJob").keys()
+    claims = {
+        f"{template['metadata']['name']}-{name}-0"
+        for name, one in of_kind(resources, "StatefulSet").items()
+        for template in one["spec"].get("volumeClaimTemplates", ())
+        if name != "edge-simulator"  # a device's, which tells of itself
+    }
+    assert len(jobs) == 3
+    for pattern in named_in_rules("cronjob"):
+        assert all(pattern.fullmatch(job) for job in jobs)
+    filling, full = named_in_rules("persistentvolumeclaim")
+    assert claims == {"data-postgres-0", "data-seaweedfs-0"}
+    assert all(filling.fullmatch(one) for one in claims | jobs)
+    assert all(full.fullmatch(one) for one in claims)
+    assert jobs <= of_kind(resources, "PersistentVolumeClaim").keys()
 
 
 def test_a_plain_prometheus_gets_the_same_without_an_operator(tmp_path: Path) -> None:
