@@ -96,6 +96,7 @@ def test_what_did_not_happen_yet_is_shown_as_0() -> None:
     assert registry.get_sample_value("hfmds_store_halted_pools_total") == 0
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_replicas_show_the_same_whichever_of_them_sealed(tmp_path: Path) -> None:
     one, other = Store(tmp_path), Store(tmp_path, replica="two")
     for store, run_id, samples in ((one, "first", 3), (other, "second", 5), (one, "second", 4)):
@@ -147,6 +148,7 @@ def test_content_is_measured_now_and_then(store: Store) -> None:
     assert store.metric("content_bytes") == digest.size_bytes
 
 
+@pytest.mark.usefixtures("both_databases")
 def test_halted_pools_stay_counted_after_a_restart_and_without_their_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.pools.open("pool-1", SPEC)
