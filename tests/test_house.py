@@ -164,6 +164,7 @@ TORCH_FILES = {
     "hfmds/algorithm/adam.py",
     "hfmds/algorithm/architectures.py",
     "hfmds/algorithm/compute_device.py",
+    "hfmds/algorithm/convolution.py",
     "hfmds/algorithm/evaluation.py",
     "hfmds/algorithm/methods/fedavg.py",
     "hfmds/algorithm/methods/fedgan.py",
