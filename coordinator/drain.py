@@ -47,7 +47,7 @@ class DrainRecords:
                 active = (RunState.RUNNING.name, RunState.PAUSED.name)
                 runs = select(RunRow.run_id).where(RunRow.state.in_(active))
                 kind = EventKind.DRAIN_ON if on else EventKind.DRAIN_OFF
-                for run_id in session.scalars(runs.order_by(RunRow.run_id)).all():
+                for run_id in sorted(session.scalars(runs)):
                     append_event(session, run_id, kind, now, by=by)
         with self._lock:
             self._known = None

@@ -22,6 +22,7 @@ from coordinator.task_rows import (
     WHOLE_TASKS,
     PhaseKey,
     Task,
+    WholeTask,
     add_tasks,
     end_tasks,
     of_phase,
@@ -54,18 +55,14 @@ _PHASE = select(
     PhaseRow.round_number == bindparam("number"),
     PhaseRow.kind == bindparam("kind"),
 )
-_TASKS_OF_KIND = (
-    select(
-        TaskRow.device_id,
-        TaskRow.round_number,
-        TaskRow.state,
-        TaskRow.lease_expires_at,
-        TaskRow.counted_round,
-        TaskRow.over_reason,
-    )
-    .where(TaskRow.run_id == bindparam("run_id"), TaskRow.kind == bindparam("kind"))
-    .order_by(TaskRow.device_id, TaskRow.round_number)
-)
+_TASKS_OF_KIND = select(
+    TaskRow.device_id,
+    TaskRow.round_number,
+    TaskRow.state,
+    TaskRow.lease_expires_at,
+    TaskRow.counted_round,
+    TaskRow.over_reason,
+).where(TaskRow.run_id == bindparam("run_id"), TaskRow.kind == bindparam("kind"))
 _OF_ROUND = TaskRow.round_number == bindparam("number")
 _TASKS = _TASKS_OF_KIND.where(_OF_ROUND)
 _ASYNCHRONOUS_TASKS = _TASKS_OF_KIND.where(
@@ -279,20 +276,18 @@ class PhaseRecords:
             TaskRow.kind == key.kind,
         )
         with looking(self._engine) as connection:
-            found = connection.execute(WHOLE_TASKS.where(*counted).order_by(TaskRow.device_id))
-            return tuple(map(task_of, found))
+            found = map(task_of, connection.execute(WHOLE_TASKS.where(*counted)))
+            # Here and not by the database, which may order text as people of a country do: the
+            # mean is taken in the order of code points, whatever the machine.
+            return tuple(sorted(found, key=lambda task: task.device_id))
 
     def first_failure(self, key: PhaseKey) -> tuple[str, str]:
         """The first device, by id, that gave a task of this phase up, and why."""
-        failed = (
-            select(TaskRow.device_id, TaskRow.failure)
-            .where(*of_phase(key), TaskRow.state == TaskState.FAILED.name)
-            .order_by(TaskRow.device_id)
-            .limit(1)
+        failed = select(TaskRow.device_id, TaskRow.failure).where(
+            *of_phase(key), TaskRow.state == TaskState.FAILED.name
         )
         with reading(self._engine) as session:
-            found = session.execute(failed).first()
-            return (found[0], found[1]) if found else ("", "")
+            return min(((row[0], row[1]) for row in session.execute(failed)), default=("", ""))
 
     def staleness(self, run_id: str, round_number: int) -> Staleness | None:
         """How old the results of an asynchronous round were; None if there were none."""
@@ -424,6 +419,10 @@ def _which(key: PhaseKey) -> dict[str, str | int]:
     return {"run_id": key.run_id, "number": key.round_number, "kind": key.kind}
 
 
+def _order(task: WholeTask) -> tuple[str, int]:
+    return task.device_id, task.round_number
+
+
 def _opened(connection: Connection, key: PhaseKey) -> PhaseRecord:
     """A phase that was opened."""
     found = _record(connection, key)
@@ -446,6 +445,6 @@ def _record(connection: Connection, key: PhaseKey) -> PhaseRecord | None:
         phase.closed,
         tuple(
             PhaseTask(device, number, TaskState[state], expires, counted, reason)
-            for device, number, state, expires, counted, reason in tasks
+            for device, number, state, expires, counted, reason in sorted(tasks, key=_order)
         ),
     )

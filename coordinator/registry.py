@@ -206,7 +206,7 @@ class Registry:
                     stage=leases[row.device_id][1] if row.device_id in leases else None,
                     last_failure=failures.get(row.device_id, ""),
                 )
-                for row in session.scalars(select(DeviceRow).order_by(DeviceRow.device_id))
+                for row in sorted(session.scalars(select(DeviceRow)), key=lambda row: row.device_id)
             ]
 
     # --- with other coordinators ----------------------------------------------------------------

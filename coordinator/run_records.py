@@ -158,7 +158,7 @@ class RunRecords:
         """The ids of those that are to be deleted."""
         going = select(RunRow.run_id).where(RunRow.state == RunState.DELETING.name)
         with reading(self._engine) as session:
-            return tuple(session.scalars(going.order_by(RunRow.run_id)))
+            return tuple(sorted(session.scalars(going)))
 
     def exists(self, run_id: str) -> bool:
         """Whether there is such a run."""

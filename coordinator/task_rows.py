@@ -201,7 +201,8 @@ def end_tasks(
     """
     if TaskState.LEASED in states:
         leased = select(TaskRow).where(*tasks, TaskRow.state == TaskState.LEASED.name)
-        for row in session.scalars(leased.order_by(TaskRow.device_id, TaskRow.round_number)):
+        rows = session.scalars(leased)
+        for row in sorted(rows, key=lambda row: (row.device_id, row.round_number)):
             tell_of_task(session, row, EventKind.TASK_LATE, now, reason=reason.value)
     ended = {"state": TaskState.OVER.name, "over_reason": reason.name}
     return _move_all(session, states, TaskState.OVER, *tasks, **ended)

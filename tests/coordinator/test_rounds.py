@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.tables import Base
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.models import initial_weights
 from hfmds.algorithm.seeds import derive_seed, task_seed
@@ -27,6 +28,7 @@ from tests.coordinator.workbench import (
     nudge,
     workbench,
 )
+from tests.servers.databases import order_text_as_people_do
 
 
 def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path) -> None:
@@ -49,6 +51,23 @@ def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path) -> N
             assert rounds[0].training_loss == 1.5
             assert (rounds[0].traffic.received_bytes, rounds[0].traffic.sent_bytes) == (14, 6)
             assert rounds[0].evaluation is None
+
+    asyncio.run(scenario())
+
+
+def test_rounds_do_not_depend_on_how_the_database_orders_text(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        order_text_as_people_do(tmp_path, Base.metadata)
+        names = ["edge-1", "dev_1", "Phone-1", "dev1"]
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2, devices=4))
+            await asyncio.gather(*(bench.play(name, 2, nudge(1.0)) for name in names))
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            in_order = ("Phone-1", "dev1", "dev_1", "edge-1")
+            assert [done.device_ids for done in bench.runs.rounds("run")] == [in_order] * 2
+            assert [device.device_id for device in bench.parts.registry.list()] == [*in_order]
+            phase = bench.parts.phases.get(PhaseKey("run", 1, "train"))
+            assert tuple(task.device_id for task in phase.tasks) == in_order
 
     asyncio.run(scenario())
 
