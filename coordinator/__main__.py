@@ -133,7 +133,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
 
 def open_tables(settings: CoordinatorSettings) -> Engine:
     """The coordinator's database, with the tables that this version works with."""
-    engine = open_database(settings.resolved_database_url)
+    engine = open_database(settings.resolved_database_url, "coordinator")
     Schema("coordinator").prepare(engine)
     return engine
 

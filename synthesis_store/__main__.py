@@ -67,7 +67,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
 
 def open_tables(settings: StoreSettings) -> Engine:
     """The store's database, with the tables that this version works with."""
-    engine = open_database(settings.resolved_database_url)
+    engine = open_database(settings.resolved_database_url, "synthesis_store")
     Schema("synthesis_store").prepare(engine)
     return engine
 

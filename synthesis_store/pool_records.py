@@ -190,7 +190,7 @@ class PoolRecords:
             raise refusal_of_withdrawn(key.device_id)
         return Place(_spec(row.spec), PoolState[row.state], row.state_reason, has_batch)
 
-    def record_batch(self, key: BatchKey, measured: Measured) -> bool:
+    def record_batch(self, key: BatchKey, measured: Measured, mark: str = "") -> bool:
         """Make stored content the device's batch, in place of an earlier one.
 
         False if it was that already. Refused if the pool is over, or the device withdrawn, or if
@@ -207,7 +207,7 @@ class PoolRecords:
                 raise refusal_of_withdrawn(key.device_id)
             if pool.state != _OPEN:
                 raise refusal_of_batches(key.pool_id, PoolState[pool.state], pool.state_reason)
-            self._contents.claim(connection, key.digest)
+            self._contents.claim(connection, key.digest, mark)
             totals = totals_of(pool)
             if pool.batch_sha256 is not None:
                 before = Digest(pool.batch_sha256, pool.batch_bytes)

@@ -153,18 +153,18 @@ class Pools:
         durable. One that is refused leaves nothing behind; one whose upload broke can be resumed.
         """
         with log_context(pool=key.pool_id, device=key.device_id):
-            spec: PoolSpec | None = None
+            begun: tuple[PoolSpec, str] | None = None
             taken = False
 
             def begin() -> Content:
-                nonlocal spec
-                spec = spec or self._begin(key, offset, weights)
+                nonlocal begun
+                begun = begun or self._begin(key, offset, weights)
                 return self._content
 
             def accept() -> None:
                 nonlocal taken
-                assert spec is not None  # it has begun
-                taken = self._accept(key, spec)
+                assert begun is not None
+                taken = self._accept(key, *begun)
 
             try:
                 if key.digest.size_bytes > _SMALL_BYTES:
@@ -180,14 +180,16 @@ class Pools:
                     await asyncio.to_thread(self._discard, key)
                 raise
 
-    def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> PoolSpec:
-        """Get ready for an upload; what the pool takes. Raises _InPool if it has the batch."""
+    def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> tuple[PoolSpec, str]:
+        """Get ready for an upload: what the pool takes, and the mark of the content to come.
+
+        Raises _InPool if it has the batch.
+        """
         spec = self._lacking(key, weights)
         state = upload_state(self._content, uploader(key), key.digest)
         if not state.complete:
             require_place(key.digest, state, offset)
-        self._expect(key)
-        return spec
+        return spec, self._expect(key)
 
     def _lacking(self, key: BatchKey, weights: Digest | None) -> PoolSpec:
         """What the pool takes that lacks the batch. Raises _InPool if it has it.
@@ -208,19 +210,19 @@ class Pools:
             )
         return place.spec
 
-    def _expect(self, key: BatchKey) -> None:
+    def _expect(self, key: BatchKey) -> str:
         """Make room for the upload: a device has one under way in a pool, the one it began last."""
         for abandoned in self.uploads.begin(key, self._now()):
             self._discard(abandoned)
-        self.contents.expect(key.digest)
+        return self.contents.expect(key.digest)
 
-    def _accept(self, key: BatchKey, spec: PoolSpec) -> bool:
+    def _accept(self, key: BatchKey, spec: PoolSpec, mark: str) -> bool:
         """Check the content that has arrived and make it the device's batch."""
         self.uploads.end(key)
         batch = self.sealing.read(key.digest, to_check=True)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
-        if not self.records.record_batch(key, measured):
+        if not self.records.record_batch(key, measured, mark):
             return False
         self._metrics.count_batch(len(batch), measured)
         with log_context(run=spec.run_id, round=spec.round_number):

@@ -66,15 +66,15 @@ class Sealing:
 
     def make(self, basis: Basis) -> Made:
         """The snapshot whose shards are stored, but which nobody knows yet."""
-        drafts: list[Digest] = []
+        drafts: dict[Digest, str] = {}
         try:
             return self._make(basis, drafts)
         except BaseException:
             self._contents.sweep(drafts)
             raise
 
-    def _make(self, basis: Basis, drafts: list[Digest]) -> Made:
-        """`drafts` grows with what is written on the way."""
+    def _make(self, basis: Basis, drafts: dict[Digest, str]) -> Made:
+        """`drafts` grows with what is written on the way, each with its mark."""
         parent = basis.parent_snapshot_id
         before = self._records.known_shards(parent) if parent else []
         carried = self._carried(basis, before)
@@ -115,7 +115,7 @@ class Sealing:
             histograms=merging.histograms(),
             shards=manifest,
         )
-        return Made(snapshot, tuple(shards))
+        return Made(snapshot, tuple(shards), drafts)
 
     # --- from the snapshot before ---------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Sealing:
         carried: Sequence[_Part],
         merging: Merging,
         left_out: Set[bytes],
-        drafts: list[Digest],
+        drafts: dict[Digest, str],
     ) -> list[KnownShard]:
         parts = (part.without(left_out) for part in carried)
         shards = [self._stored(part, drafts) for part in parts if part.indices]
@@ -144,7 +144,7 @@ class Sealing:
             merging.take_over(Known(known.hashes, known.measurements, known.shard.class_counts))
         return shards
 
-    def _stored(self, part: _Part, drafts: list[Digest]) -> KnownShard:
+    def _stored(self, part: _Part, drafts: dict[Digest, str]) -> KnownShard:
         known, shard = part.known, part.known.shard
         if len(part.indices) == shard.samples:
             return known
@@ -179,7 +179,7 @@ class Sealing:
         contribution: Contribution,
         merging: Merging,
         leaks: Leaks,
-        drafts: list[Digest],
+        drafts: dict[Digest, str],
     ) -> Iterator[KnownShard]:
         batch = self.read(contribution.batch)
         kept, facts = merging.add(leaks.passed(batch, basis.spec.policy))
@@ -204,10 +204,10 @@ class Sealing:
         except (NotFound, FileNotFoundError) as error:
             raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
 
-    def _store(self, batch: SyntheticBatch, drafts: list[Digest]) -> Digest:
+    def _store(self, batch: SyntheticBatch, drafts: dict[Digest, str]) -> Digest:
         data = encode_batch(batch)
-        drafts.append(digest_of(data))
-        self._contents.expect(drafts[-1])
+        digest = digest_of(data)
+        drafts[digest] = self._contents.expect(digest)
         return self._blobs.put_bytes(data)
 
 

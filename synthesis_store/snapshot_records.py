@@ -5,7 +5,7 @@ Every change is one transaction. Content is written before the row that needs it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Engine, select
@@ -76,6 +76,7 @@ class Made:
 
     snapshot: Snapshot
     shards: tuple[KnownShard, ...]
+    marks: Mapping[Digest, str]  # of those that were written for it
 
 
 class SnapshotRecords:
@@ -135,7 +136,7 @@ class SnapshotRecords:
             # What the pool or the snapshot before has cannot have been deleted: that is not asked,
             # since asking S3 of thousands of shards would keep all other writers waiting.
             for digest in needed - _held(session, basis):
-                self._contents.claim(session.connection(), digest)
+                self._contents.claim(session.connection(), digest, made.marks.get(digest, ""))
             _add_rows(session, made, named)
             pool = require_pool(session, pool_id)
             what = f"pool {pool_id}"

@@ -161,6 +161,8 @@ class LooseBlobRow(Base):
     # The replica that may be about to write it, since when; empty: none, it was given up.
     writer: Mapped[str] = mapped_column(_ID, default="")
     noted_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)
+    # Of who noted it last; empty: nobody may trust any more that it is here.
+    mark: Mapped[str] = mapped_column(String(32), default="", server_default="")
 
     @property
     def digest(self) -> Digest:

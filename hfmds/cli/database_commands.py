@@ -46,7 +46,7 @@ def upgrade(program: ProgramName, database_url: Url) -> None:
     Whole or not at all; again, it changes nothing. Stop the program before, if it is older.
     """
     schema = Schema(program.value)
-    with opened_database(database_url) as engine:
+    with opened_database(database_url, program.value) as engine:
         schema.upgrade(engine)
         _say(f"{shown_url(engine)}: the tables of the {program.value} are at {schema.newest}")
 

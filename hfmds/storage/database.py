@@ -5,10 +5,12 @@ Synchronous: on an event loop, call through `asyncio.to_thread`.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,6 +47,7 @@ _OPTIONS = {"pool_size": 15, "max_overflow": 0, "hide_parameters": True}
 _READ_ONLY = "hfmds_read_only"
 _BUSY_TIMEOUT = "hfmds_busy_timeout_seconds"
 _FENCE = "hfmds_fence"
+_WRITERS = "hfmds_writers"
 
 # The low byte of SQLite's error code; these pass by themselves or when somebody makes room.
 _PASSING_SQLITE_ERRORS = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
@@ -53,12 +56,13 @@ _PASSING_SQLITE_ERRORS = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQ
 # the lock, and those after it see all that was committed before. SERIALIZABLE, with the losers
 # done again, gave 95 transactions a second where this gives 400 (16 threads, the coordinator's
 # tables), and some lost twelve times. A process that stands still in mid-transaction loses it:
-# all others wait for it meanwhile.
+# all others wait for it meanwhile. The lock is the program's: those that share a database have no
+# table in common, and none should wait while another asks an object store.
 _TAKE_TURN = text(
     "SELECT set_config('lock_timeout', :patience, true),"
     " set_config('idle_in_transaction_session_timeout', '10s', true),"
     " pg_advisory_xact_lock(:key)"
-).bindparams(key=int.from_bytes(b"hfmds"))
+)
 
 # So that a server that is gone without a word is noticed in half a minute, not in hours.
 _POSTGRESQL_DEFAULTS = {
@@ -71,8 +75,10 @@ _POSTGRESQL_DEFAULTS = {
 }
 
 
-def open_database(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
+def open_database(url: str, program: str = "", *, busy_timeout_seconds: float = 10.0) -> Engine:
     """An engine for the URL, tried once; writers of several processes wait so long for each other.
+
+    Those of `program` do: others, which have tables of their own, are not waited for.
 
     ConfigurationError if the URL, the driver or the file is wrong; Unavailable if the server is
     away. No message shows a password.
@@ -85,15 +91,15 @@ def open_database(url: str, *, busy_timeout_seconds: float = 10.0) -> Engine:
         case "sqlite":
             return _open_sqlite(parsed, busy_timeout_seconds)
         case "postgresql":
-            return _open_postgresql(parsed, busy_timeout_seconds)
+            return _open_postgresql(parsed, program, busy_timeout_seconds)
         case other:
             raise ConfigurationError(f"{_SETTING}: {other} is not supported; {_SUPPORTED}")
 
 
 @contextmanager
-def opened_database(url: str) -> Iterator[Engine]:
+def opened_database(url: str, program: str = "") -> Iterator[Engine]:
     """The database for the time of one command."""
-    engine = open_database(url)
+    engine = open_database(url, program)
     try:
         yield engine
     finally:
@@ -109,7 +115,7 @@ def shown_url(engine: Engine) -> str:
 def transaction(engine: Engine, *, after_commits: bool = False) -> Iterator[Session]:
     """A transaction that may write: committed at the end, rolled back on an error.
 
-    There is one at a time, whatever the process: it takes the write lock before its first
+    A program has one at a time, whatever the process: it takes the write lock before its first
     statement, even if that reads, so nobody comes between what it reads and what it writes. A busy
     or vanished database raises Unavailable.
 
@@ -243,10 +249,18 @@ class _Group:
 
 
 def take_turn(connection: Connection) -> None:
-    """At the beginning of a transaction: wait until no other one that may write is under way."""
+    """At the beginning of a transaction: wait until the program has no other one that may write."""
     if connection.dialect.name == "postgresql":  # SQLite's BEGIN IMMEDIATE has waited already
-        patience_seconds = connection.get_execution_options()[_BUSY_TIMEOUT]
-        connection.execute(_TAKE_TURN, {"patience": f"{1000 * patience_seconds:.0f}ms"})
+        options = connection.get_execution_options()
+        patience, key = f"{1000 * options[_BUSY_TIMEOUT]:.0f}ms", _lock_key(options[_WRITERS])
+        connection.execute(_TAKE_TURN, {"patience": patience, "key": key})
+
+
+@cache
+def _lock_key(program: str) -> int:
+    """The advisory lock of a program's writers: 64 bits, as PostgreSQL wants them."""
+    name = f"hfmds {program}".encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:8], signed=True)
 
 
 @contextmanager
@@ -322,7 +336,7 @@ def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
     return engine
 
 
-def _open_postgresql(url: URL, busy_timeout_seconds: float) -> Engine:
+def _open_postgresql(url: URL, program: str, busy_timeout_seconds: float) -> Engine:
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
@@ -331,7 +345,7 @@ def _open_postgresql(url: URL, busy_timeout_seconds: float) -> Engine:
             url.set(query={**_POSTGRESQL_DEFAULTS, **url.query}),
             pool_pre_ping=True,
             **_OPTIONS,
-            execution_options={_BUSY_TIMEOUT: busy_timeout_seconds},
+            execution_options={_BUSY_TIMEOUT: busy_timeout_seconds, _WRITERS: program},
         )
     except ModuleNotFoundError as error:
         raise ConfigurationError(

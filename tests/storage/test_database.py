@@ -91,6 +91,25 @@ def test_writers_of_several_processes_take_turns(postgres: Engine, postgres_url:
         assert numbers(session) == [40]
 
 
+def test_writers_of_programs_that_share_a_database_do_not_wait_for_each_other(
+    postgres: Engine, postgres_url: str
+) -> None:
+    patience = {"busy_timeout_seconds": 0.2}
+    one, again, other = (
+        open_database(postgres_url, program, **patience)
+        for program in ("coordinator", "coordinator", "synthesis_store")
+    )
+    with transaction(one):
+        with transaction(other) as session:
+            session.execute(insert(runs), {"n": 7})
+        with pytest.raises(Unavailable), transaction(again):
+            pass
+    for engine in (one, again, other):
+        engine.dispose()
+    with reading(postgres) as session:
+        assert numbers(session) == [7]
+
+
 def test_a_server_that_restarts_under_load_loses_nothing_it_said_yes_to(
     postgres: Engine, postgres_server: PostgresServer
 ) -> None:

@@ -110,10 +110,11 @@ class Store:
         max_blob_bytes: int = 1 << 20,
         keep_snapshots: int = 2,
         replica: str = "one",
+        blobs: FolderBlobs | None = None,
     ) -> None:
         self.clock = Clock()
         self.registry = CollectorRegistry()
-        self.blobs = FolderBlobs(folder / "blobs")
+        self.blobs = blobs or FolderBlobs(folder / "blobs")
         self.staging = Staging(folder / "uploads", max_blob_bytes)
         self.engine = open_database(database_of(folder))
         Schema("synthesis_store").upgrade(self.engine)

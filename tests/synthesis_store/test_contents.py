@@ -2,12 +2,112 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from hfmds.digest import digest_of
+import pytest
+from sqlalchemy import Engine, event
+
+from hfmds.digest import Digest, digest_of
+from hfmds.errors import Unavailable
+from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import changing
 from synthesis_store.contents import Erased, loosen
-from tests.synthesis_store.examples import Store
+from tests.synthesis_store.examples import SPEC, Store, joined, make_batch
+
+
+class SlowBlobs(FolderBlobs):
+    """As an object store: every question takes long, so none should be asked in a transaction."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.others_wait = 0
+        self.asked_meanwhile: list[str] = []
+
+    def watch(self, engine: Engine) -> None:
+        """Know when a transaction that may write is under way."""
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def _began(_: object, __: object, statement: str, *___: object) -> None:
+            self.others_wait += statement.startswith("BEGIN IMMEDIATE")
+
+        @event.listens_for(engine, "commit")
+        @event.listens_for(engine, "rollback")
+        def _ended(_: object) -> None:
+            self.others_wait = 0
+
+    def contains(self, digest: Digest) -> bool:
+        if self.others_wait:
+            self.asked_meanwhile.append("contains")
+        return super().contains(digest)
+
+    def delete(self, digest: Digest) -> None:
+        before = [*self.asked_meanwhile]
+        super().delete(digest)  # which asks whether it is there
+        self.asked_meanwhile = [*before, "delete"] if self.others_wait else before
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> tuple[Store, SlowBlobs]:
+    blobs = SlowBlobs(tmp_path / "slow")
+    store = Store(tmp_path, blobs=blobs)
+    blobs.watch(store.engine)
+    return store, blobs
+
+
+def test_no_writer_waits_while_storage_is_asked_for_batches_and_shards(
+    slow: tuple[Store, SlowBlobs],
+) -> None:
+    store, blobs = slow
+    store.pools.open("pool-1", SPEC)
+    mine, same = make_batch(1, samples=4), make_batch(2, samples=4)
+    a, b = store.put("a", joined(mine, same)), store.put("b", joined(same, make_batch(3)))
+    assert len(store.seal(a=a, b=b).shards) == 2  # of which b's is written anew
+    assert "contains" not in blobs.asked_meanwhile
+
+
+def test_storage_is_asked_if_content_was_swept_meanwhile(slow: tuple[Store, SlowBlobs]) -> None:
+    store, blobs = slow
+    contents, data = store.pools.contents, b"content"
+    mark = contents.expect(digest_of(data))
+    digest = blobs.put_bytes(data)
+    contents.sweep([digest])  # by another device that had sent the same, and was refused
+    contents.expect(digest)  # by a third one, which has not put it yet
+    with pytest.raises(Unavailable, match="removed meanwhile"), changing(store.engine) as at:
+        contents.claim(at, digest, mark)
+
+
+def test_a_mark_is_gone_before_content_is_deleted(tmp_path: Path) -> None:
+    class Failing(FolderBlobs):
+        def delete(self, digest: Digest) -> None:
+            super().delete(digest)
+            raise Unavailable("the answer was lost")
+
+    store = Store(tmp_path, blobs=Failing(tmp_path / "failing"))
+    contents = store.pools.contents
+    mark = contents.expect(digest_of(b"content"))
+    digest = store.blobs.put_bytes(b"content")
+    with pytest.raises(Unavailable, match="lost"):
+        contents.sweep([digest])
+    with pytest.raises(Unavailable, match="removed meanwhile"), changing(store.engine) as at:
+        contents.claim(at, digest, mark)
+
+
+def test_others_get_their_turn_while_much_is_swept(slow: tuple[Store, SlowBlobs]) -> None:
+    store, blobs = slow
+    digests = [blobs.put_bytes(bytes([n])) for n in range(20)]
+    with changing(store.engine) as connection:
+        for digest in digests:
+            loosen(connection, digest)
+    turns: list[int] = []
+
+    @event.listens_for(store.engine, "commit")
+    def _count(_: object) -> None:
+        turns.append(blobs.asked_meanwhile.count("delete"))
+        blobs.asked_meanwhile.clear()
+
+    assert store.pools.contents.sweep(digests) == Erased(20, 20)
+    assert sum(turns) == 20
+    assert max(turns) <= 8
 
 
 @pytest.mark.filterwarnings("error")  # SQLAlchemy only warns of a row that is deleted twice
