@@ -103,6 +103,13 @@ class Merging:
         """Measured leakage over the kept samples; there must be one."""
         return summarise_leakage(self._values("psnr_paired"), self._values("psnr_nearest"))
 
+    def percentiles(self) -> dict[str, float]:
+        """The 99th of each measurement over the kept samples; there must be one."""
+        return {
+            name: float(np.percentile(self._values(name).astype(np.float64), 99))
+            for name in MEASUREMENTS
+        }
+
     def histograms(self) -> LeakageHistograms:
         """How the measured leakage of the kept samples is spread."""
         empty = LeakageHistograms()

@@ -50,7 +50,7 @@ from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
 from synthesis_store.retention import Retention
 from synthesis_store.sealing import Sealing
 from synthesis_store.serving import Serving
-from synthesis_store.snapshot_records import Sealed, SnapshotRecords
+from synthesis_store.snapshot_records import Made, Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
 from synthesis_store.stock import Stocktaking
 from synthesis_store.uploads import Uploads, uploader
@@ -288,7 +288,7 @@ class Pools:
                     f"none of the {len(named)} named batches is in it"
                 )
             made = self.sealing.make(basis)
-            self._require_harmless(made.snapshot)
+            self._require_harmless(made)
             try:
                 sealed = self.sealed_records.record(made, named, basis)
             finally:  # shards that came to nothing
@@ -297,10 +297,10 @@ class Pools:
                 self._announce(sealed)
             return sealed
 
-    def _require_harmless(self, snapshot: Snapshot) -> None:
+    def _require_harmless(self, made: Made) -> None:
         """Halt a pool of which a snapshot would give too much away."""
-        policy = snapshot.spec.policy
-        reason = final_halt_reason(policy, snapshot.leakage, snapshot.samples)
+        snapshot = made.snapshot
+        reason = final_halt_reason(snapshot.spec.policy, made.p99, snapshot.samples)
         if reason:
             self.records.halt(snapshot.pool_id, reason)
             self.contents.sweep(shard.digest for shard in snapshot.shards)
@@ -318,6 +318,7 @@ class Pools:
                 "samples": snapshot.samples,
                 "duplicates": snapshot.duplicates,
                 "near_duplicates": snapshot.near_duplicates,
+                "near_duplicates_unknown": snapshot.near_duplicates_unknown,
                 "missing": len(sealed.missing),
                 "psnr_paired_mean_db": round(snapshot.leakage.paired_mean, 2),
             },

@@ -7,14 +7,20 @@ the policy; it cannot find out whether they are true. Which samples are over the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hfmds.algorithm.histograms import LeakageHistograms, histograms_of
 from hfmds.algorithm.leakage_limits import leaking, passed
 from hfmds.algorithm.pool_policy import NO_LIMIT, PoolPolicy
-from hfmds.algorithm.types import LeakageSummary, SyntheticBatch
+from hfmds.algorithm.types import SyntheticBatch
 
-_HALTS = {"paired": "halt_psnr_paired_p99_db", "nearest": "halt_psnr_nearest_p99_db"}
+_HALTS = {
+    "psnr_paired": "halt_psnr_paired_p99_db",
+    "psnr_nearest": "halt_psnr_nearest_p99_db",
+    "ssim_paired": "halt_ssim_paired_p99",
+    "ssim_nearest": "halt_ssim_nearest_p99",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +47,31 @@ def halt_reason(policy: PoolPolicy, leakage: LeakageHistograms) -> str:
     """
     if leakage.samples < max(policy.halt_minimum_samples, 1):
         return ""
-    at_least = {
-        "paired": leakage.psnr_paired.beginning_of(99),
-        "nearest": leakage.psnr_nearest.beginning_of(99),
-    }
-    for real, setting in _HALTS.items():
+    for name, setting in _HALTS.items():
         limit = getattr(policy, setting)
-        if limit < NO_LIMIT[setting] and at_least[real] >= limit:
-            return _halted(real, at_least[real], setting, limit, leakage.samples)
+        if limit < NO_LIMIT[setting]:
+            at_least = getattr(leakage, name).beginning_of(99)
+            if at_least >= limit:
+                return _halted(name, at_least, setting, limit, leakage.samples)
     return ""
 
 
-def final_halt_reason(policy: PoolPolicy, leakage: LeakageSummary, samples: int) -> str:
-    """Why a pool that is being sealed must be halted instead; empty: it need not be."""
-    found = {"paired": leakage.paired_p99, "nearest": leakage.nearest_p99}
-    for real, setting in _HALTS.items():
+def final_halt_reason(policy: PoolPolicy, p99: Mapping[str, float], samples: int) -> str:
+    """Why a pool that is being sealed must be halted instead; empty: it need not be.
+
+    `p99` is the 99th percentile of each measurement.
+    """
+    for name, setting in _HALTS.items():
         limit = getattr(policy, setting)
-        if found[real] > limit:
-            return _halted(real, found[real], setting, limit, samples)
+        if p99[name] > limit:
+            return _halted(name, p99[name], setting, limit, samples)
     return ""
 
 
-def _halted(real: str, decibels: float, setting: str, limit: float, samples: int) -> str:
+def _halted(name: str, found: float, setting: str, limit: float, samples: int) -> str:
+    value = f"{found:.2f} dB" if name.startswith("psnr") else f"{found:.3f}"
     return (
-        f"the 99th percentile of psnr_{real} of its {samples} samples is {decibels:.2f} dB or "
+        f"the 99th percentile of {name} of its {samples} samples is {value} or "
         f"more, above {limit:g} ({setting}); start a run with synthesis that gives less away, or "
         "with another limit"
     )

@@ -8,7 +8,7 @@ within that, of which nothing was left out, is its batch as it came.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -79,7 +79,9 @@ class Sealing:
         before = self._records.known_shards(parent) if parent else []
         carried = self._carried(basis, before)
         near = NearDuplicates(basis.spec.policy)
-        if basis.spec.policy.near_threshold:
+        looks = basis.spec.policy.near_threshold > 0
+        too_many = looks and _too_many(basis, carried)
+        if looks and not too_many:
             self._find_near_duplicates(basis, carried, near)
         merging = Merging(
             basis.spec.model.classes, (known.hashes for known in before), near.left_out
@@ -112,10 +114,11 @@ class Sealing:
             leaking_samples=leaks.found,
             leaking_samples_dropped=leaks.dropped,
             leaking_batches=basis.leaking_batches,
+            near_duplicates_unknown=too_many,
             histograms=merging.histograms(),
             shards=manifest,
         )
-        return Made(snapshot, tuple(shards), drafts)
+        return Made(snapshot, tuple(shards), drafts, merging.percentiles())
 
     # --- from the snapshot before ---------------------------------------------------------------
 
@@ -233,6 +236,15 @@ class _Part:
         """Those of them that are not left out."""
         named = zip(self.indices, self.hashes, strict=True)
         return _Part(self.known, tuple(index for index, name in named if name not in left_out))
+
+
+def _too_many(basis: Basis, carried: Iterable[_Part]) -> bool:
+    """Whether near duplicates are not looked for: it takes about a millisecond and kilobyte each.
+
+    Whoever waits for a snapshot, and the memory of the store, have an end.
+    """
+    most = basis.spec.policy.near_max_samples
+    return 0 < most < basis.new_samples + sum(len(part.indices) for part in carried)
 
 
 def _known_shard(digest: Digest, facts: Known, contributor: str, first_round: int) -> KnownShard:

@@ -77,6 +77,7 @@ class Made:
     snapshot: Snapshot
     shards: tuple[KnownShard, ...]
     marks: Mapping[Digest, str]  # of those that were written for it
+    p99: Mapping[str, float]  # of each measurement over its samples
 
 
 class SnapshotRecords:

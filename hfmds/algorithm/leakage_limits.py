@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.types import SyntheticBatch
+from hfmds.algorithm.types import MAX_TOLD_SAMPLES, SyntheticBatch
 from hfmds.errors import InvalidInput
 
-MAX_TOLD_SAMPLES = 10
 MAX_TOLD_CHARACTERS = 800
 """How much a refusal says of single samples: it travels in a header, which is short."""
 

@@ -24,7 +24,7 @@ from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.privacy import summarise_leakage
-from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.recipes import Recipe, default_pool
 from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.seeds import Phase, task_seed
 from hfmds.algorithm.types import (
@@ -84,7 +84,8 @@ class LocalFleet:
             if "/" in device_id:  # it would break up the names of its arrays in `state`
                 raise InvalidInput(f"device id {device_id!r} has a slash; name the device without")
             shard.require_fit(recipe.model, f"the shard of device {device_id!r}")
-        if replace(recipe.pool, pixel_type="uint8") != PoolPolicy():
+        plain = (PoolPolicy(), default_pool(recipe.method))
+        if replace(recipe.pool, pixel_type="uint8") not in plain:
             raise InvalidInput(
                 "settings of pool other than pool.pixel_type are given, but devices in one process "
                 "have no synthesis store that could follow them; leave them out"

@@ -25,11 +25,20 @@ PSNR_LIMITS = (
     "halt_psnr_paired_p99_db",
     "halt_psnr_nearest_p99_db",
 )
-SSIM_LIMITS = ("ssim_paired_max", "ssim_nearest_max")
+SSIM_LIMITS = (
+    "ssim_paired_max",
+    "ssim_nearest_max",
+    "halt_ssim_paired_p99",
+    "halt_ssim_nearest_p99",
+)
 NO_LIMIT = dict.fromkeys(PSNR_LIMITS, HIGHEST_PSNR_DB) | dict.fromkeys(SSIM_LIMITS, HIGHEST_SSIM)
 """The value of each limit that stands for none."""
 
-_SAMPLE_LIMITS = (*PSNR_LIMITS[:2], *SSIM_LIMITS)
+_SAMPLE_LIMITS = (*PSNR_LIMITS[:2], *SSIM_LIMITS[:2])
+
+# Distances at which images of a kind count as near duplicates: docs/results/store.md.
+NEAR_PHOTOGRAPHS = 0.35
+NEAR_NOISE = 0.45  # to the eye: too much for photographs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +55,11 @@ class PoolPolicy:
     leakage_action: str = "report"  # on a sample above one of these: or refuse, drop
     halt_psnr_paired_p99_db: float = HIGHEST_PSNR_DB
     halt_psnr_nearest_p99_db: float = HIGHEST_PSNR_DB
+    halt_ssim_paired_p99: float = HIGHEST_SSIM
+    halt_ssim_nearest_p99: float = HIGHEST_SSIM
     halt_minimum_samples: int = 100
-    near_threshold: float = 0.35  # docs/results/store.md; 0: nobody looks for near duplicates
+    near_threshold: float = NEAR_PHOTOGRAPHS  # 0: nobody looks for near duplicates
+    near_max_samples: int = 200_000  # with more, nobody does either; 0: any
     near_action: str = "count"  # or drop, keep_better
     refresh: str = "replace"  # or accumulate, decay
     refresh_max_samples: int = 0  # 0: any
@@ -63,6 +75,7 @@ class PoolPolicy:
             pool__max_samples_per_class=self.max_samples_per_class,
             pool__max_pool_samples=self.max_pool_samples,
             pool__halt_minimum_samples=self.halt_minimum_samples,
+            pool__near_max_samples=self.near_max_samples,
             pool__refresh_max_samples=self.refresh_max_samples,
         )
         for name in PSNR_LIMITS:

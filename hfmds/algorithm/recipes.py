@@ -199,6 +199,11 @@ class AggregationRecipe:
         return 1
 
 
+def default_pool(method: Method) -> PoolPolicy:
+    """The policy of a method's pools, where nothing else is said: it suits the images it makes."""
+    return PoolPolicy(near_threshold=method.near_threshold)
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Everything that determines what a run learns."""

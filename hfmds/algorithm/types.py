@@ -24,6 +24,10 @@ Pixels: TypeAlias = NDArray[np.uint8 | np.float16]
 """Of images: uint8 from 0 to 255, as real ones have, or float16 from 0 to 1."""
 
 
+MAX_TOLD_SAMPLES = 10
+"""How many samples of a batch a refusal names."""
+
+
 class LazyTensors(Mapping[str, NDArray[Any]]):
     """Tensors that stay where they are stored, of which a run of values can be read alone."""
 
@@ -42,6 +46,13 @@ class LazyTensors(Mapping[str, NDArray[Any]]):
     @abstractmethod
     def read(self, name: str, start: int, out: NDArray[Any]) -> None:
         """Fill `out`, which has the tensor's type, with its values from `start` on, in C order."""
+
+
+def _numbers(wrong: NDArray[np.bool_]) -> str:
+    """Which samples are wrong: the first of them, as the message has to fit in a header."""
+    numbers = np.flatnonzero(wrong).tolist()
+    more = f" and {len(numbers) - MAX_TOLD_SAMPLES} more" if len(numbers) > MAX_TOLD_SAMPLES else ""
+    return f"{', '.join(map(str, numbers[:MAX_TOLD_SAMPLES]))}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class LabelledImages:
             if not inside.all():
                 raise InvalidInput(
                     "float16 images must have pixels from 0 to 1; "
-                    f"sample {inside.argmin()} has others"
+                    f"samples with others: {_numbers(~inside)}"
                 )
         if self.labels.dtype != np.int64 or self.labels.shape != self.pixels.shape[:1]:
             raise InvalidInput(
@@ -92,7 +103,7 @@ class LabelledImages:
             if not right.all():
                 raise InvalidInput(
                     "class shares must not be negative, must sum to 1 for each image, and be "
-                    f"greatest for its label; those of sample {int(right.argmin())} do not"
+                    f"greatest for its label; samples with others: {_numbers(~right)}"
                 )
 
     def __len__(self) -> int:

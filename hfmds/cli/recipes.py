@@ -49,11 +49,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hfmds.algorithm.methods.settings import METHODS, Method
-from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.recipes import (
     AggregationRecipe,
     ModelSpec,
@@ -61,6 +61,7 @@ from hfmds.algorithm.recipes import (
     Recipe,
     Sampling,
     TrainingRecipe,
+    default_pool,
 )
 from hfmds.cli.recipe_fields import (
     DEFAULT_METHOD,
@@ -112,6 +113,7 @@ def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
     chosen = table(method.name)
     if "every_rounds" in chosen:  # the paper refreshes when t mod T_d = 0
         chosen.setdefault("first_round", chosen["every_rounds"])
+    settings = method(**chosen)
     model = ModelSpec(**table("model"))
     middle = (MIDDLE,) * model.channels
     recipe = Recipe(
@@ -120,8 +122,8 @@ def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
         training=TrainingRecipe(**table("training")),
         aggregation=AggregationRecipe(**table("aggregation")),
         sampling=Sampling(**table("sampling")),
-        pool=PoolPolicy(**table("pool")),
-        method=method(**chosen),
+        pool=replace(default_pool(settings), **table("pool")),
+        method=settings,
         **{"rounds": DEFAULT_ROUNDS, **table("")},
     )
     policy = RoundPolicy(

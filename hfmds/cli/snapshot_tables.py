@@ -105,6 +105,8 @@ def _judged(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "carried over", told
     if found := snapshot.near_duplicates:
         yield "near duplicates", f"{found}, {snapshot.near_duplicates_dropped} of them left out"
+    if snapshot.near_duplicates_unknown:
+        yield "near duplicates", "not looked for: more images than pool.near_max_samples"
     if found := snapshot.leaking_samples:
         yield "leaking", f"{found}, {snapshot.leaking_samples_dropped} of them left out"
     if found := snapshot.leaking_batches:

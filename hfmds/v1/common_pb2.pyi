@@ -189,7 +189,7 @@ class Recipe(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., normalisation: _Optional[_Union[Normalisation, _Mapping]] = ..., rounds: _Optional[int] = ..., seed: _Optional[int] = ..., training: _Optional[_Union[TrainingRecipe, _Mapping]] = ..., cohort_size: _Optional[int] = ..., class_names: _Optional[_Iterable[str]] = ..., fedavg: _Optional[_Union[FedAvg, _Mapping]] = ..., hfmds: _Optional[_Union[SynthesisRecipe, _Mapping]] = ..., fedprox: _Optional[_Union[FedProx, _Mapping]] = ..., moon: _Optional[_Union[Moon, _Mapping]] = ..., fedgen: _Optional[_Union[FedGen, _Mapping]] = ..., fedmix: _Optional[_Union[FedMix, _Mapping]] = ..., fedgan: _Optional[_Union[FedGan, _Mapping]] = ..., aggregation: _Optional[_Union[Aggregation, _Mapping]] = ..., compression: _Optional[_Union[Compression, str]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., pool: _Optional[_Union[PoolPolicy, _Mapping]] = ...) -> None: ...
 
 class PoolPolicy(_message.Message):
-    __slots__ = ("pixel_type", "max_samples_per_class", "max_pool_samples", "psnr_paired_max_db", "psnr_nearest_max_db", "ssim_paired_max", "ssim_nearest_max", "leakage_action", "halt_psnr_paired_p99_db", "halt_psnr_nearest_p99_db", "halt_minimum_samples", "near_threshold", "near_action", "refresh", "refresh_max_samples", "refresh_keep_fraction")
+    __slots__ = ("pixel_type", "max_samples_per_class", "max_pool_samples", "psnr_paired_max_db", "psnr_nearest_max_db", "ssim_paired_max", "ssim_nearest_max", "leakage_action", "halt_psnr_paired_p99_db", "halt_psnr_nearest_p99_db", "halt_minimum_samples", "near_threshold", "near_action", "refresh", "refresh_max_samples", "refresh_keep_fraction", "near_max_samples", "halt_ssim_paired_p99", "halt_ssim_nearest_p99")
     PIXEL_TYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_SAMPLES_PER_CLASS_FIELD_NUMBER: _ClassVar[int]
     MAX_POOL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,9 @@ class PoolPolicy(_message.Message):
     REFRESH_FIELD_NUMBER: _ClassVar[int]
     REFRESH_MAX_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REFRESH_KEEP_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    NEAR_MAX_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    HALT_SSIM_PAIRED_P99_FIELD_NUMBER: _ClassVar[int]
+    HALT_SSIM_NEAREST_P99_FIELD_NUMBER: _ClassVar[int]
     pixel_type: PixelType
     max_samples_per_class: int
     max_pool_samples: int
@@ -222,7 +225,10 @@ class PoolPolicy(_message.Message):
     refresh: Refresh
     refresh_max_samples: int
     refresh_keep_fraction: float
-    def __init__(self, pixel_type: _Optional[_Union[PixelType, str]] = ..., max_samples_per_class: _Optional[int] = ..., max_pool_samples: _Optional[int] = ..., psnr_paired_max_db: _Optional[float] = ..., psnr_nearest_max_db: _Optional[float] = ..., ssim_paired_max: _Optional[float] = ..., ssim_nearest_max: _Optional[float] = ..., leakage_action: _Optional[_Union[LeakageAction, str]] = ..., halt_psnr_paired_p99_db: _Optional[float] = ..., halt_psnr_nearest_p99_db: _Optional[float] = ..., halt_minimum_samples: _Optional[int] = ..., near_threshold: _Optional[float] = ..., near_action: _Optional[_Union[NearAction, str]] = ..., refresh: _Optional[_Union[Refresh, str]] = ..., refresh_max_samples: _Optional[int] = ..., refresh_keep_fraction: _Optional[float] = ...) -> None: ...
+    near_max_samples: int
+    halt_ssim_paired_p99: float
+    halt_ssim_nearest_p99: float
+    def __init__(self, pixel_type: _Optional[_Union[PixelType, str]] = ..., max_samples_per_class: _Optional[int] = ..., max_pool_samples: _Optional[int] = ..., psnr_paired_max_db: _Optional[float] = ..., psnr_nearest_max_db: _Optional[float] = ..., ssim_paired_max: _Optional[float] = ..., ssim_nearest_max: _Optional[float] = ..., leakage_action: _Optional[_Union[LeakageAction, str]] = ..., halt_psnr_paired_p99_db: _Optional[float] = ..., halt_psnr_nearest_p99_db: _Optional[float] = ..., halt_minimum_samples: _Optional[int] = ..., near_threshold: _Optional[float] = ..., near_action: _Optional[_Union[NearAction, str]] = ..., refresh: _Optional[_Union[Refresh, str]] = ..., refresh_max_samples: _Optional[int] = ..., refresh_keep_fraction: _Optional[float] = ..., near_max_samples: _Optional[int] = ..., halt_ssim_paired_p99: _Optional[float] = ..., halt_ssim_nearest_p99: _Optional[float] = ...) -> None: ...
 
 class Aggregation(_message.Message):
     __slots__ = ("mean", "median", "trimmed_mean", "multi_krum", "clip_norm", "fedavgm", "fedadam")

@@ -98,7 +98,7 @@ class Shard(_message.Message):
     def __init__(self, digest: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., contributor: _Optional[str] = ..., class_counts: _Optional[_Mapping[int, int]] = ..., first_round: _Optional[int] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("snapshot_id", "pool_id", "spec", "samples", "class_histogram", "duplicates", "leakage", "sealed_at", "shards", "size_bytes", "parent_snapshot_id", "carried_samples", "repeated_samples", "near_duplicates", "near_duplicates_dropped", "leaking_samples", "leaking_samples_dropped", "leaking_batches", "histograms")
+    __slots__ = ("snapshot_id", "pool_id", "spec", "samples", "class_histogram", "duplicates", "leakage", "sealed_at", "shards", "size_bytes", "parent_snapshot_id", "carried_samples", "repeated_samples", "near_duplicates", "near_duplicates_dropped", "leaking_samples", "leaking_samples_dropped", "leaking_batches", "histograms", "near_duplicates_unknown")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     POOL_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class Snapshot(_message.Message):
     LEAKING_SAMPLES_DROPPED_FIELD_NUMBER: _ClassVar[int]
     LEAKING_BATCHES_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
+    NEAR_DUPLICATES_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: str
     pool_id: str
     spec: PoolSpec
@@ -137,7 +138,8 @@ class Snapshot(_message.Message):
     leaking_samples_dropped: int
     leaking_batches: int
     histograms: _common_pb2.LeakageHistograms
-    def __init__(self, snapshot_id: _Optional[str] = ..., pool_id: _Optional[str] = ..., spec: _Optional[_Union[PoolSpec, _Mapping]] = ..., samples: _Optional[int] = ..., class_histogram: _Optional[_Iterable[int]] = ..., duplicates: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ..., sealed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., shards: _Optional[_Iterable[_Union[Shard, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., parent_snapshot_id: _Optional[str] = ..., carried_samples: _Optional[int] = ..., repeated_samples: _Optional[int] = ..., near_duplicates: _Optional[int] = ..., near_duplicates_dropped: _Optional[int] = ..., leaking_samples: _Optional[int] = ..., leaking_samples_dropped: _Optional[int] = ..., leaking_batches: _Optional[int] = ..., histograms: _Optional[_Union[_common_pb2.LeakageHistograms, _Mapping]] = ...) -> None: ...
+    near_duplicates_unknown: bool
+    def __init__(self, snapshot_id: _Optional[str] = ..., pool_id: _Optional[str] = ..., spec: _Optional[_Union[PoolSpec, _Mapping]] = ..., samples: _Optional[int] = ..., class_histogram: _Optional[_Iterable[int]] = ..., duplicates: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ..., sealed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., shards: _Optional[_Iterable[_Union[Shard, _Mapping]]] = ..., size_bytes: _Optional[int] = ..., parent_snapshot_id: _Optional[str] = ..., carried_samples: _Optional[int] = ..., repeated_samples: _Optional[int] = ..., near_duplicates: _Optional[int] = ..., near_duplicates_dropped: _Optional[int] = ..., leaking_samples: _Optional[int] = ..., leaking_samples_dropped: _Optional[int] = ..., leaking_batches: _Optional[int] = ..., histograms: _Optional[_Union[_common_pb2.LeakageHistograms, _Mapping]] = ..., near_duplicates_unknown: _Optional[bool] = ...) -> None: ...
 
 class OpenPoolRequest(_message.Message):
     __slots__ = ("pool_id", "spec", "referenced_snapshots")

@@ -25,6 +25,7 @@ from hfmds.algorithm.recipes import (
     Recipe,
     Sampling,
     TrainingRecipe,
+    default_pool,
 )
 from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic
 from hfmds.digest import Digest
@@ -115,6 +116,7 @@ def recipe_message(recipe: Recipe) -> common_pb2.Recipe:
 def recipe_from(message: common_pb2.Recipe) -> Recipe:
     """From the wire."""
     require_part(message, "model", "normalisation", "training")
+    method = _method_from(message)
     return Recipe(
         model=model_from(message.model),
         normalisation=Normalisation(
@@ -123,13 +125,13 @@ def recipe_from(message: common_pb2.Recipe) -> Recipe:
         rounds=message.rounds,
         seed=message.seed,
         training=flat_value(TrainingRecipe, message.training),
-        method=_method_from(message),
+        method=method,
         cohort_size=message.cohort_size,
         class_names=tuple(message.class_names),
         sampling=_sampling_from(message.sampling),
         aggregation=_aggregation_from(message.aggregation),
         compression=_choice_from(common_pb2.Compression, message.compression, "none"),
-        pool=pool_policy_from(message.pool) if message.HasField("pool") else PoolPolicy(),
+        pool=pool_policy_from(message.pool) if message.HasField("pool") else default_pool(method),
     )
 
 

@@ -34,7 +34,7 @@ from hfmds.wire.types import (
     require_id,
 )
 
-# Numbers of a snapshot that have the same names on the wire.
+# What a snapshot says by the same names on the wire.
 _COUNTS = (
     "samples",
     "duplicates",
@@ -46,6 +46,7 @@ _COUNTS = (
     "leaking_samples",
     "leaking_samples_dropped",
     "leaking_batches",
+    "near_duplicates_unknown",
 )
 
 

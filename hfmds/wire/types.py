@@ -460,6 +460,7 @@ class Snapshot:
     leaking_samples: int = 0
     leaking_samples_dropped: int = 0
     leaking_batches: int = 0
+    near_duplicates_unknown: bool = False  # there were too many samples to look for them
     histograms: LeakageHistograms = field(default_factory=LeakageHistograms)
     shards: tuple[Shard, ...] = ()
 

@@ -6,6 +6,7 @@ import pytest
 
 from hfmds.algorithm.methods.settings import FedAvg
 from hfmds.algorithm.pool_policy import PoolPolicy
+from hfmds.algorithm.recipes import default_pool
 from hfmds.errors import InvalidInput
 from tests.wire.examples import METHODS, RECIPE
 
@@ -20,6 +21,8 @@ from tests.wire.examples import METHODS, RECIPE
         ({"max_samples_per_class": -1}, "pool.max_samples_per_class is -1"),
         ({"max_pool_samples": -1}, "pool.max_pool_samples is -1"),
         ({"halt_minimum_samples": -1}, "pool.halt_minimum_samples is -1"),
+        ({"near_max_samples": -1}, "pool.near_max_samples is -1"),
+        ({"halt_ssim_paired_p99": 1.5}, "pool.halt_ssim_paired_p99 is 1.5"),
         ({"refresh_max_samples": -1}, "pool.refresh_max_samples is -1"),
         ({"psnr_paired_max_db": 100.5}, r"pool.psnr_paired_max_db is 100.5; .* in \[0, 100\] dB"),
         ({"halt_psnr_nearest_p99_db": -1.0}, "pool.halt_psnr_nearest_p99_db is -1.0"),
@@ -55,6 +58,14 @@ def test_only_methods_that_share_images_have_a_pool_to_set():
         assert replace(RECIPE, method=METHODS[name], pool=policy).pool == policy
     with pytest.raises(InvalidInput, match="settings of pool are given, but fedavg has no pool"):
         replace(RECIPE, method=FedAvg(), pool=policy)
+
+
+def test_the_default_threshold_of_near_duplicates_suits_the_images_of_the_method() -> None:
+    # As measured: docs/results/store.md.
+    expected = {"hfmds": 0.45, "fedmix": 0.35, "fedgan": 0.35}
+    for name, threshold in expected.items():
+        assert default_pool(METHODS[name]) == PoolPolicy(near_threshold=threshold)
+    assert default_pool(FedAvg()) == PoolPolicy()
 
 
 def test_every_key_is_in_the_table_of_the_documentation():

@@ -375,11 +375,15 @@ def test_how_updates_are_combined_is_refused_by_name(setting: str, complaint: st
 
 def test_what_pools_take_and_keep_can_be_set(tmp_path: Path) -> None:
     said = ["pool.psnr_nearest_max_db=20", "pool.leakage_action=drop", "pool.refresh=accumulate"]
-    expected = PoolPolicy(psnr_nearest_max_db=20, leakage_action="drop", refresh="accumulate")
+    expected = PoolPolicy(
+        psnr_nearest_max_db=20, leakage_action="drop", refresh="accumulate", near_threshold=0.45
+    )
     assert spec_from(None, {}, said).recipe.pool == expected
     table = "[pool]\npsnr_nearest_max_db = 20\nleakage_action = 'drop'\nrefresh = 'accumulate'"
     assert spec_from(recipe_file(tmp_path, table), {}).recipe.pool == expected
-    assert spec_from(None, {}).recipe.pool == PoolPolicy()
+    assert spec_from(None, {}).recipe.pool == PoolPolicy(near_threshold=0.45)
+    assert spec_from(None, {}, ["pool.near_threshold=0.35"]).recipe.pool == PoolPolicy()
+    assert spec_from(None, {"method": "fedmix"}).recipe.pool == PoolPolicy()
 
 
 @pytest.mark.parametrize(

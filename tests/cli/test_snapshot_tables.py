@@ -55,6 +55,8 @@ def test_what_became_of_samples() -> None:
     assert has_row(text, "normalisation", "mean 0.5, std 0.25, of pixels from 0 to 1")
     assert has_row(text, "8 ▂▁▅█ 10 dB")
     assert has_row(text, "SSIM nearest", "0 █ 0.01")
+    unsought = shown(snapshot_table(replace(a_snapshot(), near_duplicates_unknown=True)))
+    assert has_row(unsought, "near duplicates", "not looked for: more images than pool.near_max_sa")
     plain = shown(snapshot_table(a_snapshot()))
     for word in ("carried over", "near duplicates", "leaking", "refused", "SSIM"):
         assert word not in plain

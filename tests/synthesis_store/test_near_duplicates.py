@@ -197,3 +197,15 @@ def test_a_replaced_snapshot_leaves_nothing_to_look_like(tmp_path: Path) -> None
     refresh(store, 1, pool(DROP), a=batch_of([A]))
     second = refresh(store, 2, pool(DROP), a=batch_of([LIKE_A]))
     assert (second.samples, second.near_duplicates) == (1, 0)
+
+
+def test_in_a_pool_that_is_too_large_nobody_looks_and_the_snapshot_says_so(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    spec = pool(replace(DROP, near_max_samples=2, refresh="accumulate"))
+    first = refresh(store, 1, spec, a=batch_of([A, LIKE_A]))
+    assert (first.samples, first.near_duplicates_dropped, first.near_duplicates_unknown) == (
+        *(1, 1),
+        False,
+    )
+    second = refresh(store, 2, spec, b=batch_of([LIKE_B, B]))  # with that which is taken over
+    assert (second.samples, second.near_duplicates, second.near_duplicates_unknown) == (3, 0, True)

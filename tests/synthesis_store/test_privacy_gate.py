@@ -7,8 +7,8 @@ import pytest
 
 from hfmds.algorithm.histograms import LeakageHistograms, histograms_of
 from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.privacy import summarise_leakage
 from hfmds.algorithm.types import SyntheticBatch
+from synthesis_store.merging import Merging
 from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
 from tests.synthesis_store.examples import make_batch
 
@@ -56,14 +56,34 @@ def test_a_pool_is_halted_when_its_percentile_is_surely_above_the_limit(
     assert halt_reason(PoolPolicy(halt_minimum_samples=0), leakage) == ""
 
 
-@pytest.mark.parametrize("real", ["paired", "nearest"])
-def test_a_sealed_pool_must_have_its_exact_percentile_within_the_limit(real: str) -> None:
-    policy = PoolPolicy(**{f"halt_psnr_{real}_p99_db": 20})
-    batch = leaky(f"psnr_{real}", 10, 20.125)
-    leakage = summarise_leakage(batch.psnr_paired, batch.psnr_nearest)
-    assert f"psnr_{real} of its 2 samples is 20.02 dB" in final_halt_reason(policy, leakage, 2)
+@pytest.mark.parametrize(
+    ("name", "setting", "limit", "values", "told"),
+    [
+        ("psnr_paired", "halt_psnr_paired_p99_db", 20, (10, 20.125), "20.02 dB"),
+        ("psnr_nearest", "halt_psnr_nearest_p99_db", 20, (10, 20.125), "20.02 dB"),
+        ("ssim_paired", "halt_ssim_paired_p99", 0.5, (0.25, 0.515625), "0.513"),
+        ("ssim_nearest", "halt_ssim_nearest_p99", 0.5, (0.25, 0.515625), "0.513"),
+    ],
+)
+def test_a_sealed_pool_must_have_its_exact_percentile_within_the_limit(
+    name: str, setting: str, limit: float, values: tuple[float, ...], told: str
+) -> None:
+    policy = PoolPolicy(**{setting: limit})
+    batch = leaky(name, *values)
+    merging = Merging(classes=10)
+    merging.add(batch)
+    p99 = merging.percentiles()
+    assert f"{name} of its 2 samples is {told}" in final_halt_reason(policy, p99, 2)
     assert halt_reason(policy, histograms_of(batch)) == ""  # not sure while it is filled
-    assert final_halt_reason(PoolPolicy(), leakage, 2) == ""
+    assert final_halt_reason(PoolPolicy(), p99, 2) == ""
+
+
+def test_a_pool_is_halted_by_ssim_while_it_is_filled() -> None:
+    policy = PoolPolicy(halt_ssim_nearest_p99=0.5, halt_minimum_samples=4)
+    leakage = histograms_of(leaky("ssim_nearest", 0.75, 0.75, 0.75, 0.75))
+    reason = halt_reason(policy, leakage)
+    assert "ssim_nearest of its 4 samples is 0.7" in reason
+    assert "above 0.5 (halt_ssim_nearest_p99)" in reason
 
 
 def test_nothing_is_halted_while_filled_that_could_be_sealed() -> None:

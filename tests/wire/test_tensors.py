@@ -189,8 +189,14 @@ NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
         ({**BATCH_TENSORS, "images": BATCH.images.pixels.astype(np.int8)}, "'images' is I8"),
         ({**BATCH_TENSORS, "labels": np.zeros(2, np.int32)}, "'labels' is I32"),
         ({**BATCH_TENSORS, "images": BATCH.images.pixels.astype(np.float32)}, "must be U8 or F16"),
-        ({**BATCH_TENSORS, "images": np.array([0, 2], HALF).repeat(12).reshape(SHAPE)}, "sample 1"),
-        ({**BATCH_TENSORS, "images": np.full(SHAPE, np.nan, HALF)}, "from 0 to 1; sample 0"),
+        (
+            {**BATCH_TENSORS, "images": np.array([0, 2], HALF).repeat(12).reshape(SHAPE)},
+            "others: 1$",
+        ),
+        (
+            {**BATCH_TENSORS, "images": np.full(SHAPE, np.nan, HALF)},
+            "from 0 to 1; samples with others: 0, 1$",
+        ),
         ({**BATCH_TENSORS, "psnr_paired": np.zeros(2, np.float64)}, "'psnr_paired' is F64"),
         ({**BATCH_TENSORS, "images": BATCH.images.pixels[0]}, r"float16 \[n, channels"),
         ({**BATCH_TENSORS, "labels": np.zeros(3, np.int64)}, r"labels must be int64 \[2\]"),
@@ -204,7 +210,10 @@ NO_SAMPLES = {name: tensor[:0] for name, tensor in BATCH_TENSORS.items()}
         ({**BATCH_TENSORS, "shares": SHARES[:1]}, "class shares must be float32"),
         ({**BATCH_TENSORS, "shares": SHARES[:, :0]}, "class shares must be float32"),
         ({**BATCH_TENSORS, "shares": SHARES * 2}, "must sum to 1"),
-        ({**BATCH_TENSORS, "shares": SHARES * SECOND_TWICE}, "those of sample 1 do not"),
+        (
+            {**BATCH_TENSORS, "shares": SHARES * SECOND_TWICE},
+            "greatest for its label; samples with others: 1$",
+        ),
         ({**BATCH_TENSORS, "shares": SHARES[::-1].copy()}, "greatest for its label"),
         ({**BATCH_TENSORS, "shares": SHARES + SKEW}, "must not be negative"),
         ({**BATCH_TENSORS, "shares": SHARES * np.float32(np.nan)}, "must not be negative"),

@@ -18,8 +18,8 @@ const db = (value) => `${Number(value.toFixed(1))} dB`;
 const LEAKAGE = [
   { key: "psnr_nearest", title: "PSNR to the nearest real image", format: db, limits: [["limit", "psnr_nearest_max_db"], ["run halts, p99", "halt_psnr_nearest_p99_db"]] },
   { key: "psnr_paired", title: "PSNR to its own real image", format: db, limits: [["limit", "psnr_paired_max_db"], ["run halts, p99", "halt_psnr_paired_p99_db"]] },
-  { key: "ssim_nearest", title: "SSIM to the nearest real image", format: plain, limits: [["limit", "ssim_nearest_max"]] },
-  { key: "ssim_paired", title: "SSIM to its own real image", format: plain, limits: [["limit", "ssim_paired_max"]] },
+  { key: "ssim_nearest", title: "SSIM to the nearest real image", format: plain, limits: [["limit", "ssim_nearest_max"], ["run halts, p99", "halt_ssim_nearest_p99"]] },
+  { key: "ssim_paired", title: "SSIM to its own real image", format: plain, limits: [["limit", "ssim_paired_max"], ["run halts, p99", "halt_ssim_paired_p99"]] },
 ];
 
 const ACTIONS = { report: "only reported", refuse: "refused, with their batch", drop: "dropped" };

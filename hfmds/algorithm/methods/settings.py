@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.limits import require, require_above_zero, require_at_least, require_range
+from hfmds.algorithm.pool_policy import NEAR_NOISE, NEAR_PHOTOGRAPHS
 
 _BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names
 
@@ -26,6 +27,7 @@ class Method:
     samples_per_device = 0  # most images a device shares at a refresh; 0: there is no pool
     with_shares = False  # whether those images are mixtures, with class shares
     uses_alpha = False  # whether devices train on those images as on their own, by training.alpha
+    near_threshold = NEAR_PHOTOGRAPHS  # at which two of them count as near duplicates, by default
 
     def refreshes(self, round_number: int) -> bool:
         """Whether the pool is made anew at the start of this round."""
@@ -211,6 +213,7 @@ class Hfmds(Method):
 
     name = "hfmds"
     uses_alpha = True
+    near_threshold = NEAR_NOISE
     every_rounds: int = 20  # T_d
     first_round: int = 20  # the paper's t mod T_d = 0 is first_round = every_rounds
     samples_per_device: int = 100  # B_g
