@@ -34,6 +34,7 @@ from hfmds.wire.types import Shard, SharedShard, require_id
 from synthesis_store.exclusions import ExclusionRecords
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import Pools
+from synthesis_store.seals import Seals
 from synthesis_store.shares import Limits
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
@@ -64,8 +65,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     def __init__(self, pools: Pools, exclusions: ExclusionRecords) -> None:
         self._pools = pools
         self._exclusions = exclusions
-        # Sealing may take minutes, and one waits for the other: not in threads, which are few.
-        self._one_seals = asyncio.Lock()
+        self._seals = Seals(pools.seal)
 
     def add_to(self, server: GrpcServer) -> None:
         """Serve this service there."""
@@ -113,8 +113,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.SealPoolResponse:
         pool_id = require_id(request.pool_id, "pool_id")
         named = [contribution_from(item) for item in request.contributions]
-        async with self._one_seals:
-            sealed = await asyncio.to_thread(self._pools.seal, pool_id, named)
+        sealed = await self._seals.seal(pool_id, named)
         return pb.SealPoolResponse(
             snapshot=snapshot_message(replace(sealed.snapshot, shards=())),
             missing=map(contribution_message, sealed.missing),

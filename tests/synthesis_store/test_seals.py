@@ -1,0 +1,85 @@
+"""Who waits for a seal, and who only thinks so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import cast
+
+import pytest
+
+from hfmds.digest import digest_of
+from hfmds.errors import Unavailable
+from hfmds.wire.types import Contribution
+from synthesis_store.seals import Seals
+from synthesis_store.snapshot_records import Sealed
+
+NAMED = [Contribution("a", digest_of(b"a")), Contribution("b", digest_of(b"b"))]
+
+
+class SlowSeal:
+    """Takes until it is let go; then it gives, or raises, what it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.began = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    def __call__(self, pool_id: str, named: Iterable[Contribution]) -> Sealed:
+        self.calls.append(pool_id)
+        self.began.release()
+        assert self.go_on.acquire(timeout=60)
+        if self.error:
+            raise self.error
+        return cast(Sealed, (pool_id, frozenset(named)))
+
+
+def test_who_asks_again_after_hanging_up_joins_the_seal_that_is_under_way() -> None:
+    async def scenario() -> None:
+        slow = SlowSeal()
+        seals = Seals(slow)
+        first = asyncio.create_task(seals.seal("pool", NAMED))
+        await asyncio.to_thread(slow.began.acquire)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        # More than there are threads for other calls, none of which may wait here.
+        again = [asyncio.create_task(seals.seal("pool", reversed(NAMED))) for _ in range(100)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(lambda: "answered") == "answered"
+        slow.go_on.release()
+        assert set(await asyncio.gather(*again)) == {("pool", frozenset(NAMED))}
+        assert slow.calls == ["pool"]
+
+    asyncio.run(scenario())
+
+
+def test_a_seal_that_nobody_waits_for_is_done_all_the_same() -> None:
+    async def scenario() -> None:
+        slow = SlowSeal()
+        seals = Seals(slow)
+        gone = asyncio.create_task(seals.seal("pool", NAMED))
+        await asyncio.to_thread(slow.began.acquire)
+        gone.cancel()
+        slow.go_on.release(2)
+        await seals.seal("another", NAMED)  # behind the first
+        assert slow.calls == ["pool", "another"]
+
+    asyncio.run(scenario())
+
+
+def test_a_seal_that_failed_is_tried_anew(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        slow = SlowSeal()
+        seals, slow.error = Seals(slow), Unavailable("storage is away")
+        slow.go_on.release(2)
+        with pytest.raises(Unavailable):
+            await seals.seal("pool", NAMED)
+        slow.error = None
+        await seals.seal("pool", NAMED)
+        assert slow.calls == ["pool", "pool"]
+
+    asyncio.run(scenario())
+    assert "pool pool is not sealed: storage is away" in caplog.text
