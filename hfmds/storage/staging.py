@@ -64,7 +64,7 @@ class Staging:
                 f"the limit is {self._max_bytes}"
             )
         path, end = self._path(owner, digest), offset + sum(map(len, pieces))
-        with self._writing[int(path.name[:4], 16) % _WRITES_AT_ONCE]:
+        with self._lock_of(path):
             expected = self.offset(owner, digest)
             if offset != expected:
                 raise WrongState(f"upload {digest}: offset {offset} was sent, {expected} is next")
@@ -120,7 +120,7 @@ class Staging:
     def discard(self, owner: str, digest: Digest) -> None:
         """Forget a partial upload."""
         path = self._path(owner, digest)
-        with self._writing[int(path.name[:4], 16) % _WRITES_AT_ONCE]:
+        with self._lock_of(path):
             self._take_hash(path)
             path.unlink(missing_ok=True)
 
@@ -128,12 +128,17 @@ class Staging:
         """Remove uploads that got no byte for so long before `now` (Unix time); their number."""
         removed = 0
         for path in self._folder.glob("*.part"):
-            with suppress(FileNotFoundError):  # it was completed or discarded meanwhile
+            # It may be completed or discarded meanwhile, or get its next bytes.
+            with self._lock_of(path), suppress(FileNotFoundError):
                 if now - path.stat().st_mtime > older_than_seconds:
                     self._take_hash(path)
                     path.unlink()
                     removed += 1
         return removed
+
+    def _lock_of(self, path: Path) -> threading.Lock:
+        """To hold while an upload's file is changed."""
+        return self._writing[int(path.name[:4], 16) % _WRITES_AT_ONCE]
 
     def _take_hash(self, path: Path) -> _Hash | None:
         with self._lock:

@@ -1,4 +1,5 @@
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -184,3 +185,16 @@ def test_only_stale_uploads_are_purged(staging: Staging, folder: Path) -> None:
     assert staging.purge(older_than_seconds=99, now=1100) == 1
     assert staging.offset("old", DIGEST) == 0
     assert staging.offset("new", DIGEST) == 10
+
+
+def test_an_upload_that_gets_bytes_at_last_is_not_purged(staging: Staging, folder: Path) -> None:
+    staging.append("task", DIGEST, 0, CONTENT[:10])
+    (path,) = folder.iterdir()
+    os.utime(path, (1000, 1000))
+    with staging._lock_of(path):  # as the one who writes the next bytes has it
+        purging = threading.Thread(target=staging.purge, args=(99, 1100))
+        purging.start()
+        purging.join(0.2)  # who does not wait has removed it by then
+        os.utime(path, (1100, 1100))
+    purging.join()
+    assert staging.offset("task", DIGEST) == 10
