@@ -7,10 +7,8 @@ from then on, and swept, also after a crash in between (`contents`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sqlalchemy import Engine, delete, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from hfmds.digest import Digest
 from hfmds.storage.database import reading, transaction
@@ -98,7 +96,7 @@ class Retention:
         """Remove a snapshot, if nobody needs it; its content is loose then."""
         with transaction(self._engine) as session:
             row = session.scalar(select(SnapshotRow).filter_by(snapshot_id=snapshot_id))
-            if row is None or snapshot_id in self._needed(session):  # meanwhile
+            if row is None or self._is_needed(session, row):  # meanwhile
                 return False
             snapshot = decode_snapshot(row.description)
             for digest in _only_there(session, snapshot_id):
@@ -134,20 +132,42 @@ class Retention:
                 session.delete(run)
 
     def _unneeded(self, session: Session) -> list[str]:
-        needed = set(self._needed(session))
+        needed = self._needed(session)
         everything = session.scalars(select(SnapshotRow.snapshot_id).order_by(SnapshotRow.number))
         return [snapshot_id for snapshot_id in everything if snapshot_id not in needed]
 
-    def _needed(self, session: Session) -> Iterator[str]:
-        for run in session.scalars(select(RunReferenceRow).where(~RunReferenceRow.released)):
-            yield from run.referenced
-            newest = (
-                select(SnapshotRow.snapshot_id)
-                .join(PoolRow)
-                .where(PoolRow.run_number == run.number)
-                .order_by(SnapshotRow.number.desc())
-            )
-            yield from session.scalars(newest.limit(self._keep_snapshots))
+    def _needed(self, session: Session) -> set[str]:
+        """Of each run that is not released, the newest snapshots and those that it has named."""
+        newest_first = func.row_number().over(
+            partition_by=PoolRow.run_number, order_by=SnapshotRow.number.desc()
+        )
+        ranked = (
+            select(SnapshotRow.snapshot_id, newest_first.label("place"))
+            .join(PoolRow)
+            .join(RunReferenceRow)
+            .where(~RunReferenceRow.released)
+            .subquery()
+        )
+        newest = select(ranked.c.snapshot_id).where(ranked.c.place <= self._keep_snapshots)
+        return _referenced(session) | set(session.scalars(newest))
+
+    def _is_needed(self, session: Session, row: SnapshotRow) -> bool:
+        """The same of one snapshot, without looking at all of them while other writers wait."""
+        run = session.scalar(
+            select(RunReferenceRow).join(PoolRow).where(PoolRow.pool_id == row.pool_id)
+        )
+        if run is not None and not run.released:
+            later = select(func.count()).select_from(SnapshotRow).join(PoolRow)
+            later = later.where(PoolRow.run_number == run.number, SnapshotRow.number > row.number)
+            if (session.scalar(later) or 0) < self._keep_snapshots:
+                return True
+        return row.snapshot_id in _referenced(session)
+
+
+def _referenced(session: Session) -> set[str]:
+    """Snapshots that runs have named, which are not released."""
+    lists = session.scalars(select(RunReferenceRow.referenced).where(~RunReferenceRow.released))
+    return {snapshot_id for names in lists for snapshot_id in names}
 
 
 def _forget_batches(session: Session, pool_id: str) -> None:
@@ -157,10 +177,13 @@ def _forget_batches(session: Session, pool_id: str) -> None:
 
 def _only_there(session: Session, snapshot_id: str) -> list[Digest]:
     """Content of a snapshot that no other has: of one that was taken over, little."""
-    elsewhere = select(ShardRow.sha256).where(ShardRow.snapshot_id != snapshot_id)
+    other = aliased(ShardRow)  # by its index: all shards of all snapshots are many
+    elsewhere = select(other).where(
+        other.sha256 == ShardRow.sha256, other.snapshot_id != ShardRow.snapshot_id
+    )
     query = (
         select(ShardRow.sha256, ShardRow.size_bytes)
-        .where(ShardRow.snapshot_id == snapshot_id, ShardRow.sha256.not_in(elsewhere))
+        .where(ShardRow.snapshot_id == snapshot_id, ~elsewhere.exists())
         .distinct()
     )
     return [Digest(row.sha256, row.size_bytes) for row in session.execute(query)]
@@ -168,12 +191,15 @@ def _only_there(session: Session, snapshot_id: str) -> list[Digest]:
 
 def _only_in(session: Session, snapshot_ids: list[str]) -> Erased:
     """What would be erased with these snapshots."""
-    doomed = ShardRow.snapshot_id.in_(snapshot_ids)
-    elsewhere = select(ShardRow.sha256).where(~doomed)
-    batches = select(BatchRow.sha256).join(PoolRow).where(PoolRow.state == PoolState.OPEN.name)
+    other = aliased(ShardRow)
+    elsewhere = select(other).where(
+        other.sha256 == ShardRow.sha256, other.snapshot_id.not_in(snapshot_ids)
+    )
+    batches = select(BatchRow).join(PoolRow).where(PoolRow.state == PoolState.OPEN.name)
+    in_pools = batches.where(BatchRow.sha256 == ShardRow.sha256)
     only = (
         select(ShardRow.sha256, ShardRow.size_bytes)
-        .where(doomed, ShardRow.sha256.not_in(elsewhere), ShardRow.sha256.not_in(batches))
+        .where(ShardRow.snapshot_id.in_(snapshot_ids), ~elsewhere.exists(), ~in_pools.exists())
         .distinct()
         .subquery()
     )

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import event
 
 from hfmds.algorithm.types import SyntheticBatch
 from hfmds.errors import NotAllowed, NotFound, TooLate, Unavailable, WrongState
 from hfmds.event_chain import Event, flaw
+from hfmds.storage.database import reading
 from hfmds.wire.tensors import read_batch
 from hfmds.wire.types import Collected, PoolPolicy, PoolSpec, PoolState, Snapshot, Withdrawal
 from tests.synthesis_store.examples import SPEC, Store, joined, make_batch, named, same
@@ -267,6 +269,41 @@ def test_what_another_snapshot_took_over_stays(tmp_path: Path) -> None:
     second = refresh(store, 2, ACCUMULATE, a=make_batch(2))
     assert store.pools.collect() == Collected((first.snapshot_id,), 0, 0)
     assert same(content(store, second), joined(make_batch(1), make_batch(2)))
+
+
+def test_collecting_a_snapshot_does_not_cost_more_where_there_are_more_of_them(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path, keep_snapshots=1)
+    asked: list[str] = []
+
+    @event.listens_for(store.engine, "before_cursor_execute")
+    def _note(_: object, __: object, statement: str, *___: object) -> None:
+        asked.append(statement)
+
+    def statements(run_id: str) -> list[str]:
+        spec = replace(SPEC, run_id=run_id)
+        for number in (1, 2):
+            refresh(store, number, spec, a=make_batch(len(run_id) + number))
+        asked.clear()
+        assert len(store.pools.collect().snapshot_ids) == 1
+        return [*asked]
+
+    first = statements("run")
+    for number in range(10):
+        refresh(store, 1, replace(SPEC, run_id=f"other-{number}"), a=make_batch(100 + number))
+    assert len(statements("the-last-run")) == len(first)
+    with reading(store.engine) as session:
+        for statement in first:
+            if statement.startswith("SELECT DISTINCT shards.sha256"):
+                values = ("", *[0] * (statement.count("?") - 1))
+                plan = session.connection().exec_driver_sql(
+                    f"EXPLAIN QUERY PLAN {statement}", values
+                )
+                assert not [step for step in plan if step.detail.startswith("SCAN")]
+                break
+        else:
+            raise AssertionError("nobody asked for the content of one snapshot alone")
 
 
 @on_both_databases
