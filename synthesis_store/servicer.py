@@ -41,7 +41,7 @@ SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
 ACCESS = {
     "OpenPool": SERVICE,
     "SealPool": SERVICE,
-    "ReleaseRun": SERVICE,
+    "ReleaseRun": SERVICE | OWNER,
     "QueryBatch": DEVICE,
     "PutBatch": DEVICE,
     "GetShare": DEVICE,

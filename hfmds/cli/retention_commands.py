@@ -1,4 +1,4 @@
-"""`hfmds snapshots collect` and `withdraw`: what the store shall keep no longer."""
+"""`hfmds snapshots collect`, `release` and `withdraw`: what the store shall keep no longer."""
 
 from __future__ import annotations
 
@@ -44,6 +44,25 @@ def collect(
     _say(
         f"{len(found.snapshot_ids)} snapshots {done} removed, and {found.erased_blobs} files of "
         f"{size(found.erased_bytes)} erased"
+    )
+
+
+def release(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Give up all pools and snapshots of a run whose coordinator is lost, and cannot delete it.
+
+    This cannot be undone: a run that is still at work would lose them. `hfmds run delete` does it
+    by itself.
+    """
+    if not yes:
+        typer.confirm(f"give up all that the store has of run {run_id}?", abort=True)
+    snapshots = ask_store(store, lambda client: client.release_run(run_id))
+    _say(
+        f"{snapshots} snapshots of run {run_id} are not needed any more, and its open pools are "
+        "abandoned; `hfmds snapshots collect` removes them at once"
     )
 
 

@@ -248,7 +248,8 @@ class SynthesisStoreServiceServicer:
 
     def ReleaseRun(self, request, context):
         """Gives up all pools and snapshots that a run has by now: nothing of them is kept any longer than its collection takes. A run
-        that gets the same id later is another one. Caller: coordinator, when a run is deleted.
+        that gets the same id later is another one. Caller: coordinator, when a run is deleted; owner, when the coordinator
+        that had the run is lost.
 
         Idempotent: what is given up stays so. Status: INVALID_ARGUMENT not an id; an unknown run is answered with OK.
         """

@@ -38,6 +38,7 @@ class FakeKeeper(FakeStore):
         super().__init__()
         self.unneeded = ["one", "two", "three"]
         self.withdrawn: list[tuple[str, str]] = []
+        self.released: list[str] = []
         self.log = a_log()
 
     def CollectSnapshots(self, request: Any, context: Any) -> Any:
@@ -47,6 +48,10 @@ class FakeKeeper(FakeStore):
         return pb.CollectSnapshotsResponse(
             snapshot_ids=taken, erased_blobs=len(taken), erased_bytes=1000 * len(taken)
         )
+
+    def ReleaseRun(self, request: Any, context: Any) -> Any:
+        self.released.append(request.run_id)
+        return pb.ReleaseRunResponse(snapshots=3)
 
     def WithdrawDevice(self, request: Any, context: Any) -> Any:
         self.withdrawn.append((request.device_id, request.run_id))
@@ -81,6 +86,17 @@ def test_collect_goes_on_until_nothing_is_left(store: FakeKeeper, capsys: Output
         "3 snapshots were removed, and 3 files of 3.0 kB erased",
     ]
     assert store.unneeded == []
+
+
+def test_release_asks_first(
+    store: FakeKeeper, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert main(["snapshots", "release", "run-1"]) != 0
+    assert store.released == []
+    assert main(["snapshots", "release", "run-1", "--yes"]) == 0
+    assert store.released == ["run-1"]
+    assert "3 snapshots of run run-1 are not needed any more" in capsys.readouterr().out
 
 
 def test_withdraw_asks_first(
