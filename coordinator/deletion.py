@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from coordinator.leadership import Deposed
 from coordinator.leftovers import drop_leftovers
 from coordinator.parts import Parts
+from coordinator.run_records import RunRecord
 from hfmds.errors import HfmdsError, NotFound, Unavailable
 from hfmds.service.telemetry import log_context
 
@@ -36,14 +37,17 @@ class Deletion:
         # A run that is removed may be created anew: till then nobody clears the old one.
         self._one_by_one = threading.Lock()
 
-    def begin(self, run_id: str) -> None:
-        """Remove a marked run for which nobody is at work any more. Returns at once."""
+    def begin(self, parts: Parts, run_id: str) -> None:
+        """Remove a marked run that nobody works for, with the parts of one who leads.
+
+        Returns at once.
+        """
         with self._lock:
             if run_id in self._removing:
                 return
             self._removing.add(run_id)
         threading.Thread(
-            target=self._remove, args=(run_id,), name=f"delete-{run_id}", daemon=True
+            target=self._remove, args=(parts, run_id), name=f"delete-{run_id}", daemon=True
         ).start()
 
     def begin_clearing(self, parts: Parts) -> None:
@@ -62,28 +66,30 @@ class Deletion:
         with log_context(run=run_id), self._one_by_one, _saying("the run is not cleared yet"):
             drop_leftovers(parts, run_id)
 
-    def _remove(self, run_id: str) -> None:
+    def _remove(self, parts: Parts, run_id: str) -> None:
         with log_context(run=run_id), _saying("the run is not deleted yet"):
             try:
+                run = parts.runs.get(run_id)
                 # In this order: what has no row any more would never be found again.
-                self._release(run_id)
+                self._release(parts, run)
                 with self._one_by_one:
-                    self._parts.contents.remove(run_id)
-                    self._parts.runs.finish_deletion(run_id, self._parts.clock())
+                    _remove_content(parts, run)
+                    parts.runs.finish_deletion(run_id, parts.clock())
                 log.info("run deleted")
             finally:
                 with self._lock:
                     self._removing.discard(run_id)
 
-    def _release(self, run_id: str) -> None:
+    def _release(self, parts: Parts, run: RunRecord) -> None:
         """Have the synthesis store give up the run's snapshots, if its method makes any."""
-        if not self._parts.runs.get(run_id).spec.recipe.method.samples_per_device:
+        if not run.spec.recipe.method.samples_per_device:
             return
         told = False
-        while not self._parts.loop.is_closed():
-            call = self._parts.store.release_run(run_id)
+        while not parts.loop.is_closed():
+            parts.runs.require_deleting(run.run_uid)
+            call = parts.store.release_run(run.run_id)
             try:
-                asyncio.run_coroutine_threadsafe(call, self._parts.loop).result(_STORE_SECONDS)
+                asyncio.run_coroutine_threadsafe(call, parts.loop).result(_STORE_SECONDS)
                 return
             except Unavailable as error:
                 if not told:
@@ -91,6 +97,20 @@ class Deletion:
                     told = True
                 time.sleep(_AGAIN_SECONDS)
         raise Unavailable("the coordinator has stopped; it goes on when it is started again")
+
+
+def _remove_content(parts: Parts, run: RunRecord) -> None:
+    """Delete all bytes of a run, asking before each blob whether it is still ours to do.
+
+    Content knows runs by id only: somebody else may lead by now, have deleted this run, and have
+    been told to create another one with its id, which may need the very same bytes.
+    """
+    blobs = parts.contents.of(run.run_id).blobs
+    for digest in tuple(blobs.digests()):
+        parts.runs.require_deleting(run.run_uid)
+        blobs.delete(digest)
+    parts.runs.require_deleting(run.run_uid)
+    parts.contents.remove(run.run_id)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from coordinator.versions import (
     require_kept,
 )
 from hfmds.digest import Digest, digest_of
-from hfmds.errors import Conflict, NotFound, WrongState
+from hfmds.errors import Conflict, NotFound, Unavailable, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.events import EventKind
@@ -42,6 +42,7 @@ class RunRecord:
     run_id: str
     run_uid: str  # differs from that of any other run that ever had this id
     spec: RunSpec
+_MARK = select(RunRow.nonce, RunRow.state).where(RunRow.run_id == bindparam("run_id"))
     state: RunState
     state_reason: str
     created_at: float
@@ -87,7 +88,8 @@ class RunRecords:
     ) -> tuple[RunRecord, bool]:
         """Add a run, or find the one that was added with the same id; true if it is new.
 
-        `start` is the model it begins with, in its content; None: fresh weights.
+        `start` is the model it begins with, in its content; None: fresh weights, which a run that
+        is to start from another's model never gets.
         """
         with transaction(self._engine) as session:
             row = session.get(RunRow, run_id)
@@ -111,6 +113,8 @@ class RunRecords:
                 state_reason="",
                 created_at=now,
                 start_sha256=start.sha256 if start else "",
+            if spec.start_from and start is None:  # it was here when the model was to be copied
+                raise Unavailable(f"run {run_id!r} was deleted just now; create it again")
                 start_bytes=start.size_bytes if start else 0,
             )
             session.add(row)
@@ -262,6 +266,14 @@ class RunRecords:
 
         So does a run that has ended, as by a cancellation that its driver has not heard of.
         """
+    def require_deleting(self, run_uid: str) -> None:
+        """NotFound unless this very run is marked to be deleted."""
+        run_id, _, nonce = run_uid.rpartition(".")
+        with looking(self._engine) as connection:
+            found = connection.execute(_MARK, {"run_id": run_id}).first()
+        if found is None or tuple(found) != (nonce, RunState.DELETING.name):
+            raise NotFound(f"run {run_uid!r} is not there to be deleted any more")
+
         with transaction(self._engine) as session:
             row = _row(session, run_id)
             if RunState[row.state].ended:

@@ -248,7 +248,7 @@ class Runs:
         """Remove a run that is to be deleted, unless its driver is still at work."""
         with self._drivers_lock:
             if self._driving_parts and run_id not in self._drivers:
-                self._deletion.begin(run_id)
+                self._deletion.begin(self._driving_parts, run_id)
 
     def _seen(self, record: RunRecord) -> Run:
         driver = self._drivers.get(record.run_id)

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
+from coordinator.deletion import Deletion
+from coordinator.leadership import Deposed
 from coordinator.tables import PhaseRow, RoundRow, RunRow, TaskRow
-from hfmds.errors import InvalidInput, NotFound, WrongState
+from hfmds.errors import InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.event_chain import flaw
-from hfmds.storage.database import opened_database, reading
+from hfmds.storage.database import fenced, opened_database, reading
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import RunState
+from hfmds.wire.types import ModelVersion, RunState
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench
 from tests.servers.databases import database_of
 
@@ -25,7 +27,11 @@ async def complete(bench: Workbench, run_id: str = "run") -> None:
     await bench.play("a", 1, echo)
     await bench.until(lambda run: run.state is RunState.COMPLETED, run_id)
     # Its driver, if it found the run marked when it ends, would delete it.
-    while any(thread.name == f"run-{run_id}" for thread in threading.enumerate()):  # noqa: ASYNC110
+    await thread_ends(f"run-{run_id}")
+
+
+async def thread_ends(name: str) -> None:
+    while any(thread.name == name for thread in threading.enumerate()):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
@@ -141,6 +147,66 @@ def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
                 await asyncio.sleep(0.01)
             assert not (tmp_path / "blobs" / "run").exists()
             assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("times", [0, 1, 4])
+def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times: int) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(refresh_every=1))
+            await bench.play("a", 2, echo)
+            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            await thread_ends("run-run")
+            bench.parts.runs.begin_deletion("run", 1.0, "olga")
+            blobs = bench.parts.contents.of("run").blobs
+            for number in range(9):
+                blobs.put_bytes(bytes([number]))
+            before, asked = len(list(blobs.digests())), 0
+
+            def fence(_: Connection) -> None:
+                nonlocal asked
+                asked += 1
+                if asked > times:
+                    raise Deposed
+
+            with opened_database(database_of(tmp_path)) as engine:
+                deposed = bench.parts.on(fenced(engine, fence))
+                Deletion(bench.parts).begin(deposed, "run")
+                await thread_ends("delete-run")
+            # The first two times are before the store is told, the third before the first blob.
+            assert len(bench.store.released) == (times >= 2)
+            assert before - len(list(blobs.digests())) == max(0, times - 2)
+            assert bench.runs.get("run").state is RunState.DELETING
+
+    asyncio.run(scenario())
+
+
+def test_a_run_that_got_the_id_of_a_deleted_one_keeps_its_content(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await complete(bench)
+            old = bench.parts.runs.get("run").run_uid
+            await asyncio.to_thread(bench.runs.delete, "run")
+            await complete(bench)
+            bench.parts.runs.begin_deletion("run", 1.0, "olga")
+            with pytest.raises(NotFound, match="not there to be deleted any more"):
+                bench.parts.runs.require_deleting(old)
+            bench.parts.runs.require_deleting(bench.parts.runs.get("run").run_uid)
+
+    asyncio.run(scenario())
+
+
+def test_a_run_that_is_to_start_from_a_model_never_gets_fresh_weights(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await complete(bench)
+            spec = replace(make_spec(), start_from=ModelVersion("run", 1))
+            # As if another run of that id was there when its model was to be copied.
+            with pytest.raises(Unavailable, match="'next' was deleted just now; create it again"):
+                bench.parts.runs.create("next", spec, 1.0)
+            await bench.create(spec, "next")
 
     asyncio.run(scenario())
 
