@@ -48,7 +48,7 @@ class LazyTensors(Mapping[str, NDArray[Any]]):
         """Fill `out`, which has the tensor's type, with its values from `start` on, in C order."""
 
 
-def _numbers(wrong: NDArray[np.bool_]) -> str:
+def _numbers(wrong: np.bool_ | NDArray[np.bool_]) -> str:
     """Which samples are wrong: the first of them, as the message has to fit in a header."""
     numbers = np.flatnonzero(wrong).tolist()
     more = f" and {len(numbers) - MAX_TOLD_SAMPLES} more" if len(numbers) > MAX_TOLD_SAMPLES else ""
