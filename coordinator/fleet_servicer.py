@@ -27,7 +27,7 @@ from hfmds.wire.fleet import (
     require_token_id,
     token_message,
 )
-from hfmds.wire.pages import page
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page_of, page
 from hfmds.wire.policies import require_id
 
 ENROLMENT_ACCESS = {"BeginEnrolment": WHOEVER, "Enrol": WHOEVER}
@@ -198,10 +198,9 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     async def ListMembers(
         self, request: fleet_pb2.ListMembersRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.ListMembersResponse:
-        members = map(member_message, await asyncio.to_thread(self._members.list))
-        entries, after = page(
-            members, request.page_size, request.page_token, lambda member: member.device_id
-        )
+        found = await asyncio.to_thread(self._members.list, request.page_token, ASKED_FOR_A_PAGE)
+        entries, more = first_page_of(map(member_message, found), request.page_size)
+        after = entries[-1].device_id if more else ""
         return fleet_pb2.ListMembersResponse(members=entries, next_page_token=after)
 
 

@@ -117,13 +117,22 @@ class Members:
                 self._note(session, EventKind.REVOCATIONS_FORGOTTEN, **told)
             return Forgotten(devices, certificates)
 
-    def list(self) -> list[Member]:
-        """All that ever enrolled, were revoked or in quarantine, by id."""
+    def list(self, after: str = "", most: int | None = None) -> list[Member]:
+        """All that ever enrolled, were revoked or in quarantine, by id; so many behind an id.
+
+        By id as the database orders text: it must agree with itself on what is behind an id.
+        """
+        query = select(MemberRow).order_by(MemberRow.device_id).limit(most)
+        if after:
+            query = query.where(MemberRow.device_id > after)
         with reading(self._engine) as session:
+            rows = session.scalars(query).all()
             newest: dict[str, CertificateRow] = {}
-            for row in session.scalars(select(CertificateRow).order_by(CertificateRow.issued_at)):
+            theirs = select(CertificateRow).order_by(CertificateRow.issued_at)
+            if most is not None:
+                theirs = theirs.where(CertificateRow.device_id.in_([row.device_id for row in rows]))
+            for row in session.scalars(theirs):
                 newest[row.device_id] = row
-            rows = session.scalars(select(MemberRow).order_by(MemberRow.device_id))
             return [_member(row, newest.get(row.device_id)) for row in rows]
 
     def exclusions(self) -> Exclusions:

@@ -356,9 +356,9 @@ class Pools:
 
     # --- serving --------------------------------------------------------------------------------
 
-    def snapshot(self, snapshot_id: str) -> Snapshot:
-        """A snapshot with its shards."""
-        return self.sealed_records.snapshot(snapshot_id)
+    def snapshot(self, snapshot_id: str, start: int = 0, most: int | None = None) -> Snapshot:
+        """A snapshot with its shards, or so many of them from a position on."""
+        return self.sealed_records.snapshot(snapshot_id, start, most)
 
     def snapshots(self, run_id: str | None) -> list[Snapshot]:
         """Snapshots of one run, or of all, newest first and without shards."""

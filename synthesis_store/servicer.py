@@ -20,7 +20,7 @@ from hfmds.wire.chunks import MAX_DIGESTS, chunk_decoder, download_message, spli
 from hfmds.wire.events import event_message
 from hfmds.wire.fleet import exclusions_from, require_version
 from hfmds.wire.messages import digest_from, require_count, require_part
-from hfmds.wire.pages import first_page, page
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of, page
 from hfmds.wire.snapshots import (
     contribution_from,
     contribution_message,
@@ -55,8 +55,8 @@ ACCESS = {
     "SetExclusions": SERVICE,
 }
 
-_PAGED_AT_ONCE = 1001  # shards that are turned into messages for a page; no page has more
 _MAX_EVENTS = 1000  # in one answer
+_POSITION_DIGITS = 10  # what a database takes for a position has no more
 
 
 class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
@@ -123,17 +123,13 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         self, request: pb.GetSnapshotRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetSnapshotResponse:
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
-        snapshot = await asyncio.to_thread(self._pools.snapshot, snapshot_id)
-        at = _after(request.page_token, snapshot.shards)
-        shards, next_page_token = page(
-            map(shard_message, snapshot.shards[at : at + _PAGED_AT_ONCE]),
-            request.page_size,
-            "",
-            lambda message: message.digest.sha256,
-        )
+        at = _position(request.page_token)
+        snapshot = await asyncio.to_thread(self._pools.snapshot, snapshot_id, at, ASKED_FOR_A_PAGE)
+        shards, more = first_page_of(map(shard_message, snapshot.shards), request.page_size)
         described = snapshot_message(replace(snapshot, shards=()))
         described.shards.extend(shards)
-        return pb.GetSnapshotResponse(snapshot=described, next_page_token=next_page_token)
+        token = str(at + len(shards)) if more else ""
+        return pb.GetSnapshotResponse(snapshot=described, next_page_token=token)
 
     async def ListSnapshots(
         self, request: pb.ListSnapshotsRequest, context: grpc.aio.ServicerContext
@@ -164,7 +160,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         shared = await asyncio.to_thread(choose)
         at = _after(request.page_token, (each.shard for each in shared))
         taken, next_page_token = page(
-            map(shared_shard_message, shared[at : at + _PAGED_AT_ONCE]),
+            map(shared_shard_message, shared[at : at + ASKED_FOR_A_PAGE]),
             request.page_size,
             "",
             lambda message: message.shard.digest.sha256,
@@ -231,6 +227,11 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
             await asyncio.to_thread(self._exclusions.replace, version, exclusions)
         held = await asyncio.to_thread(self._exclusions.version)
         return pb.SetExclusionsResponse(version=held)
+
+
+def _position(token: str) -> int:
+    """Where the next page of shards begins; one that is no token of ours starts over."""
+    return int(token) if token.isdecimal() and len(token) < _POSITION_DIGITS else 0
 
 
 def _after(token: str, shards: Iterable[Shard]) -> int:

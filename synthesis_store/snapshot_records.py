@@ -162,10 +162,10 @@ class SnapshotRecords:
 
     # --- serving --------------------------------------------------------------------------------
 
-    def snapshot(self, snapshot_id: str) -> Snapshot:
-        """The snapshot with its shards, or NotFound."""
+    def snapshot(self, snapshot_id: str, start: int = 0, most: int | None = None) -> Snapshot:
+        """The snapshot with its shards, or so many of them from a position on; or NotFound."""
         with reading(self._engine) as session:
-            return _snapshot(session, _snapshot_row(session, snapshot_id))
+            return _snapshot(session, _snapshot_row(session, snapshot_id), start, most)
 
     def snapshots(self, run_id: str | None = None) -> list[Snapshot]:
         """Snapshots of one run, or of all, newest first and without shards."""
@@ -263,9 +263,13 @@ def _snapshot_row(session: Session, snapshot_id: str) -> SnapshotRow:
     return row
 
 
-def _snapshot(session: Session, row: SnapshotRow) -> Snapshot:
-    query = select(ShardRow.description).filter_by(snapshot_id=row.snapshot_id)
-    shards = session.scalars(query.order_by(ShardRow.position))
+def _snapshot(
+    session: Session, row: SnapshotRow, start: int = 0, most: int | None = None
+) -> Snapshot:
+    query = select(ShardRow.description).where(
+        ShardRow.snapshot_id == row.snapshot_id, ShardRow.position >= start
+    )
+    shards = session.scalars(query.order_by(ShardRow.position).limit(most))
     return replace(decode_snapshot(row.description), shards=tuple(map(decode_shard, shards)))
 
 

@@ -27,6 +27,17 @@ def page(
     return taken, key(taken[-1]) if len(taken) < len(remaining) else ""
 
 
+ASKED_FOR_A_PAGE = _MAX_ENTRIES + 1
+"""How many entries behind the last one of the page before are enough for any page."""
+
+
+def first_page_of(entries: Iterable[Entry], page_size: int) -> tuple[Sequence[Entry], bool]:
+    """Of the entries behind the page before: those of the next one, and whether there are more."""
+    remaining = list(entries)
+    taken = first_page(remaining, page_size)
+    return taken, len(taken) < len(remaining)
+
+
 def first_page(entries: Sequence[Entry], page_size: int = 0) -> Sequence[Entry]:
     """As many entries as a message should carry, and at least one."""
     limit = min(page_size, _MAX_ENTRIES) if page_size > 0 else _MAX_ENTRIES

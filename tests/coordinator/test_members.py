@@ -106,6 +106,16 @@ def test_the_books_have_every_device_with_its_newest_certificate(office: Office)
     ]
 
 
+def test_the_books_are_read_in_parts(office: Office) -> None:
+    for device in ("camera", "door", "phone"):
+        office.enrol(DeviceKey.create(), office.token(device_id=device))
+    everything = office.members.list()
+    assert [member.device_id for member in everything] == ["camera", "door", "phone"]
+    assert office.members.list("camera", 1) == everything[1:2]
+    assert office.members.list("door", 5) == everything[2:]
+    assert office.members.list("phone", 5) == []
+
+
 def test_more_than_can_be_told_are_refused(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_MOST_REVOKED", "_MOST_SERIALS", "_MOST_QUARANTINED"):
         monkeypatch.setattr(module, name, 1)

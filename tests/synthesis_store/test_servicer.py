@@ -326,6 +326,29 @@ def test_two_devices_put_at_the_same_time(store: Store, tmp_path: Path) -> None:
     over_grpc(store, tmp_path, test)
 
 
+def test_a_snapshots_shards_are_listed_in_pages(store: Store, tmp_path: Path) -> None:
+    store.pools.open("pool-1", SPEC)
+    batches = {f"device-{n}": store.put(f"device-{n}", make_batch(n)) for n in range(5)}
+    snapshot = store.seal(**batches)
+
+    async def test(device: Caller) -> None:
+        found: list[list[str]] = []
+        request = pb.GetSnapshotRequest(snapshot_id=snapshot.snapshot_id, page_size=2)
+        while not found or request.page_token:
+            response = await device.raw(device.stub.GetSnapshot, request)
+            assert response.snapshot.samples == snapshot.samples
+            found.append([shard.digest.sha256 for shard in response.snapshot.shards])
+            request.page_token = response.next_page_token
+        expected = [shard.digest.sha256 for shard in snapshot.shards]
+        assert found == [expected[:2], expected[2:4], expected[4:]]
+        for stray in ("9" * 30, "x", "-1"):  # starts over, or is behind the end
+            request.page_token = stray
+            await device.raw(device.stub.GetSnapshot, request)
+
+    over_grpc(store, tmp_path, test)
+    assert store.pools.snapshot(snapshot.snapshot_id, 1, 2).shards == snapshot.shards[1:3]
+
+
 def test_snapshots_are_listed_in_pages(store: Store, tmp_path: Path) -> None:
     sealed = []
     for number in range(5):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from hfmds.v1.admin_pb2 import Device
-from hfmds.wire.pages import first_page, page
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of, page
 
 MEBIBYTE = 1 << 20
 
@@ -22,6 +22,18 @@ def pages(entries: Sequence[Device], page_size: int) -> list[list[str]]:
         taken, token = page(entries, page_size, token, lambda device: device.device_id)
         found.append([device.device_id for device in taken])
     return found
+
+
+def test_pages_of_a_list_that_is_asked_for_from_an_entry_on() -> None:
+    entries, found, behind = devices(5), list[list[str]](), 0
+    more = True
+    while more:
+        taken, more = first_page_of(entries[behind : behind + ASKED_FOR_A_PAGE], 2)
+        found.append([device.device_id for device in taken])
+        behind += len(taken)
+    assert found == [["0", "1"], ["2", "3"], ["4"]]
+    assert first_page_of(devices(ASKED_FOR_A_PAGE), 0)[1]
+    assert first_page_of([], 2) == ([], False)
 
 
 def test_pages_hold_at_most_the_number_asked_for() -> None:
