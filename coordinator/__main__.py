@@ -80,7 +80,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             open_parts, settings, engine, switchboard, metrics, store, loop
         )
         runs = Runs(parts)
-        metrics.count(devices=parts.registry.list, runs=runs.list)
+        metrics.count(devices=parts.registry.states, runs=runs.census)
         metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
         metrics.know(members=lambda: head_count(engine, time.time()))
         CoordinatorServicer(parts.dispatch, gate).add_to(server)

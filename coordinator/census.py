@@ -1,70 +1,146 @@
-"""Metrics that are counted anew at every scrape: devices, runs, rounds, and the tasks under way."""
+"""Metrics that are counted anew at every scrape: devices, runs, rounds, and the tasks under way.
+
+They are asked of the database, which may be away: then a scrape does without them. What they cost
+grows with the fleet and with the runs that go on, not with what has been.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from prometheus_client import Counter as Failures
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hfmds.wire.types import Device, DeviceState, Phase, Run, RunState, TaskStage
+from hfmds.wire.types import DeviceState, Phase, Run, RunState, TaskStage
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 2.5  # with each part: whoever scrapes has ten, as a rule
+
+
+class Described(Protocol):
+    """A collector that can say what it has without asking for it."""
+
+    def describe(self) -> Iterable[Metric]:
+        """Its metrics, without their values."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Its metrics as they are now."""
+
+
+class Surviving(Collector):
+    """A part of the metrics that may fail or hang, and is missing in the scrape then."""
+
+    def __init__(
+        self,
+        part: str,
+        collector: Described,
+        thread: Executor,
+        failures: Failures,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self._part = part
+        self._collector = collector
+        self._thread = thread
+        self._failures = failures.labels(part)
+        self._patience_seconds = patience_seconds
+        self._lock = threading.Lock()
+        self._under_way: Future[list[Metric]] | None = None
+        self._is_missing = False
+
+    def describe(self) -> Iterable[Metric]:
+        return self._collector.describe()
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            found = self._ask().result(self._patience_seconds)
+        except Exception as error:  # noqa: BLE001 (whatever it is: the process has other metrics)
+            self._failures.inc()
+            if not self._is_missing:
+                why = str(error) or type(error).__name__
+                log.warning(
+                    "metrics of %s are missing, and will be asked again: %s", self._part, why
+                )
+            self._is_missing = True
+            return
+        self._is_missing = False
+        yield from found
+
+    def _ask(self) -> Future[list[Metric]]:
+        """What is found; of one that hangs, not asked anew."""
+        with self._lock:
+            if self._under_way is None or self._under_way.done():
+                self._under_way = self._thread.submit(lambda: list(self._collector.collect()))
+            return self._under_way
+
+
+@dataclass(frozen=True, slots=True)
+class RunCensus:
+    """The runs: how many are in each state, those that have not ended, and rounds of them all."""
+
+    by_state: Mapping[RunState, int] = field(default_factory=dict)
+    active: Sequence[Run] = ()
+    completed_rounds: int = 0
 
 
 class Census(Collector):
     """Devices, runs and rounds by state, as they are at the time of the scrape."""
 
     def __init__(
-        self, devices: Callable[[], Sequence[Device]], runs: Callable[[], Sequence[Run]]
+        self, devices: Callable[[], Mapping[DeviceState, int]], runs: Callable[[], RunCensus]
     ) -> None:
         self._devices = devices
         self._runs = runs
 
     def describe(self) -> Iterable[Metric]:
-        return self._families([], [])
+        return self._families({}, RunCensus())
 
     def collect(self) -> Iterable[Metric]:
         return self._families(self._devices(), self._runs())
 
-    def _families(self, devices: Sequence[Device], runs: Sequence[Run]) -> Iterable[Metric]:
+    def _families(self, devices: Mapping[DeviceState, int], runs: RunCensus) -> Iterable[Metric]:
         by_device_state = GaugeMetricFamily(
             "hfmds_coordinator_devices",
             "Devices that have ever checked in, by what they are doing.",
             labels=["state"],
         )
-        device_states = Counter(device.state for device in devices)
         for device_state in DeviceState:
-            by_device_state.add_metric([device_state.value], device_states[device_state])
+            by_device_state.add_metric([device_state.value], devices.get(device_state, 0))
         yield by_device_state
         by_run_state = GaugeMetricFamily(
             "hfmds_coordinator_runs", "Runs by state.", labels=["state"]
         )
-        run_states = Counter(run.state for run in runs)
         for run_state in RunState:
-            by_run_state.add_metric([run_state.value], run_states[run_state])
+            by_run_state.add_metric([run_state.value], runs.by_state.get(run_state, 0))
         yield by_run_state
         yield from self._of_runs(runs)
 
-    def _of_runs(self, runs: Sequence[Run]) -> Iterable[Metric]:
+    def _of_runs(self, runs: RunCensus) -> Iterable[Metric]:
         rounds = GaugeMetricFamily(
             "hfmds_coordinator_rounds",
             "Rounds by state: those under way by what they do, and the completed ones of all runs "
             "that are kept.",
             labels=["state"],
         )
-        active = [run for run in runs if not run.state.ended]
-        phases = Counter(run.progress.phase for run in active if run.progress)
+        phases = Counter(run.progress.phase for run in runs.active if run.progress)
         for phase in Phase:
             rounds.add_metric([phase.name.lower()], phases[phase])
-        rounds.add_metric(["completed"], sum(run.completed_rounds for run in runs))
+        rounds.add_metric(["completed"], runs.completed_rounds)
         yield rounds
         running = GaugeMetricFamily(
             "hfmds_coordinator_run_running",
             "1 for a run that goes on, 0 for one that is paused; of runs that have not ended.",
             labels=["run"],
         )
-        for run in active:
+        for run in runs.active:
             running.add_metric([run.run_id], int(run.state is RunState.RUNNING))
         yield running
 

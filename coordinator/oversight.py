@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from coordinator.parts import Parts
 from coordinator.switchboard import Topic
@@ -49,8 +49,8 @@ class Oversight:
         tasks = self._parts.funnel.stages()
         return Status(
             drain=self._parts.drain.get(),
-            runs=_counted(run.state.name for run in self._parts.runs.list()),
-            devices=_counted(device.state.name for device in self._parts.registry.list()),
+            runs=_named(self._parts.runs.states()),
+            devices=_named(self._parts.registry.states()),
             tasks={
                 stage.name.lower(): count
                 for stage, count in tasks.items()
@@ -59,5 +59,6 @@ class Oversight:
         )
 
 
-def _counted(names: Iterable[str]) -> dict[str, int]:
-    return dict(Counter(name.lower() for name in names))
+def _named(counts: Mapping[Any, int]) -> dict[str, int]:
+    """Those states that something is in, by name."""
+    return {state.name.lower(): count for state, count in counts.items() if count}

@@ -7,6 +7,7 @@ seconds. What coordinators that share a database tell each other of it is in `pr
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from hfmds.storage.database import reading, transaction
 from hfmds.wire.types import Device, DeviceProfile, DeviceState, Eligibility
 
 ANYONE = Eligibility()
+
+_ASKED_AT_ONCE = 1000  # devices; a statement takes only so many names
 
 # Times till which a device counts as there that say why it does not.
 LEFT = 0.0  # it said goodbye
@@ -181,33 +184,60 @@ class Registry:
             last_seen_at=self._clock(),
         )
 
-    def list(self) -> list[Device]:
-        """All devices that ever checked in, by id."""
+    def states(self) -> dict[DeviceState, int]:
+        """How many devices that ever checked in are in each state."""
+        here, leases = self._here(), self._tasks.leases(self._clock())
+        with reading(self._engine) as session:
+            known = session.scalars(select(DeviceRow.device_id))
+            return dict(Counter(_state(one in here, one in leases) for one in known))
+
+    def list(self, after: str = "", most: int | None = None) -> list[Device]:
+        """All devices that ever checked in, by id; so many of them behind an id.
+
+        By id as the database orders text: it must agree with itself on what is behind an id.
+        """
+        query = select(DeviceRow).order_by(DeviceRow.device_id).limit(most)
+        if after:
+            query = query.where(DeviceRow.device_id > after)
+        with reading(self._engine) as session:
+            rows = session.scalars(query).all()
+        leases, listed = self._tasks.leases(self._clock()), [row.device_id for row in rows]
+        tallies: dict[str, tuple[int, int]] = {}
+        failures: dict[str, str] = {}
+        for start in range(0, len(listed), _ASKED_AT_ONCE):
+            some = listed[start : start + _ASKED_AT_ONCE]
+            tallies |= self._tasks.tallies(some)
+            failures |= self._tasks.last_failures(some)
+        here = self._here()
+        with self._lock:
+            seen = self._elsewhere | self._sightings
+        devices = []
+        for row in rows:
+            name, sighting = row.device_id, seen.get(row.device_id)
+            last_seen_at = sighting.last_seen_at if sighting else row.last_seen_at
+            task_id, stage = leases.get(name, (None, None))
+            accepted, failed = tallies.get(name, (0, 0))
+            devices.append(
+                Device(
+                    device_id=name,
+                    state=_state(name in here, name in leases),
+                    profile=sighting.profile if sighting else profile_of(row),
+                    last_seen_at=datetime.fromtimestamp(last_seen_at, UTC),
+                    accepted_tasks=accepted,
+                    failed_tasks=failed,
+                    task_id=task_id,
+                    stage=stage,
+                    last_failure=failures.get(name, ""),
+                )
+            )
+        return devices
+
+    def _here(self) -> set[str]:
+        """The devices that are there."""
         now = self._clock()
         with self._lock:
             seen = self._elsewhere | self._sightings
-            seen_at = {d: sighting.last_seen_at for d, sighting in seen.items()}
-            profiles = {d: sighting.profile for d, sighting in seen.items()}
-            here = {d for d, sighting in seen.items() if self._is_here(sighting, now)}
-        leases, tallies = self._tasks.leases(now), self._tasks.tallies()
-        failures = self._tasks.last_failures()
-        with reading(self._engine) as session:
-            return [
-                Device(
-                    device_id=row.device_id,
-                    state=_state(row.device_id in here, row.device_id in leases),
-                    profile=profiles.get(row.device_id) or profile_of(row),
-                    last_seen_at=datetime.fromtimestamp(
-                        seen_at.get(row.device_id, row.last_seen_at), UTC
-                    ),
-                    accepted_tasks=tallies.get(row.device_id, (0, 0))[0],
-                    failed_tasks=tallies.get(row.device_id, (0, 0))[1],
-                    task_id=leases[row.device_id][0] if row.device_id in leases else None,
-                    stage=leases[row.device_id][1] if row.device_id in leases else None,
-                    last_failure=failures.get(row.device_id, ""),
-                )
-                for row in sorted(session.scalars(select(DeviceRow)), key=lambda row: row.device_id)
-            ]
+            return {device_id for device_id, one in seen.items() if self._is_here(one, now)}
 
     # --- with other coordinators ----------------------------------------------------------------
 

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, bindparam, delete, func, select
+from sqlalchemy import (
+    Engine,
+    Select,
+    SQLColumnExpression,
+    bindparam,
+    delete,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from coordinator.events import COORDINATOR, append_event, require_log
@@ -33,6 +42,7 @@ from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
 
 _POOL_MARK_DIGITS = 8  # a pool is open for minutes, and a device makes 100 calls a second at most
 _STATE = select(RunRow.state).where(RunRow.run_id == bindparam("run_id"))
+_MARK = select(RunRow.nonce, RunRow.state).where(RunRow.run_id == bindparam("run_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,6 @@ class RunRecord:
     run_id: str
     run_uid: str  # differs from that of any other run that ever had this id
     spec: RunSpec
-_MARK = select(RunRow.nonce, RunRow.state).where(RunRow.run_id == bindparam("run_id"))
     state: RunState
     state_reason: str
     created_at: float
@@ -104,6 +113,8 @@ class RunRecords:
                         f"run {run_id!r} exists with another specification; choose another id"
                     )
                 return _record(session, row), False
+            if spec.start_from and start is None:  # it was here when the model was to be copied
+                raise Unavailable(f"run {run_id!r} was deleted just now; create it again")
             row = RunRow(
                 run_id=run_id,
                 nonce=secrets.token_hex(4),
@@ -113,8 +124,6 @@ class RunRecords:
                 state_reason="",
                 created_at=now,
                 start_sha256=start.sha256 if start else "",
-            if spec.start_from and start is None:  # it was here when the model was to be copied
-                raise Unavailable(f"run {run_id!r} was deleted just now; create it again")
                 start_bytes=start.size_bytes if start else 0,
             )
             session.add(row)
@@ -149,6 +158,18 @@ class RunRecords:
         with reading(self._engine) as session:
             newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id)
             return [_record(session, row) for row in session.scalars(newest_first)]
+
+    def states(self) -> dict[RunState, int]:
+        """How many runs there are in each state."""
+        counts = select(RunRow.state, func.count()).group_by(RunRow.state)
+        with reading(self._engine) as session:
+            return {RunState[row[0]]: row[1] for row in session.execute(counts)}
+
+    def completed_rounds(self) -> int:
+        """How many rounds of all runs have been completed."""
+        last = _last_number_of(RunRow.run_id).correlate(RunRow).scalar_subquery()
+        with reading(self._engine) as session:
+            return int(session.scalar(select(func.sum(last)).select_from(RunRow)) or 0)
 
     def active(self) -> Sequence[RunRecord]:
         """Those that have not ended, oldest first."""
@@ -245,6 +266,14 @@ class RunRecords:
                 _move(row, RunState.DELETING)
                 append_event(session, run_id, EventKind.RUN_DELETING, now, by=by)
 
+    def require_deleting(self, run_uid: str) -> None:
+        """NotFound unless this very run is marked to be deleted."""
+        run_id, _, nonce = run_uid.rpartition(".")
+        with looking(self._engine) as connection:
+            found = connection.execute(_MARK, {"run_id": run_id}).first()
+        if found is None or tuple(found) != (nonce, RunState.DELETING.name):
+            raise NotFound(f"run {run_uid!r} is not there to be deleted any more")
+
     def finish_deletion(self, run_id: str, now: float) -> None:
         """Forget all of a run but its log, once its content is gone."""
         with transaction(self._engine) as session:
@@ -266,14 +295,6 @@ class RunRecords:
 
         So does a run that has ended, as by a cancellation that its driver has not heard of.
         """
-    def require_deleting(self, run_uid: str) -> None:
-        """NotFound unless this very run is marked to be deleted."""
-        run_id, _, nonce = run_uid.rpartition(".")
-        with looking(self._engine) as connection:
-            found = connection.execute(_MARK, {"run_id": run_id}).first()
-        if found is None or tuple(found) != (nonce, RunState.DELETING.name):
-            raise NotFound(f"run {run_uid!r} is not there to be deleted any more")
-
         with transaction(self._engine) as session:
             row = _row(session, run_id)
             if RunState[row.state].ended:
@@ -338,10 +359,18 @@ def _round(row: RoundRow) -> Round:
 
 
 def _last_number(session: Session, run_id: str) -> int:
-    newest = select(func.max(RoundRow.number)).where(
-        RoundRow.run_id == run_id, RoundRow.state == RoundState.COMPLETED.name
+    return session.scalar(_last_number_of(literal(run_id))) or 0
+
+
+def _last_number_of(run_id: SQLColumnExpression[str]) -> Select[int]:
+    """The number of a run's last completed round; not by `max`, which would look at all of them."""
+    completed = RoundRow.state == RoundState.COMPLETED.name
+    return (
+        select(RoundRow.number)
+        .where(RoundRow.run_id == run_id, completed)
+        .order_by(RoundRow.number.desc())
+        .limit(1)
     )
-    return session.scalar(newest) or 0
 
 
 def _record(session: Session, row: RunRow) -> RunRecord:

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator
 
 from coordinator.bell import Bell
+from coordinator.census import RunCensus
 from coordinator.deletion import Deletion
 from coordinator.driver import RunDriver
 from coordinator.events import COORDINATOR
@@ -133,6 +134,12 @@ class Runs:
         """All runs, newest first."""
         return [self._seen(record) for record in self._parts.runs.list()]
 
+    def census(self) -> RunCensus:
+        """How many runs there are, and those that have not ended."""
+        runs = self._parts.runs
+        active = [self._seen(record) for record in runs.active()]
+        return RunCensus(runs.states(), active, runs.completed_rounds())
+
     def get(self, run_id: str) -> Run:
         """A run."""
         return self._seen(self._parts.runs.get(run_id))
@@ -183,9 +190,9 @@ class Runs:
                 )
             time.sleep(_LOOK_SECONDS)
 
-    def devices(self) -> tuple[Device, ...]:
-        """The devices that ever checked in, by id."""
-        return tuple(self._parts.registry.list())
+    def devices(self, after: str = "", most: int | None = None) -> tuple[Device, ...]:
+        """The devices that ever checked in, by id; so many behind an id."""
+        return tuple(self._parts.registry.list(after, most))
 
     async def model(self, run_id: str, round_number: int, offset: int = 0) -> AsyncIterator[bytes]:
         """The model after a round, in chunks."""

@@ -32,7 +32,7 @@ from hfmds.wire.chunks import chunk_decoder, split_upload
 from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_finite, require_part
 from hfmds.wire.oversight import drain_message, funnel_message, status_message
-from hfmds.wire.pages import first_page, page
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of, page
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
 from hfmds.wire.types import RetryLater, require_id
 
@@ -271,10 +271,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListDevices(
         self, request: admin_pb2.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListDevicesResponse:
-        devices = map(device_message, await asyncio.to_thread(self._runs.devices))
-        entries, token = page(
-            devices, request.page_size, request.page_token, lambda device: device.device_id
-        )
+        found = await asyncio.to_thread(self._runs.devices, request.page_token, ASKED_FOR_A_PAGE)
+        entries, more = first_page_of(map(device_message, found), request.page_size)
+        token = entries[-1].device_id if more else ""
         return admin_pb2.ListDevicesResponse(devices=entries, next_page_token=token)
 
     async def DownloadModel(

@@ -109,6 +109,7 @@ class TaskRow(Base):
         Index("tasks_by_device", "device_id", "state"),
         Index("tasks_by_state", "run_id", "state"),
         Index("tasks_by_counted_round", "run_id", "counted_round"),
+        Index("tasks_by_lease", "state", "lease_expires_at"),  # of all runs
     )
 
 

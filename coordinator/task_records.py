@@ -7,7 +7,7 @@ result does to its round is in `counting`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
@@ -207,22 +207,24 @@ class TaskRecords:
             tell_of_task(session, row, EventKind.TASK_FAILED, now, **told)
             return cause
 
-    def last_failures(self) -> dict[str, str]:
-        """Why each device last gave a task up."""
+    def last_failures(self, devices: Collection[str]) -> dict[str, str]:
+        """Why each of these devices last gave a task up."""
         told = (
             select(TaskRow.device_id, TaskRow.failure)
-            .where(TaskRow.failures > 0)
+            .where(TaskRow.device_id.in_(devices), TaskRow.failures > 0)
             .order_by(TaskRow.assigned_at)
         )
         with reading(self._engine) as session:
             return {row[0]: row[1] for row in session.execute(told)}  # the last one stays
 
-    def tallies(self) -> dict[str, tuple[int, int]]:
-        """For each device, over all runs: tasks accepted, and how often it gave one up."""
+    def tallies(self, devices: Collection[str]) -> dict[str, tuple[int, int]]:
+        """For each of these, over all runs: tasks accepted, and how often it gave one up."""
         accepted = case((TaskRow.state == TaskState.ACCEPTED.name, 1), else_=0)
-        by_device = select(
-            TaskRow.device_id, func.sum(accepted), func.sum(TaskRow.failures)
-        ).group_by(TaskRow.device_id)
+        by_device = (
+            select(TaskRow.device_id, func.sum(accepted), func.sum(TaskRow.failures))
+            .where(TaskRow.device_id.in_(devices))
+            .group_by(TaskRow.device_id)
+        )
         with reading(self._engine) as session:
             return {row[0]: (row[1], row[2]) for row in session.execute(by_device)}
 

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
+from coordinator.census import RunCensus
 from coordinator.metrics import Metrics
 from coordinator.standing import HeadCount
 from edge_client.metrics import EdgeMetrics
@@ -41,7 +42,7 @@ def servers() -> CollectorRegistry:
 def coordinator() -> CollectorRegistry:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
-    metrics.count(devices=list, runs=list)
+    metrics.count(devices=dict, runs=RunCensus)
     metrics.watch(drained=bool, stages=lambda: dict.fromkeys(TaskStage, 0))
     metrics.know(members=HeadCount)
     return registry

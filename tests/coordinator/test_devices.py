@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -302,6 +303,35 @@ def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(tmp_path:
             assignment = await bench.check_in("a")
             with pytest.raises(WrongState, match="is to synthesise"):
                 await bench.upload("a", assignment, b"weights")
+
+    asyncio.run(scenario())
+
+
+def test_devices_are_listed_in_parts_and_counted_by_state(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            names = ["a", "b", "c"]
+            waiting = await bench.arrive(*names)
+            await bench.create(make_spec(devices=3))
+            for name, task in zip(names, waiting, strict=True):
+                await task
+                if name != "a":
+                    await bench.dispatch.report_failure(name, (await task).task_id, "no battery")
+            await bench.dispatch.leave("c")
+            registry = bench.parts.registry
+            everything = registry.list()
+            assert [device.device_id for device in everything] == names
+            assert [device.failed_tasks for device in everything] == [0, 1, 1]
+            assert [device.last_failure for device in everything] == [
+                "",
+                "no battery",
+                "no battery",
+            ]
+            found = [registry.list("", 2), registry.list("b", 2), registry.list("c", 2)]
+            assert found == [everything[:2], everything[2:], []]
+            counted = Counter(device.state for device in everything)
+            assert registry.states() == counted
+            assert counted[DeviceState.AWAY] == 1
 
     asyncio.run(scenario())
 

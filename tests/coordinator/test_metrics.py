@@ -2,12 +2,19 @@
 
 import asyncio
 import math
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Metric, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from sqlalchemy import event
 
+from coordinator.census import RunCensus, Surviving
 from coordinator.fleet_metrics import FleetMetrics
 from coordinator.funnel_metrics import FunnelMetrics
 from coordinator.metrics import Metrics
@@ -16,11 +23,13 @@ from coordinator.run_records import RunRecord
 from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.types import Evaluation
 from hfmds.digest import digest_of
-from hfmds.errors import NotFound
+from hfmds.errors import NotFound, Unavailable
+from hfmds.storage.database import opened_database, reading
 from hfmds.wire.tensors import encode_weights
 from hfmds.wire.types import (
     Asynchronous,
     DeviceReport,
+    DeviceState,
     FailureCause,
     LateReason,
     Phase,
@@ -29,6 +38,7 @@ from hfmds.wire.types import (
     TaskStage,
 )
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
+from tests.servers.databases import database_of
 from tests.wire import examples
 
 RUN = RunRecord("run", "run.1", make_spec(), RunState.RUNNING, "", 0.0, 0, None)
@@ -102,7 +112,7 @@ def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
             read = Read(bench.registry)
-            bench.parts.metrics.count(devices=bench.parts.registry.list, runs=bench.runs.list)
+            bench.parts.metrics.count(devices=bench.parts.registry.states, runs=bench.runs.census)
             await bench.create(make_spec(devices=2, refresh_every=1))
             await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
             assert read("rounds", state="completed") == 0
@@ -289,6 +299,87 @@ def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# --- scrapes --------------------------------------------------------------------------------------
+
+
+def test_a_scrape_does_without_what_the_database_does_not_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    read = Read(CollectorRegistry())
+    metrics, away = Metrics(read.registry), True
+
+    def states() -> dict[DeviceState, int]:
+        if away:
+            raise Unavailable("the database is away")
+        return {DeviceState.AWAY: 3}
+
+    metrics.count(devices=states, runs=RunCensus)
+    metrics.watch(drained=bool, stages=lambda: dict.fromkeys(TaskStage, 0))
+    for failures in (1, 2):
+        text = generate_latest(read.registry).decode()
+        assert "hfmds_coordinator_devices{" not in text
+        assert "hfmds_coordinator_drained 0.0" in text
+        assert "hfmds_coordinator_round_duration_seconds_count 0.0" in text
+        assert read("scrape_failures_total", part="census") == failures
+    away = False
+    assert read("devices", state="away") == 3
+    assert read("scrape_failures_total", part="tasks") == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "metrics of census are missing" in caplog.text
+
+
+def test_a_scrape_does_not_wait_for_a_database_that_hangs() -> None:
+    asked, answer = [], threading.Event()
+
+    class Hanging:
+        def describe(self) -> Iterator[Metric]:
+            yield GaugeMetricFamily("devices", "Devices.")
+
+        def collect(self) -> Iterator[Metric]:
+            asked.append(1)
+            assert answer.wait(60)
+            yield GaugeMetricFamily("devices", "Devices.", value=1)
+
+    failures = Counter("failures", "Failures.", ("part",))
+    with ThreadPoolExecutor(1) as thread:
+        surviving = Surviving("census", Hanging(), thread, failures, patience_seconds=0.01)
+        assert list(surviving.collect()) == list(surviving.collect()) == []
+        answer.set()
+        while not (found := list(surviving.collect())):
+            pass
+    assert [family.name for family in found] == ["devices"]
+    assert failures.labels("census")._value.get() >= 2
+    assert len(asked) < 2 + failures.labels("census")._value.get()  # the first was not repeated
+
+
+def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            parts, asked = bench.parts, []
+            parts.metrics.count(devices=parts.registry.states, runs=bench.runs.census)
+            parts.metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+            await bench.create(make_spec(rounds=2, devices=1))
+            await bench.play("a", 1, echo)
+            with opened_database(database_of(tmp_path)) as engine, reading(engine) as session:
+
+                @event.listens_for(parts.tasks._engine, "before_cursor_execute")
+                def _note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
+                    asked.append((statement, values))
+
+                generate_latest(bench.registry)
+                selects = [one for one in asked if one[0].startswith("SELECT")]
+                assert len(selects) > 5
+                for statement, values in selects:
+                    plan = session.connection().exec_driver_sql(
+                        f"EXPLAIN QUERY PLAN {statement}", values
+                    )
+                    steps = [step.detail for step in plan]
+                    assert not {"SCAN tasks", "SCAN rounds", "SCAN events"} & set(steps), statement
+            await bench.play("a", 1, echo)
+
+    asyncio.run(scenario())
+
+
 # --- bounds ---------------------------------------------------------------------------------------
 
 
@@ -296,7 +387,7 @@ def test_hostile_names_make_no_series(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with workbench(tmp_path) as bench:
             metrics, parts = bench.parts.metrics, bench.parts
-            metrics.count(devices=parts.registry.list, runs=bench.runs.list)
+            metrics.count(devices=parts.registry.states, runs=bench.runs.census)
             metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
             before = generate_latest(bench.registry)
             hostile = replace(PROFILE, engine="evil-engine", software_version="evil-version")
