@@ -144,15 +144,24 @@ class Contents:
         An upload of the same content that is under way finds it gone and has to be repeated.
         """
         # Each once: several devices may have sent the same.
-        loose, erased = self._loose(dict.fromkeys(digests)), Erased()
+        loose = self._loose(dict.fromkeys(digests))
+        self._unmark(loose)
+        return self._delete(loose)
+
+    def _unmark(self, loose: list[Digest]) -> None:
+        """Before anything is deleted: a commit that fails then must not bring back a mark."""
         for some in _groups(loose, _ASKED_AT_ONCE):
-            # Before anything is deleted: a commit that failed then would bring back the mark.
             with transaction(self._engine) as session:
                 session.execute(update(LooseBlobRow).where(_named(some)).values(mark=""))
+
+    def _delete(self, loose: list[Digest]) -> Erased:
+        erased = Erased()
         for some in _groups(loose, _SWEPT_AT_ONCE):
+            # What has a mark again is somebody's who came meanwhile, and sees to it.
+            unmarked = select(LooseBlobRow).where(_named(some), LooseBlobRow.mark == "")
             # A commit that failed would bring back rows whose content is deleted.
             with transaction(self._engine, after_commits=True) as session:
-                found = session.scalars(select(LooseBlobRow).where(_named(some)))
+                found = session.scalars(unmarked)
                 erased += self._sweep(session, [row for row in found if row.digest in some])
         return erased
 

@@ -92,6 +92,18 @@ def test_a_mark_is_gone_before_content_is_deleted(tmp_path: Path) -> None:
         contents.claim(at, digest, mark)
 
 
+def test_what_somebody_expects_meanwhile_is_not_deleted(store: Store) -> None:
+    contents, digest = store.pools.contents, store.blobs.put_bytes(b"content")
+    contents.expect(digest)
+    contents._unmark([digest])
+    mark = contents.expect(digest)  # it is here, so nobody sends it again
+    assert contents._delete([digest]) == Erased()
+    with changing(store.engine) as connection:
+        contents.claim(connection, digest, mark)
+    assert store.blobs.contains(digest)
+    assert store.loose_blobs() == 0
+
+
 def test_others_get_their_turn_while_much_is_swept(slow: tuple[Store, SlowBlobs]) -> None:
     store, blobs = slow
     digests = [blobs.put_bytes(bytes([n])) for n in range(20)]
