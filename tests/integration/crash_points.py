@@ -179,7 +179,7 @@ def transitions(program: str) -> list[str]:
 
 def _transitions(module: ast.Module) -> Iterator[str]:
     functions = dict(_functions(module, ""))
-    ways = {"transaction"}
+    ways = {"transaction", "changing"}
     ways |= {f.name for f in functions.values() if _is_aid(f.name) and _calls(f, ways)}
     for qualified, function in functions.items():
         if not _is_aid(function.name) and _calls(function, ways):
