@@ -13,15 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
 from coordinator.fleet_records import FleetRecords
+from coordinator.forgetting import surely
 from coordinator.members import dead_until, exclusions_of, member
 from coordinator.nonces import Nonces
 from coordinator.tables import CertificateRow, DeviceRow, MemberRow, TokenRow
 from coordinator.tokens import Tokens, terms_of
-from hfmds.errors import Conflict, InvalidInput, NotAllowed, WrongState
+from hfmds.errors import Conflict, InvalidInput, LimitExceeded, NotAllowed, WrongState
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority
 from hfmds.pki.requests import Request
 from hfmds.service.certificates import Certificate
@@ -32,6 +33,9 @@ from hfmds.wire.policies import require_id
 
 _KNOWN_BY_KEY_SECONDS = 90 * 24 * 3600.0  # after the end of a device's last certificate
 _RENEW_FROM, _RENEW_TO = 0.6, 0.7  # of a lifetime; not all at once that enrolled at once
+# Certificates of one device, all in the books. It needs two; one that forgets the time whenever it
+# starts asks at each start.
+_MOST_GOOD = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,7 @@ class Enrolment:
             of_device,
             CertificateRow.until > since,
             CertificateRow.issued_at > _revoked_at(session, device_id),
+            ~CertificateRow.superseded,
         )
         return set(session.scalars(keys))
 
@@ -209,12 +214,12 @@ class Enrolment:
 
     def _forget_other_keys(self, session: Session, device_id: str, key_sha256: str) -> None:
         """Whoever was this device until now gets no further certificate."""
-        others = delete(CertificateRow).where(
+        others = update(CertificateRow).where(
             CertificateRow.device_id == device_id,
             CertificateRow.key_sha256 != key_sha256,
             CertificateRow.issued_at > _revoked_at(session, device_id),
         )
-        session.execute(others)
+        session.execute(others.values(superseded=True))
 
     # --- its certificate ------------------------------------------------------------------------
 
@@ -255,9 +260,10 @@ class Enrolment:
         )
 
     def _make_room(self, session: Session, device_id: str, shown_key_sha256: str) -> None:
-        """Of a device's certificates keep the newest, and the newest of the key it has shown.
+        """Have the device known by the newest of its certificates, and of the key it has shown.
 
-        Answers may have been lost, so it may not know of later ones.
+        Answers may have been lost, so it may not know of later ones. The others stay in the books
+        while they are good: who revokes one of them means all that have its key.
         """
         newest_first = (
             select(CertificateRow)
@@ -268,11 +274,22 @@ class Enrolment:
             .order_by(CertificateRow.issued_at.desc())
         )
         rows = session.scalars(newest_first).all()
-        shown = [row for row in rows if row.key_sha256 == shown_key_sha256]
-        kept = {row.serial for row in (*rows[:1], *shown[:1])}
+        current = [row for row in rows if not row.superseded]
+        shown = [row for row in current if row.key_sha256 == shown_key_sha256]
+        kept = {row.serial for row in (*current[:1], *shown[:1])}
+        over, good = surely(self._clock()), 0
         for row in rows:
-            if row.serial not in kept:
+            good += row.until > over
+            if row.serial in kept:
+                continue
+            row.superseded = True
+            if row.until <= over:
                 session.delete(row)
+        if good >= _MOST_GOOD:
+            raise LimitExceeded(
+                f"device {device_id!r} has {good} certificates that are good, and asks for more; "
+                f"somebody else may have its key: hfmds pki revoke {device_id}, and enrol it anew"
+            )
 
 
 def _revoked_at(session: Session, device_id: str) -> float:

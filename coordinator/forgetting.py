@@ -34,7 +34,7 @@ def forget_devices(session: Session, revoked_before: float, now: float) -> int:
 def forget_certificates(session: Session, revoked_before: float, now: float) -> int:
     """Those that were revoked by their numbers by then, and are not known to be good; how many."""
     row = RevokedCertificateRow
-    old = select(row.serial).where(row.revoked_at <= revoked_before, row.until <= _surely(now))
+    old = select(row.serial).where(row.revoked_at <= revoked_before, row.until <= surely(now))
     found = session.scalar(select(func.count()).select_from(old.subquery())) or 0
     session.execute(delete(row).where(row.serial.in_(old)))
     return found
@@ -43,7 +43,7 @@ def forget_certificates(session: Session, revoked_before: float, now: float) -> 
 def forget_run_out(session: Session, now: float) -> None:
     """Certificates that were revoked by their numbers, and are known to have run out since."""
     until = RevokedCertificateRow.until
-    run_out = delete(RevokedCertificateRow).where(until > 0, until <= _surely(now))
+    run_out = delete(RevokedCertificateRow).where(until > 0, until <= surely(now))
     session.execute(run_out)
 
 
@@ -57,11 +57,11 @@ def _old_devices(revoked_before: float, now: float) -> Select[str]:
     return select(MemberRow.device_id).where(
         MemberRow.revoked_at > 0,
         MemberRow.revoked_at <= revoked_before,
-        MemberRow.revoked_until <= _surely(now),  # not of certificates: few of a device are kept
+        MemberRow.revoked_until <= surely(now),
         ~token_of_before,
     )
 
 
-def _surely(now: float) -> float:
+def surely(now: float) -> float:
     """What ended by then is over by every server's clock."""
     return now - CLOCKS_DIFFER.total_seconds()

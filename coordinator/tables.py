@@ -262,7 +262,7 @@ class MemberRow(Base):
 
 
 class CertificateRow(Base):
-    """A certificate of the device issuer; of each device the last few."""
+    """A certificate of the device issuer; of each device those that are good, and the newest."""
 
     __tablename__ = "certificates"
 
@@ -271,6 +271,7 @@ class CertificateRow(Base):
     key_sha256: Mapped[str] = mapped_column(_SHA256)
     issued_at: Mapped[float]
     until: Mapped[float]
+    superseded: Mapped[bool] = mapped_column(default=False)  # the device is known by others
 
 
 class RevokedCertificateRow(Base):

@@ -26,7 +26,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from hfmds.errors import ConfigurationError, Conflict, NotAllowed, TooLate, Unavailable, WrongState
+from hfmds.errors import (
+    ConfigurationError,
+    Conflict,
+    LimitExceeded,
+    NotAllowed,
+    TooLate,
+    Unavailable,
+    WrongState,
+)
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.tls import TlsFiles
 from hfmds.storage.files import FolderLock, sync_folder, write_whole
@@ -187,7 +195,7 @@ class Enrolment:
             # It is away, or does not believe a certificate that ran out: from here that is alike.
             log.debug("not renewed by certificate, trying by key: %s", away)
             _, issued = await self._ask(registrar, self._key, "", terms.device_id)
-        except WrongState as error:
+        except (WrongState, LimitExceeded) as error:
             # Its operators have yet to set the coordinator right; meanwhile this one may be good.
             raise Unavailable(f"no further certificate yet: {error}") from error
         try:

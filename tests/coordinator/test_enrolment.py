@@ -9,8 +9,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from coordinator import enrolment as module
 from coordinator.nonces import LIFETIME_SECONDS
-from hfmds.errors import Conflict, InvalidInput, NotAllowed, TooLate, WrongState
+from hfmds.errors import Conflict, InvalidInput, LimitExceeded, NotAllowed, TooLate, WrongState
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import TokenKind, new_token
@@ -345,23 +346,54 @@ def test_whoever_has_an_old_key_of_a_revoked_device_stays_out_when_it_is_back(
         office.enrol(stolen, office.token(device_id="camera"))
 
 
-def test_whoever_has_the_key_of_a_revoked_certificate_gets_no_other(office: Office) -> None:
+@pytest.mark.usefixtures("both_databases")
+@pytest.mark.parametrize("which", range(4))
+def test_with_a_certificate_all_that_have_its_key_are_revoked(office: Office, which: int) -> None:
     key, token = DeviceKey.create(), office.token()
-    forgotten = office.enrol(key, token, "camera")
-    office.now += 1.0
-    first = office.renew(forgotten, key)
-    office.now += 1.0
-    second = office.renew(first, key)
-    office.members.revoke_certificate(certificate(second).serial, "", OLGA)
-    for shown, why in ((second, "was revoked"), (forgotten, "has another key since")):
-        with pytest.raises(NotAllowed, match=why):
+    issued = [office.enrol(key, token, "camera")]
+    for _ in range(3):
+        office.now += 1.0
+        issued.append(office.renew(issued[-1], key))
+    office.members.revoke_certificate(certificate(issued[which]).serial, "", OLGA)
+    for shown in issued:
+        with pytest.raises(NotAllowed, match="was revoked"):
+            office.members.exclusions().require_alive(certificate(shown))
+        with pytest.raises(NotAllowed, match="was revoked"):
             office.renew(shown, key)
     for way in (token, None):
         with pytest.raises(NotAllowed, match=r"another key since|not known by this key"):
             office.enrol(key, way, "camera")
-    for dead in (first, second):
-        with pytest.raises(NotAllowed, match="was revoked"):
-            office.members.exclusions().require_alive(certificate(dead))
+
+
+def test_a_device_whose_place_was_taken_is_revoked_with_all_its_certificates(
+    office: Office,
+) -> None:
+    old = DeviceKey.create()
+    first = office.enrol(old, office.token(device_id="camera"))
+    office.now += 1.0
+    second = office.renew(first, old)
+    office.now += 1.0
+    successor = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    office.members.revoke_certificate(certificate(first).serial, "", OLGA)
+    with pytest.raises(NotAllowed, match="was revoked"):
+        office.members.exclusions().require_alive(certificate(second))
+    office.members.exclusions().require_alive(certificate(successor))
+
+
+def test_nobody_gets_more_certificates_than_the_books_have_room_for(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_GOOD", 3)
+    key, token = DeviceKey.create(), office.token()
+    issued = office.enrol(key, token, "camera")
+    for _ in range(2):
+        office.now += 1.0
+        issued = office.renew(issued, key)
+    for ask in (lambda: office.renew(issued, key), lambda: office.enrol(key, token, "camera")):
+        with pytest.raises(LimitExceeded, match="hfmds pki revoke camera"):
+            ask()
+    office.now += DAY + 300.0  # all but the last two have run out, by everybody's clock
+    office.enrol(key, device_id="camera")
 
 
 def test_strangers_do_not_learn_who_was_revoked(office: Office) -> None:

@@ -16,6 +16,7 @@ from hfmds.errors import (
     ConfigurationError,
     Conflict,
     HfmdsError,
+    LimitExceeded,
     NotAllowed,
     TooLate,
     Unavailable,
@@ -335,17 +336,20 @@ def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
         device.stay(coordinator, renewals=1)
 
 
+@pytest.mark.parametrize(
+    "refusal", [WrongState("there is no device issuer"), LimitExceeded("there are too many")]
+)
 def test_a_coordinator_that_makes_no_certificates_for_now_is_asked_again(
-    device: Device, coordinator: Coordinator
+    device: Device, coordinator: Coordinator, refusal: HfmdsError
 ) -> None:
-    class WithoutIssuer(Coordinator):
+    class NotForNow(Coordinator):
         async def renew(self, csr: bytes) -> IssuedCertificate:
-            raise WrongState("this coordinator has no device issuer")
+            raise refusal
 
     device.enrol(coordinator)
     device.clocks.pass_(DAY)
-    with pytest.raises(Unavailable, match="no further certificate yet: this coordinator has no"):
-        device.stay(WithoutIssuer(), renewals=1)
+    with pytest.raises(Unavailable, match=f"no further certificate yet: {refusal}"):
+        device.stay(NotForNow(), renewals=1)
 
 
 def test_a_revoked_device_is_told(device: Device, coordinator: Coordinator) -> None:

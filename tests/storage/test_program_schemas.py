@@ -5,9 +5,9 @@ from importlib import import_module
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, text
 
-from hfmds.storage.database import opened_database
+from hfmds.storage.database import opened_database, reading, transaction
 from hfmds.storage.migrations import Schema
 
 PROGRAMS = ["coordinator", "synthesis_store"]
@@ -29,6 +29,19 @@ def test_migrations_make_the_tables_of_the_code(program: str, database_url: str)
             differences = compare_metadata(context, tables)
     remedy = f'run: hfmds database draft {program} "what has changed"'
     assert differences == [], remedy
+
+
+def test_devices_of_before_stay_known_by_their_certificates(database_url: str) -> None:
+    with opened_database(database_url) as engine:
+        Schema("coordinator").upgrade(engine, to="0001")
+        with transaction(engine) as session:
+            columns = "serial, device_id, key_sha256, issued_at, until"
+            values = "'ab', 'camera', 'its key', 1.0, 2.0"
+            session.execute(text(f"INSERT INTO certificates ({columns}) VALUES ({values})"))
+        Schema("coordinator").upgrade(engine)
+        with reading(engine) as session:
+            found = session.execute(text("SELECT serial, superseded FROM certificates")).all()
+    assert [tuple(row) for row in found] == [("ab", False)]
 
 
 def test_programs_that_share_a_database_have_no_table_in_common() -> None:
