@@ -15,7 +15,7 @@ import typer
 
 from hfmds.cli import member_commands
 from hfmds.cli.console import output
-from hfmds.pki.folder import create_authority, issue_pair, open_authority
+from hfmds.pki.folder import create_authority, issue_pair, open_authority, renew_pair
 from hfmds.service.identity import Identity, Kind, identity_from
 
 app = typer.Typer(
@@ -34,7 +34,7 @@ Hosts = Annotated[
         "--host",
         metavar="NAME",
         help="A name or address by which callers reach the service; may be given again. "
-        "Without: this machine only.",
+        "Without: this machine, and the service's own name.",
     ),
 ]
 
@@ -49,6 +49,10 @@ class PartyKind(enum.StrEnum):
     OWNER = "owner"
 
 
+Kinds = Annotated[PartyKind, typer.Argument(help="For whom it is.")]
+Name = Annotated[str, typer.Argument(help="Its name; of a device, its id.")]
+
+
 @app.command()
 def init(
     folder: Folder = Path("hfmds-pki"),
@@ -56,14 +60,13 @@ def init(
     host: Hosts = None,
     days: Days = 365,
 ) -> None:
-    """Make an authority, a device issuer, certificates of both services and of an owner `admin`."""
+    """Make a fleet's authorities, certificates of both services and of an owner `admin`."""
     now = datetime.now(UTC)
     authority = create_authority(folder, fleet, now, timedelta(days=_AUTHORITY_DAYS))
     lifetime = timedelta(days=days)
     for service in _SERVICES:
         identity = Identity(Kind.SERVICE, service)
-        hosts = host or ["localhost", "127.0.0.1", service]
-        _say(issue_pair(folder, authority, identity, now, lifetime, hosts))
+        _say(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
     _say(issue_pair(folder, authority, Identity(Kind.OWNER, "admin"), now, lifetime))
     output().print(
         f"\nGive each program HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY (the .key beside it) and "
@@ -71,6 +74,8 @@ def init(
         f"To let devices enrol by themselves, give the coordinator "
         f"HFMDS_ISSUER_CERTIFICATE={folder / 'device-issuer.crt'}, "
         f"HFMDS_ISSUER_KEY={folder / 'device-issuer.key'} and HFMDS_TOKEN_LISTEN.\n"
+        f"Where a cluster makes certificates of services by itself, give it "
+        f"{folder / 'service-issuer.crt'} and {folder / 'service-issuer.key'}.\n"
         f"{folder / 'authority.key'} can make certificates of anybody: keep it where no program "
         f"runs.",
         highlight=False,
@@ -79,17 +84,47 @@ def init(
 
 @app.command()
 def issue(
-    kind: Annotated[PartyKind, typer.Argument(help="For whom it is.")],
-    name: Annotated[str, typer.Argument(help="Its name; of a device, its id.")],
+    kind: Kinds,
+    name: Name,
     folder: Folder = Path("hfmds-pki"),
     host: Hosts = None,
     days: Days = 90,
 ) -> None:
     """Make a key and a certificate for a device, a service or a person."""
-    of_people = kind not in (PartyKind.DEVICE, PartyKind.SERVICE)
-    identity = identity_from(f"spiffe://hfmds/{'admin/' if of_people else ''}{kind.value}/{name}")
+    identity, authority = _identity(kind, name), open_authority(folder)
     now, lifetime = datetime.now(UTC), timedelta(days=days)
-    _say(issue_pair(folder, open_authority(folder), identity, now, lifetime, host or ()))
+    _say(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
+
+
+@app.command()
+def renew(
+    kind: Kinds,
+    name: Name,
+    folder: Folder = Path("hfmds-pki"),
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="As of `issue`. Without: those it has."),
+    ] = None,
+    days: Days = 90,
+) -> None:
+    """Put a new key and certificate in place of those in the folder; a server reads them by itself.
+
+    The old ones are good until they run out.
+    """
+    identity, authority = _identity(kind, name), open_authority(folder)
+    now, lifetime = datetime.now(UTC), timedelta(days=days)
+    _say(renew_pair(folder, authority, identity, now, lifetime, host or ()))
+
+
+def _identity(kind: PartyKind, name: str) -> Identity:
+    of_people = kind not in (PartyKind.DEVICE, PartyKind.SERVICE)
+    return identity_from(f"spiffe://hfmds/{'admin/' if of_people else ''}{kind.value}/{name}")
+
+
+def _hosts(identity: Identity, given: list[str] | None) -> list[str]:
+    if given or identity.kind is not Kind.SERVICE:
+        return given or []
+    return ["localhost", "127.0.0.1", identity.name]  # nobody could call a server without any
 
 
 def _say(certificate: Path) -> None:

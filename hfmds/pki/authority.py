@@ -1,9 +1,10 @@
 """A fleet's certificate authorities: they make certificates that name identities.
 
-One signs for services and people, and can for devices. The other, the device issuer, is for
-devices alone: the coordinator has its key, and could make nobody else with it, as servers take from
-it only identities of devices, and callers take no server's certificate from it. Knows no files and
-no gRPC.
+One signs for services and people, and can for devices; its key is nowhere near a program. The
+others are for where a program has to sign, and by their keys nobody else can be made. The device
+issuer, which the coordinator has, is for devices alone: servers take from it only identities of
+devices, and callers take no server's certificate from it. The service issuer, for what makes
+certificates in a cluster, is for services alone. Knows no files and no gRPC.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.identity import DEVICES_UNIT, Identity, Kind
+from hfmds.service.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind
 
 # Servers judge who calls, and devices judge servers. A device without a battery may believe that
 # it is 1970; the clocks of servers differ by seconds.
@@ -83,6 +84,15 @@ class Authority:
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
         no_host = x509.NameConstraints(permitted_subtrees=None, excluded_subtrees=_ALL_HOSTS)
         return cls._create(name, now, lifetime, {usage: False, no_host: True})
+
+    @classmethod
+    def create_service_issuer(
+        cls, fleet: str, now: datetime, lifetime: timedelta
+    ) -> tuple[Authority, KeyPair]:
+        """A new authority for services alone, and what to keep of it."""
+        return cls._create(
+            _name(f"HFMDS-FL service issuer of {fleet}", SERVICES_UNIT), now, lifetime
+        )
 
     @classmethod
     def _create(
@@ -159,6 +169,14 @@ class Authority:
         )
         pem = certificate.public_bytes(serialization.Encoding.PEM)
         return Issued(pem, f"{certificate.serial_number:x}")
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """The names and addresses by which callers reach the party that has this certificate, PEM."""
+    extensions = x509.load_pem_x509_certificate(certificate).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -1,7 +1,7 @@
 """A fleet's authorities and its parties' certificates as files: `NAME.crt` and `NAME.key`, PEM.
 
-`authority.crt` has both authorities' certificates: it is what all programs believe. Keys are
-readable by their owner alone. Nothing that is there is ever overwritten.
+`authority.crt` has the certificates of all authorities: it is what all programs believe. Keys are
+readable by their owner alone. Nothing that is there is overwritten, unless it is renewed.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from hfmds.errors import ConfigurationError, Conflict
-from hfmds.pki.authority import Authority, KeyPair
+from hfmds.pki.authority import Authority, KeyPair, hosts_of
 from hfmds.service.identity import Identity
 
 _AUTHORITY = "authority"
 _ISSUER = "device-issuer"
+_SERVICE_ISSUER = "service-issuer"
 
 
 def create_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelta) -> Authority:
-    """A new authority with a device issuer beside it, in a folder that has none."""
+    """A new authority with the issuers beside it, in a folder that has none."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, pair = Authority.create(fleet, now, lifetime)
     _, issuer = Authority.create_issuer(fleet, now, lifetime)
-    _write(folder, _AUTHORITY, KeyPair(pair.key, pair.certificate + issuer.certificate))
+    _, service_issuer = Authority.create_service_issuer(fleet, now, lifetime)
+    believed = pair.certificate + issuer.certificate + service_issuer.certificate
+    _write(folder, _AUTHORITY, KeyPair(pair.key, believed))
     _write(folder, _ISSUER, issuer)
+    _write(folder, _SERVICE_ISSUER, service_issuer)
     return authority
 
 
@@ -82,20 +86,57 @@ def issue_pair(
     hosts: Sequence[str] = (),
 ) -> Path:
     """Put a new key and certificate of the identity there; the certificate's file."""
-    name = identity.uri.removeprefix("spiffe://hfmds/").replace("/", "-")
-    return _write(folder, name, authority.pair(identity, now, lifetime, hosts))
+    return _write(folder, _name(identity), authority.pair(identity, now, lifetime, hosts))
+
+
+def renew_pair(
+    folder: Path,
+    authority: Authority,
+    identity: Identity,
+    now: datetime,
+    lifetime: timedelta,
+    hosts: Sequence[str] = (),
+) -> Path:
+    """Put a new key and certificate in place of those that are there; the certificate's file.
+
+    Without `hosts`, for those that the old one is for.
+    """
+    name = _name(identity)
+    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
+    try:
+        hosts = hosts or hosts_of(certificate.read_bytes())
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"there is no {certificate} to renew; `hfmds pki issue` makes one"
+        ) from error
+    pair = authority.pair(identity, now, lifetime, hosts)
+    # Whoever reads in between finds two that do not belong together, and keeps what it has.
+    for path, content, mode in ((key, pair.key, 0o600), (certificate, pair.certificate, 0o644)):
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        _create(fresh, content, mode)
+        fresh.replace(path)
+    return certificate
+
+
+def _name(identity: Identity) -> str:
+    return identity.uri.removeprefix("spiffe://hfmds/").replace("/", "-")
 
 
 def _write(folder: Path, name: str, pair: KeyPair) -> Path:
     certificate = folder / f"{name}.crt"
-    for path, content, mode in (
-        (folder / f"{name}.key", pair.key, 0o600),
-        (certificate, pair.certificate, 0o644),
-    ):
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        except FileExistsError as error:
-            raise Conflict(f"{path} exists; delete it first if nobody uses it any more") from error
-        with os.fdopen(file, "wb") as opened:
-            opened.write(content)
+    _create(folder / f"{name}.key", pair.key, 0o600)
+    _create(certificate, pair.certificate, 0o644)
     return certificate
+
+
+def _create(path: Path, content: bytes, mode: int) -> None:
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError as error:
+        raise Conflict(
+            f"{path} exists; `hfmds pki renew` puts another in its place, or delete it if nobody "
+            f"uses it any more"
+        ) from error
+    with os.fdopen(file, "wb") as opened:
+        opened.write(content)

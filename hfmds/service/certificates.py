@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from hfmds.errors import InvalidInput
-from hfmds.service.identity import DEVICES_UNIT, Identity, Kind, identity_from
+from hfmds.service.identity import Identity, identity_from, may_make
 from hfmds.service.public_keys import key_sha256
 
 _REMEMBERED = 4096  # certificates of callers; to read one anew takes well below 1 ms
@@ -54,6 +54,6 @@ def _identity(certificate: x509.Certificate) -> Identity | None:
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError, InvalidInput):
         return None  # no name, several of them, or another fleet's
     units = certificate.issuer.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
-    if identity.kind is not Kind.DEVICE and DEVICES_UNIT in [unit.value for unit in units]:
-        return None  # whoever has the device issuer's key could make admins
+    if not may_make((str(unit.value) for unit in units), identity.kind):
+        return None  # whoever has the key of an issuer, which a program has, could make admins
     return identity

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hfmds.errors import InvalidInput
 
 DEVICES_UNIT = "devices"
 """The organisational unit of an authority from which only devices' certificates are taken."""
+
+SERVICES_UNIT = "services"
+"""The same for services."""
 
 _URI = re.compile(
     r"spiffe://hfmds/(device|service|admin/(?:viewer|operator|owner))/([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
@@ -31,6 +35,14 @@ class Kind(enum.Enum):
     VIEWER = "admin/viewer"
     OPERATOR = "admin/operator"
     OWNER = "admin/owner"
+
+
+_KIND_OF_UNIT = {DEVICES_UNIT: Kind.DEVICE, SERVICES_UNIT: Kind.SERVICE}
+
+
+def may_make(units: Iterable[str], kind: Kind) -> bool:
+    """Whether an authority of these organisational units may make such a party."""
+    return all(_KIND_OF_UNIT.get(unit, kind) is kind for unit in units)
 
 
 @dataclass(frozen=True, slots=True)

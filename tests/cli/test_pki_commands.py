@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from typer.testing import CliRunner
 
 from hfmds.cli.app import app
 from hfmds.errors import InvalidInput
+from hfmds.pki.authority import hosts_of
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.tls import TlsFiles
 from tests.pki.reading import identity_in
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def hfmds(*arguments: str) -> None:
@@ -23,8 +29,8 @@ def test_a_fleet_is_set_up_by_two_commands(tmp_path: Path) -> None:
     hfmds("init", "--folder", str(folder), "--host", "c.example")
     hfmds("issue", "device", "camera-7", "--folder", str(folder))
     hfmds("issue", "viewer", "olga", "--folder", str(folder), "--days", "1")
-    authorities = {folder / "authority.crt", folder / "device-issuer.crt"}
-    parties = set(folder.glob("*.crt")) - authorities
+    issuers = {"authority.crt", "device-issuer.crt", "service-issuer.crt"}
+    parties = [path for path in folder.glob("*.crt") if path.name not in issuers]
     made = {path.name: identity_in(path.read_bytes()) for path in parties}
     assert made == {
         "service-coordinator.crt": Identity(Kind.SERVICE, "coordinator"),
@@ -42,3 +48,28 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     hfmds("init", "--folder", str(tmp_path))
     with pytest.raises(InvalidInput, match=r"\.\./camera"):
         hfmds("issue", "device", "../camera", "--folder", str(tmp_path))
+
+
+@pytest.mark.parametrize("service", ["coordinator", "synthesis-store"])
+def test_a_service_can_be_called_by_its_name_whoever_forgets_to_say_so(
+    tmp_path: Path, service: str
+) -> None:
+    hfmds("init", "--folder", str(tmp_path))
+    made = (tmp_path / f"service-{service}.crt", tmp_path / "service-other.crt")
+    hfmds("issue", "service", "other", "--folder", str(tmp_path))
+    for certificate, name in zip(made, (service, "other"), strict=True):
+        assert hosts_of(certificate.read_bytes()) == ["localhost", name, "127.0.0.1"]
+
+
+def test_the_runbooks_command_renews_a_certificate_in_one_go(tmp_path: Path) -> None:
+    runbook = (REPOSITORY / "docs/runbooks.md").read_text().partition("## Certificate expiring")[2]
+    (command,) = re.findall(r"^    hfmds pki (renew .*?) *(?:#|$)", runbook, re.MULTILINE)
+    hfmds("init", "--folder", str(tmp_path), "--host", "c.example", "--days", "2")
+    certificate = tmp_path / "service-coordinator.crt"
+    before = certificate.read_bytes()
+    hfmds(*command.split(), "--folder", str(tmp_path))
+    after = certificate.read_bytes()
+    assert hosts_of(after) == hosts_of(before) == ["c.example"]
+    ends = [x509.load_pem_x509_certificate(pem).not_valid_after_utc for pem in (before, after)]
+    assert ends[1] - ends[0] > timedelta(days=300)
+    TlsFiles(certificate, certificate.with_suffix(".key"), tmp_path / "authority.crt").read()

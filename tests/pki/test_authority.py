@@ -11,9 +11,16 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from hfmds.errors import ConfigurationError, Conflict, InvalidInput
-from hfmds.pki.authority import CLOCKS_DIFFER, Authority, KeyPair, key_pem, new_key
-from hfmds.pki.folder import create_authority, issue_pair, open_authority, read_issuer
+from hfmds.pki.authority import CLOCKS_DIFFER, Authority, KeyPair, hosts_of, key_pem, new_key
+from hfmds.pki.folder import (
+    create_authority,
+    issue_pair,
+    open_authority,
+    read_issuer,
+    renew_pair,
+)
 from hfmds.service.identity import Identity, Kind, identity_from
+from hfmds.service.tls import TlsFiles
 from tests.pki.reading import identity_in
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -99,6 +106,31 @@ def test_files_are_kept_from_others_and_never_overwritten(tmp_path: Path) -> Non
     assert before == {path: path.read_bytes() for path in folder.iterdir()}
 
 
+def test_what_is_renewed_keeps_its_names_and_takes_the_old_ones_place(tmp_path: Path) -> None:
+    authority = create_authority(tmp_path, "tests", NOW, 100 * DAY)
+    service, hosts = Identity(Kind.SERVICE, "coordinator"), ["c.example", "10.0.0.7"]
+    certificate = issue_pair(tmp_path, authority, service, NOW, DAY, hosts)
+    key = certificate.with_suffix(".key")
+    (tmp_path / ".service-coordinator.key.new").write_text("of one that was killed")
+    old, names = key.read_bytes(), {path.name for path in tmp_path.iterdir()}
+    assert renew_pair(tmp_path, authority, service, NOW + DAY, 2 * DAY) == certificate
+    TlsFiles(certificate, key, tmp_path / "authority.crt").read()
+    assert key.read_bytes() != old
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert parsed(certificate.read_bytes()).not_valid_after_utc == NOW + 3 * DAY
+    assert identity_in(certificate.read_bytes()) == service
+    assert hosts_of(certificate.read_bytes()) == hosts
+    assert names - {path.name for path in tmp_path.iterdir()} == {".service-coordinator.key.new"}
+    renew_pair(tmp_path, authority, service, NOW, DAY, ["other.example"])
+    assert hosts_of(certificate.read_bytes()) == ["other.example"]
+
+
+def test_what_is_not_there_cannot_be_renewed(tmp_path: Path) -> None:
+    authority = create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    with pytest.raises(ConfigurationError, match=r"device-camera-7\.crt to renew; .*pki issue"):
+        renew_pair(tmp_path, authority, CAMERA, NOW, DAY)
+
+
 def test_a_folder_without_an_authority_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="hfmds pki init"):
         open_authority(tmp_path)
@@ -119,7 +151,11 @@ def test_a_fleet_has_an_issuer_for_devices_alone(tmp_path: Path) -> None:
     assert issuer.is_for_devices_alone
     assert not open_authority(tmp_path).is_for_devices_alone
     believed = x509.load_pem_x509_certificates(bundle)
-    assert believed == [parsed(open_authority(tmp_path).certificate), parsed(issuer.certificate)]
+    assert believed == [
+        parsed(open_authority(tmp_path).certificate),
+        parsed(issuer.certificate),
+        parsed((tmp_path / "service-issuer.crt").read_bytes()),
+    ]
     usage = believed[1].extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 

@@ -32,18 +32,20 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 class Fleet:
-    """Both authorities, and files of whom they make."""
+    """All authorities, and files of whom they make."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.authority, _ = Authority.create("tests", NOW, 10 * DAY)
         self.issuer, _ = Authority.create_issuer("tests", NOW, 10 * DAY)
+        self.service_issuer, _ = Authority.create_service_issuer("tests", NOW, 10 * DAY)
 
     def files(self, name: str, pair: KeyPair) -> TlsFiles:
         files = TlsFiles(*(self._folder / f"{name}.{kind}" for kind in ("crt", "key", "ca")))
         files.certificate.write_bytes(pair.certificate)
         files.key.write_bytes(pair.key)
-        files.authority.write_bytes(self.authority.certificate + self.issuer.certificate)
+        all_believe = (self.authority, self.issuer, self.service_issuer)
+        files.authority.write_bytes(b"".join(each.certificate for each in all_believe))
         return files
 
     def of(self, identity: Identity, signed_by: Authority | None = None) -> TlsFiles:
@@ -142,6 +144,29 @@ def test_the_device_issuer_makes_devices_and_nobody_else(fleet: Fleet, kind: Kin
         talk(
             fleet,
             fleet.of(Identity(kind, "mallory"), fleet.issuer),
+            unary,
+            access={"Unary": frozenset({kind})},
+        )
+
+
+@pytest.mark.parametrize("kind", [Kind.OWNER, Kind.OPERATOR, Kind.VIEWER, Kind.DEVICE])
+def test_the_service_issuer_makes_services_and_nobody_else(fleet: Fleet, kind: Kind) -> None:
+    async def served_by_its_own() -> Any:
+        service = Identity(Kind.SERVICE, "tester")
+        server = fleet.of(service, fleet.service_issuer)
+        async with running(tls=server, access={"Unary": frozenset({Kind.SERVICE})}) as it:
+            peer = Peer("tester", it.server.address, "HFMDS_TESTER", server)
+            channel = open_channel(peer)
+            try:
+                return await unary(peer, Stub(channel), it)
+            finally:
+                await channel.close()
+
+    assert asyncio.run(served_by_its_own()) == b"hello"
+    with pytest.raises(NotAllowed, match="names a device, service or admin"):
+        talk(
+            fleet,
+            fleet.of(Identity(kind, "mallory"), fleet.service_issuer),
             unary,
             access={"Unary": frozenset({kind})},
         )
