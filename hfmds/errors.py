@@ -14,7 +14,8 @@ HfmdsError
 └── Unavailable          a peer is away or not ready                   try again
 
 This module knows no gRPC: `hfmds.service.status` maps each class to a status code and back.
-Every message says what, where and the remedy, and is safe to show to the other side.
+Every message says what, where and the remedy. Where it names what is nobody else's affair, such
+as the address of a database, the error has other words for who called: `public`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ class HfmdsError(Exception):
     """Base of all errors this project raises on purpose."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "", *, public: str | None = None) -> None:
+        """`public`: what others are told, if they should not have the whole message."""
+        super().__init__(message)
+        self.public = message if public is None else public
 
 
 class ConfigurationError(HfmdsError):
@@ -76,7 +82,13 @@ class NotAllowed(HfmdsError):
 class Unavailable(HfmdsError):
     """A peer is away or not ready yet; the same call may succeed later."""
 
-    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        retry_after_seconds: float | None = None,
+        *,
+        public: str | None = None,
+    ) -> None:
         """`retry_after_seconds`: when to try again, if the peer has said so."""
-        super().__init__(message)
+        super().__init__(message, public=public)
         self.retry_after_seconds = retry_after_seconds

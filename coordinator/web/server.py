@@ -27,6 +27,7 @@ from coordinator.web.tls import server_context
 from hfmds.errors import HfmdsError
 from hfmds.service.address import bound_socket, is_loopback, join_address, split_address
 from hfmds.service.gate import Gate
+from hfmds.service.seldom import Seldom
 from hfmds.service.tls import TlsFiles
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ HEADERS: Mapping[str, str] = {
 }
 
 _ANSWER_SECONDS = 30.0
+_seldom = Seldom(every_seconds=10.0)  # of what only the log is told
 _MOST_BODY_BYTES = 4096  # of the form to log in
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -147,13 +149,23 @@ async def _translating(request: web.Request, handler: Handler) -> web.StreamResp
         return _refusal(503, f"the answer took more than {_ANSWER_SECONDS:.0f} s; ask again")
     except HfmdsError as error:
         status = status_of(error)
-        level = logging.ERROR if status == 500 else logging.DEBUG
-        log.log(level, "page refused", extra={"path": request.path, "reason": str(error)})
-        return _refusal(status, str(error), {"WWW-Authenticate": "Bearer"} if status == 401 else {})
+        _say_refused(request.path, status, error)
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        return _refusal(status, error.public, headers)
     except Exception:
         error_id = uuid.uuid4().hex[:12]
         log.exception("page failed", extra={"path": request.path, "error_id": error_id})
         return _refusal(500, f"internal error {error_id}; the log of coordinator has it")
+
+
+def _say_refused(path: str, status: int, error: HfmdsError) -> None:
+    fields = {"path": path, "reason": str(error)}
+    if status == 500:
+        log.error("page refused", extra=fields)
+    elif str(error) == error.public:
+        log.debug("page refused", extra=fields)
+    elif times := _seldom.times("page refused", time.monotonic()):  # strangers ask, too
+        log.warning("page refused", extra={**fields, "times": times})
 
 
 def _allowed(answer: web.HTTPException) -> Mapping[str, str]:

@@ -166,16 +166,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if cut is None:
                 code = grpc.StatusCode.CANCELLED
                 raise
-            code, refusal, metadata = status_of(cut), str(cut), metadata_of(cut)
-            fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": refusal}
+            code, refusal, metadata = status_of(cut), cut.public, metadata_of(cut)
+            fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": str(cut)}
             log.info("call cut", extra=fields)
         except grpc.aio.AbortError:  # the handler has answered by itself
             code = context.code()
             raise
         except HfmdsError as error:
-            code, refusal, metadata = status_of(error), str(error), metadata_of(error)
+            code, refusal, metadata = status_of(error), error.public, metadata_of(error)
             if not isinstance(error, Throttled):
-                self._say_refused(f"{service}/{method}", code, refusal)
+                self._say_refused(f"{service}/{method}", code, str(error))
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             code = grpc.StatusCode.INTERNAL

@@ -100,4 +100,4 @@ def _small(request: Any) -> Any:
 
 
 async def _refuse(context: grpc.aio.ServicerContext, error: HfmdsError) -> None:
-    await context.abort(status_of(error), str(error), metadata_of(error))
+    await context.abort(status_of(error), error.public, metadata_of(error))

@@ -181,7 +181,10 @@ class FolderBlobs:
         except FileNotFoundError:
             raise missing_blob(digest) from None
         if found != digest:
-            raise CorruptData(f"blob {digest} has changed: {path} now holds {found}; delete it")
+            raise CorruptData(
+                f"blob {digest} has changed: {path} now holds {found}; delete it",
+                public=f"blob {digest} has changed where it is kept",
+            )
 
     def digests(self) -> Iterator[Digest]:
         for path in self._folder.iterdir():

@@ -37,6 +37,8 @@ _SUPPORTED = "use sqlite:///file or postgresql+psycopg://user:password@host/name
 # Where the writers of this process take turns.
 _lines: WeakKeyDictionary[Engine, _Line] = WeakKeyDictionary()
 
+_AWAY = "the database is busy or away; try again"  # for strangers, too
+
 _MOST_TOGETHER = 64  # transactions that are committed as one
 
 # Connections are kept: one beyond the pool's size would be made anew each time.
@@ -359,7 +361,8 @@ def _open_postgresql(url: URL, program: str, busy_timeout_seconds: float) -> Eng
         engine.dispose()
         raise Unavailable(
             f"the database {shown_url(engine)} does not answer: "
-            f"{_reason(error)}; is it running, and is {_SETTING} right?"
+            f"{_reason(error)}; is it running, and is {_SETTING} right?",
+            public=_AWAY,
         ) from error
     return engine
 
@@ -374,14 +377,16 @@ def passing_errors_are_unavailable(engine: Engine) -> Iterator[None]:
     try:
         yield
     except PoolTimeoutError as error:
-        raise Unavailable(f"all connections to the database are in use: {error}") from error
+        raise Unavailable(
+            f"all connections to the database are in use: {error}", public=_AWAY
+        ) from error
     except DataError as error:
         raise InvalidInput(f"the database cannot keep this: {_reason(error)}") from error
     except DBAPIError as error:
         if not _passes(error):
             raise
         raise Unavailable(
-            f"the database {shown_url(engine)} is busy or away: {_reason(error)}"
+            f"the database {shown_url(engine)} is busy or away: {_reason(error)}", public=_AWAY
         ) from error
 
 

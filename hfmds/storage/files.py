@@ -107,7 +107,10 @@ def full_disk_is_unavailable(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise Unavailable(f"no space left in {folder}; free some, then try again") from error
+        raise Unavailable(
+            f"no space left in {folder}; free some, then try again",
+            public="no space left; try again when there is some",
+        ) from error
 
 
 def remove_folder(path: Path) -> None:

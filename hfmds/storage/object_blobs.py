@@ -226,7 +226,8 @@ class ObjectBlobs:
         if found != digest:
             raise CorruptData(
                 f"blob {digest} has changed: {self._key(digest)} in {self._shown} now holds "
-                f"{found}; delete it"
+                f"{found}; delete it",
+                public=f"blob {digest} has changed where it is kept",
             )
 
     @contextmanager
@@ -246,7 +247,8 @@ def _chunks(file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
 def _away(shown: str, error: Exception) -> Unavailable:
     return Unavailable(
         f"the object store {shown} does not do its work: {_reason(error)}; is it running, and are "
-        f"HFMDS_BLOBS_URL, AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID right?"
+        f"HFMDS_BLOBS_URL, AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID right?",
+        public="the object store does not do its work; try again",
     )
 
 

@@ -18,7 +18,7 @@ from coordinator.web import pages
 from coordinator.web.admission import COOKIE, Admission
 from coordinator.web.refusals import NotKnown
 from coordinator.web.sessions import Sessions
-from hfmds.errors import ConfigurationError, LimitExceeded
+from hfmds.errors import ConfigurationError, LimitExceeded, Unavailable
 from hfmds.pki.authority import Authority
 from hfmds.service.certificates import read_certificate
 from hfmds.service.exclusions import Exclusions
@@ -92,6 +92,22 @@ def test_who_is_not_known_sees_the_form_and_nothing_else(tmp_path: Path, server:
             assert answer.status == 200
 
     look(tmp_path, server, question, holder=TokensInMemory())
+
+
+def test_strangers_are_not_told_where_the_database_is(
+    tmp_path: Path, server: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lost(token: str) -> Identity | None:
+        raise Unavailable("postgresql://me@db.internal is away", public="the database is away")
+
+    async def question(page: WebBench) -> None:
+        bearer = {"Authorization": "Bearer good"}
+        refusal = await page.refused("/api/status", headers=bearer)
+        assert refusal == (503, "the database is away")
+
+    look(tmp_path, server, question, holder=lost)
+    reasons = [vars(r)["reason"] for r in caplog.records if r.getMessage() == "page refused"]
+    assert reasons == ["postgresql://me@db.internal is away"]
 
 
 def test_without_tokens_only_certificates_are_taken(tmp_path: Path, server: TlsFiles) -> None:

@@ -110,6 +110,24 @@ def test_an_expected_error_is_logged_without_a_traceback(caplog: pytest.LogCaptu
     assert record.exc_info is None
 
 
+def test_what_is_nobody_elses_affair_is_for_the_log_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def lose_the_database(request: bytes) -> bytes:
+        raise Unavailable("postgresql://me@db.internal is away", public="the database is away")
+
+    async def scenario() -> None:
+        async with running(lose_the_database) as it:
+            for asked in (it.stub.unary(b""), drained(it.stub.download(b""))):
+                code, details = await outcome_of(asked)
+                assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "the database is away")
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    reasons = {vars(r)["reason"] for r in caplog.records if r.getMessage() == "call refused"}
+    assert reasons == {"postgresql://me@db.internal is away"}
+
+
 def test_refusals_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

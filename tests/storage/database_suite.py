@@ -294,3 +294,4 @@ class DatabaseSuite:
             f"{busy}database is locked",
             f"{busy}canceling statement due to lock timeout",
         )
+        assert refusal.value.public == "the database is busy or away; try again"
