@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +20,8 @@ class CoordinatorSettings(ServerSettings):
     )
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7402",
-        description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
+        description="host:port for /metrics, /healthz and /readyz, in plain HTTP for whoever "
+        "reaches it; port 0 takes a free one",
     )
     web_listen: ListenAddress | None = Field(
         None,
@@ -93,6 +95,11 @@ class CoordinatorSettings(ServerSettings):
         ge=1,
         description="processor threads for evaluating models, and for what the server learns",
     )
+
+    @property
+    def calls(self) -> Mapping[str, str]:
+        """The store."""
+        return {"HFMDS_STORE": self.store}
 
     @model_validator(mode="after")
     def _tokens_need_tls(self) -> Self:

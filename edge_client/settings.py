@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -76,7 +77,8 @@ class EdgeSettings(ServiceSettings):
     enrol_token_file: Path | None = Field(None, description="file that has that token")
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7421",
-        description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
+        description="host:port for /metrics, /healthz and /readyz, in plain HTTP for whoever "
+        "reaches it; port 0 takes a free one",
     )
     device_id: Annotated[str, AfterValidator(_id_or_empty)] = Field(
         "",
@@ -192,6 +194,11 @@ class EdgeSettings(ServiceSettings):
         if all(tokens):
             raise ValueError("set HFMDS_ENROL_TOKEN or HFMDS_ENROL_TOKEN_FILE, not both")
         return self
+
+    @property
+    def calls(self) -> Mapping[str, str]:
+        """Both services; where it enrols there is TLS always."""
+        return {"HFMDS_COORDINATOR": self.coordinator, "HFMDS_STORE": self.store}
 
     @property
     def enrols(self) -> bool:

@@ -17,7 +17,8 @@ class StoreSettings(ServerSettings):
     )
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7412",
-        description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
+        description="host:port for /metrics, /healthz and /readyz, in plain HTTP for whoever "
+        "reaches it; port 0 takes a free one",
     )
     data_dir: Path = Field(
         Path("hfmds-data/store"),

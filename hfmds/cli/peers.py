@@ -13,7 +13,7 @@ from hfmds.cli.settings import CommandSettings
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.address import split_addresses
 from hfmds.service.peer import Peer
-from hfmds.service.settings import load_settings
+from hfmds.service.settings import load_settings, missing_tls
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.fleet_client import FleetClient
 from hfmds.wire.store_client import StoreClient
@@ -109,4 +109,8 @@ def _peer(name: str, address: str, setting: str) -> Peer:
         raise ConfigurationError(
             f"the address of the {name} is {address!r}; it must be {error}; set {setting}"
         ) from error
-    return Peer(name, address, setting, load_settings(CommandSettings).credentials)
+    settings = load_settings(CommandSettings)
+    credentials = settings.credentials
+    if credentials is None and not settings.insecure and (fault := missing_tls(setting, address)):
+        raise ConfigurationError(fault)
+    return Peer(name, address, setting, credentials)

@@ -65,6 +65,17 @@ PeerAddresses = Annotated[str, AfterValidator(_peer_addresses)]
 """Whom to call: `host:port` with a real port, or several of them, with commas between."""
 
 
+def missing_tls(setting: str, addresses: str) -> str:
+    """What is wrong with calling these without TLS; empty: nothing, it is this machine."""
+    if all(is_loopback(host) for host, _ in split_addresses(addresses)):
+        return ""
+    return (
+        f"{setting} is {addresses}, another machine, and there is no TLS: set "
+        f"HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY (hfmds pki makes them), "
+        f"come with a token, or set HFMDS_INSECURE=true where the network is trusted"
+    )
+
+
 class ServiceSettings(BaseSettings):
     """What every process of the project can be told."""
 
@@ -81,7 +92,8 @@ class ServiceSettings(BaseSettings):
 
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:0",
-        description="host:port for /metrics, /healthz and /readyz; port 0 takes a free one",
+        description="host:port for /metrics, /healthz and /readyz, in plain HTTP for whoever "
+        "reaches it; port 0 takes a free one",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe level that is logged"
@@ -108,6 +120,11 @@ class ServiceSettings(BaseSettings):
     tls_authority: Path | None = Field(
         None, description="PEM file of the authority whose certificates are believed"
     )
+    insecure: bool = Field(
+        False,
+        description="serve and call other machines without TLS: whoever is on the network can read "
+        "and do everything",
+    )
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
@@ -118,6 +135,19 @@ class ServiceSettings(BaseSettings):
                 "set all three, or none"
             )
         return self
+
+    @model_validator(mode="after")
+    def _calls_to_others_need_tls(self) -> Self:
+        secured = self.tls or self.insecure
+        faults = [] if secured else [missing_tls(*each) for each in self.calls.items()]
+        if any(faults):
+            raise ValueError("\n".join(filter(None, faults)))
+        return self
+
+    @property
+    def calls(self) -> Mapping[str, str]:
+        """Whom this process calls: addresses by the settings that name them."""
+        return {}
 
     @property
     def enrols(self) -> bool:
@@ -188,11 +218,6 @@ class ServerSettings(ServiceSettings):
     )
     max_device_calls: int = Field(
         _LIMITS.device_calls, ge=1, description="most calls in flight of one device"
-    )
-
-    insecure: bool = Field(
-        False,
-        description="serve other machines without TLS: whoever reaches this one can do everything",
     )
 
     @model_validator(mode="after")

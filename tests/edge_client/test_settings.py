@@ -44,12 +44,12 @@ def test_labels_are_taken_apart_and_power_and_network_are_told_only_when_set() -
 
 def test_environment_sets_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFMDS_DATA", "digits:20")
-    monkeypatch.setenv("HFMDS_STORE", "store.example:7411")
+    monkeypatch.setenv("HFMDS_STORE", "127.0.0.1:7499")
     monkeypatch.setenv("HFMDS_UNMETERED", "false")
     settings = load_settings(EdgeSettings)
     assert settings.data == "digits:20"
     assert settings.unmetered is False
-    assert settings.store_peer.setting == "HFMDS_STORE"
+    assert (settings.store, settings.store_peer.setting) == ("127.0.0.1:7499", "HFMDS_STORE")
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,19 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 from coordinator.fleet_servicer import ENROLMENT_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS
 from coordinator.servicer import ADMIN_ACCESS, DEVICE_ACCESS
 from coordinator.settings import CoordinatorSettings
+from edge_client.settings import EdgeSettings
+from hfmds.cli.app import app
 from hfmds.errors import ConfigurationError, NotAllowed, Unavailable
 from hfmds.pki.authority import Authority, KeyPair
 from hfmds.service.access import ANYONE, DEVICE, OPERATOR, VIEWER, require_own
 from hfmds.service.channel import Peer, call, open_channel
 from hfmds.service.identity import Identity, Kind
-from hfmds.service.settings import load_settings
+from hfmds.service.settings import ServiceSettings, load_settings
 from hfmds.service.tls import TlsFiles
 from hfmds.v1 import (
     admin_pb2,
@@ -265,6 +268,44 @@ def test_other_machines_are_served_with_tls_only_unless_told_otherwise() -> None
         ["--listen=0.0.0.0:1", "--tls-certificate=c", "--tls-key=k", "--tls-authority=a"],
     ):
         load_settings(CoordinatorSettings, arguments)
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [
+        (CoordinatorSettings, ["--store", "store.example:7411"]),
+        (EdgeSettings, ["--data=d", "--coordinator", "10.0.0.1:7401,10.0.0.2:7401"]),
+        (EdgeSettings, ["--data=d", "--store", "[2001:db8::1]:7411"]),
+    ],
+)
+def test_other_machines_are_called_with_tls_only_unless_told_otherwise(
+    program: type[ServiceSettings], flags: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(program, flags)
+    assert f"is {flags[-1]}, another machine, and there is no TLS" in str(refusal.value)
+    assert "HFMDS_INSECURE=true" in str(refusal.value)
+    for more in (["--insecure"], ["--tls-certificate=c", "--tls-key=k", "--tls-authority=a"]):
+        load_settings(program, [*flags, *more])
+
+
+def test_a_device_that_enrols_may_call_other_machines() -> None:
+    flags = ["--data=d", "--coordinator=c.example:1", "--store=s.example:2"]
+    enrolling = ["--enrol=c.example:3", "--tls-authority=a", "--enrol-token=t"]
+    load_settings(EdgeSettings, [*flags, *enrolling])
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(EdgeSettings, flags)
+    assert len(str(refusal.value).splitlines()) == 2  # one for each
+
+
+@pytest.mark.parametrize("command", [["status"], ["snapshots", "list"], ["pki", "devices"]])
+def test_commands_call_other_machines_with_tls_only_unless_told_otherwise(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setting in ("HFMDS_COORDINATOR", "HFMDS_STORE"):
+        monkeypatch.setenv(setting, "192.0.2.1:1")
+    with pytest.raises(ConfigurationError, match=r"is 192\.0\.2\.1:1, another machine, and"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
 
 
 def test_tls_is_whole_or_not_there() -> None:
