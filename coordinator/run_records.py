@@ -40,7 +40,7 @@ from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
 from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
 
-_POOL_MARK_DIGITS = 8  # a pool is open for minutes, and a device makes 100 calls a second at most
+_POOL_NAME_CHARACTERS = 84  # of the run; with round and mark it is an id, of 128 at most
 _STATE = select(RunRow.state).where(RunRow.run_id == bindparam("run_id"))
 _MARK = select(RunRow.nonce, RunRow.state).where(RunRow.run_id == bindparam("run_id"))
 
@@ -60,11 +60,15 @@ class RunRecord:
     best_round: int = 0  # 0: none was evaluated
     start: Digest | None = None  # the model of another run that it starts from
     pool_key: str = field(default="", repr=False)  # a secret
+    pool_mark_digits: int = 32
 
     def pool_id(self, round_number: int) -> str:
         """Names the pool of a refresh. Only devices that are asked to synthesise are told it."""
         mark = hmac.digest(self.pool_key.encode(), str(round_number).encode(), "sha256")
-        return f"{self.run_uid}-{round_number}-{mark.hex()[:_POOL_MARK_DIGITS]}"
+        name = self.run_uid
+        if self.pool_mark_digits == 32:  # older runs keep the names that their pools have
+            name = name[:_POOL_NAME_CHARACTERS]  # for people; the mark is what tells pools apart
+        return f"{name}-{round_number}-{mark.hex()[: self.pool_mark_digits]}"
 
     def seen_with(self, progress: Progress | None) -> Run:
         """The run as operators see it."""
@@ -388,4 +392,5 @@ def _record(session: Session, row: RunRow) -> RunRecord:
         best_round=best_round(session, row.run_id),
         start=Digest(row.start_sha256, row.start_bytes) if row.start_sha256 else None,
         pool_key=row.pool_key,
+        pool_mark_digits=row.pool_mark_digits,
     )

@@ -15,6 +15,7 @@ from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.models import initial_weights
 from hfmds.algorithm.seeds import derive_seed, task_seed
 from hfmds.errors import TooLate, WrongState
+from hfmds.wire.policies import require_id
 from hfmds.wire.tensors import encode_weights
 from hfmds.wire.types import Assignment, Phase, Progress, RunState, SynthesiseWork, TrainWork
 from tests.coordinator.workbench import (
@@ -94,10 +95,15 @@ def test_nobody_works_out_the_id_of_a_pool(tmp_path: Path) -> None:
             assert ids == [again.pool_id(number) for number in (1, 2)]
             marks = {pool_id.removeprefix(f"{run.run_uid}-")[2:] for pool_id in ids}
             assert len(marks) == 2
-            assert all(len(mark) == 8 for mark in marks)
+            assert all(len(mark) == 32 for mark in marks)  # 128 bits
             assert run.pool_key not in repr(run)
             other = dataclasses.replace(run, pool_key="another")
             assert other.pool_id(1) != run.pool_id(1)
+            longest = dataclasses.replace(run, run_uid=f"{'x' * 100}.12345678")
+            assert require_id(longest.pool_id(10**9), "pool_id")
+            of_before = dataclasses.replace(longest, pool_mark_digits=8)
+            mark = run.pool_id(1).rpartition("-")[2][:8]
+            assert of_before.pool_id(1) == f"{longest.run_uid}-1-{mark}"
 
     asyncio.run(scenario())
 

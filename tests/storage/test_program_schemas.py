@@ -44,6 +44,19 @@ def test_devices_of_before_stay_known_by_their_certificates(database_url: str) -
     assert [tuple(row) for row in found] == [("ab", False)]
 
 
+def test_runs_of_before_keep_the_names_of_their_pools(database_url: str) -> None:
+    with opened_database(database_url) as engine:
+        Schema("coordinator").upgrade(engine, to="0002")
+        with transaction(engine) as session:
+            columns = "run_id, spec, state, state_reason, created_at, nonce, pool_key"
+            values = "'run', '', 'RUNNING', '', 1.0, 'n', 'k'"
+            start = "start_sha256, start_bytes"
+            session.execute(text(f"INSERT INTO runs ({columns}, {start}) VALUES ({values}, '', 0)"))
+        Schema("coordinator").upgrade(engine)
+        with reading(engine) as session:
+            assert session.scalar(text("SELECT pool_mark_digits FROM runs")) == 8
+
+
 def test_programs_that_share_a_database_have_no_table_in_common() -> None:
     coordinator, store = (set(tables_of(program).tables) for program in PROGRAMS)
     assert coordinator
