@@ -46,10 +46,12 @@ from hfmds.service.program_metrics import show_program
 from hfmds.service.rotation import following_rotation
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
-from hfmds.storage.database import open_database
+from hfmds.service.shutdown import Shutdown
+from hfmds.storage.database import database_look, open_database
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
+from hfmds.storage.watch import content_look, watching
 from hfmds.wire.store_client import StoreClient
 
 _STORAGE_THREADS = 12  # fewer than the database's connections
@@ -98,11 +100,12 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         else:
             await asyncio.to_thread(runs.lead)  # before anyone can create another
             metrics.leads(True)
+        shutdown = Shutdown(settings.shutdown_grace_seconds)
         async with (
             following_rotation(settings.tls, store),
             membership.lookout.looking_out(),
-            server.serving(settings.shutdown_grace_seconds),
-            membership.serving_tokens(settings, rpc_metrics, admin) as tokens,
+            server.serving(shutdown),
+            membership.serving_tokens(settings, rpc_metrics, admin, shutdown) as tokens,
             serving_page(
                 settings.web_listen,
                 runs,
@@ -115,19 +118,29 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         ):
             spare_what_stays()
             await server.set_ready(True)
-            with published_addresses(
-                settings.address_file,
-                grpc=server.address,
-                metrics=metrics_http.address,
-                **tokens,
-                **page,
+            with (
+                database_look(engine) as database,
+                watching(
+                    {"the database": database, "content": content_look(parts.contents.marks())},
+                    settings.storage_patience_seconds,
+                ) as trouble,
+                published_addresses(
+                    settings.address_file,
+                    grpc=server.address,
+                    metrics=metrics_http.address,
+                    **tokens,
+                    **page,
+                ),
             ):
-                await stop.wait()
+                async with server.following(trouble):
+                    await stop.wait()
             parts.dispatch.close()  # who waits for work or watches a run goes at once
             runs.leave_off()
+            stopping = asyncio.create_task(shutdown.stop())  # from now on it is not ready
             if replica:
                 await asyncio.to_thread(replica.leave)
-        await asyncio.to_thread(runs.close, settings.shutdown_grace_seconds)
+            await stopping
+        await asyncio.to_thread(runs.close, shutdown.left_seconds())
     await store.close()
 
 

@@ -23,6 +23,7 @@ from hfmds.service.gate import Gate
 from hfmds.service.limits import Limits
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
+from hfmds.service.shutdown import Shutdown
 
 # Whoever can reach the port can call: little is taken from each, and little in all.
 _TOKEN_LIMITS = Limits(
@@ -53,7 +54,11 @@ class Membership:
 
     @asynccontextmanager
     async def serving_tokens(
-        self, settings: CoordinatorSettings, metrics: RpcMetrics, admin: AdminServicer
+        self,
+        settings: CoordinatorSettings,
+        metrics: RpcMetrics,
+        admin: AdminServicer,
+        shutdown: Shutdown,
     ) -> AsyncIterator[dict[str, str]]:
         """Inside, the token port is served, if there is one; where, for the address file."""
         if settings.token_listen is None:
@@ -72,7 +77,7 @@ class Membership:
         EnrolmentServicer(self.enrolment).add_to(server)
         self._fleet_servicer().add_to(server)
         admin.add_to(server)
-        async with server.serving(settings.shutdown_grace_seconds):
+        async with server.serving(shutdown):
             yield {"tokens": server.address}
 
     def _fleet_servicer(self) -> FleetServicer:

@@ -17,11 +17,14 @@ from hfmds.service.process import published_addresses, run
 from hfmds.service.program_metrics import show_program
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
-from hfmds.storage.database import open_database
+from hfmds.service.shutdown import Shutdown
+from hfmds.storage.blobs import Blobs
+from hfmds.storage.database import database_look, open_database
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
 from hfmds.storage.staging import Staging
+from hfmds.storage.watch import content_look, watching
 from hfmds.wire.chunks import Content
 from synthesis_store.caretaker import Caretaker
 from synthesis_store.exclusions import ExclusionRecords
@@ -49,18 +52,28 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
         MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
     ):
         engine = await asyncio.to_thread(open_tables, settings)
-        pools = await asyncio.to_thread(open_pools, settings, engine, StoreMetrics(registry))
+        blobs = await asyncio.to_thread(open_blobs, settings)
+        metrics = StoreMetrics(registry)
+        pools = await asyncio.to_thread(open_pools, settings, engine, blobs, metrics)
         exclusions = await asyncio.to_thread(ExclusionRecords, engine, gate)
         StoreServicer(pools, exclusions).add_to(server)
         caretaker = Caretaker(pools, settings.look_every_seconds, settings.collect_every_seconds)
-        async with server.serving(settings.shutdown_grace_seconds):
+        async with server.serving(Shutdown(settings.shutdown_grace_seconds)):
             await server.set_ready(True)
             tending = [caretaker.tend(), exclusions.keep_looking()]
             tasks = [asyncio.create_task(each) for each in tending]
-            with published_addresses(
-                settings.address_file, grpc=server.address, metrics=metrics_http.address
+            with (
+                database_look(engine) as database,
+                watching(
+                    {"the database": database, "content": content_look(blobs)},
+                    settings.storage_patience_seconds,
+                ) as trouble,
+                published_addresses(
+                    settings.address_file, grpc=server.address, metrics=metrics_http.address
+                ),
             ):
-                await stop.wait()
+                async with server.following(trouble):
+                    await stop.wait()
             for task in tasks:
                 task.cancel()
 
@@ -72,11 +85,17 @@ def open_tables(settings: StoreSettings) -> Engine:
     return engine
 
 
-def open_pools(settings: StoreSettings, engine: Engine, metrics: StoreMetrics) -> Pools:
-    """The pools kept where the settings say."""
-    blobs = open_location(
+def open_blobs(settings: StoreSettings) -> Blobs:
+    """The content, kept where the settings say."""
+    return open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     ).place()
+
+
+def open_pools(
+    settings: StoreSettings, engine: Engine, blobs: Blobs, metrics: StoreMetrics
+) -> Pools:
+    """The pools in the database and the content."""
     staging = Staging(settings.data_dir / "uploads", settings.max_blob_bytes)
     pools = Pools(
         engine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from hfmds.service.interceptors import CallInterceptor
 from hfmds.service.limits import Limits
 from hfmds.service.open_files import connections_allowed
 from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.shutdown import Shutdown
 from hfmds.service.tls import TlsFiles
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ _OPTIONS = (
 )
 
 _DEFAULT = Limits()
+_STOPPING = "stopping"
+_LOOK_EVERY_SECONDS = 1.0
 
 
 class GrpcServer:
@@ -132,10 +136,35 @@ class GrpcServer:
 
     async def set_ready(self, ready: bool, reason: str = "not ready") -> None:
         """Tell health checks whether to send calls here, and if not, why."""
+        if self._unready_reason == _STOPPING:  # for good
+            return
         self._unready_reason = None if ready else reason
         await self._publish_health()
         if ready:
             log.info("ready", extra={"grpc": self._address})
+        else:
+            log.warning("not ready", extra={"reason": reason})
+
+    @asynccontextmanager
+    async def following(
+        self,
+        trouble: Callable[[], str | None],
+        every_seconds: float = _LOOK_EVERY_SECONDS,
+    ) -> AsyncIterator[None]:
+        """Inside, it is ready when there is no trouble; else that is why not."""
+
+        async def follow() -> None:
+            while True:
+                reason = trouble()
+                if (reason is None) != (self._unready_reason is None):
+                    await self.set_ready(reason is None, reason or "")
+                await asyncio.sleep(every_seconds)
+
+        task = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            task.cancel()
 
     def unready_reason(self) -> str | None:
         """Why calls should not be sent here now; None when they may."""
@@ -143,18 +172,19 @@ class GrpcServer:
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no new calls, let those in flight end within the grace, then cut them."""
-        self._unready_reason = "stopping"
+        self._unready_reason = _STOPPING
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
 
     @asynccontextmanager
-    async def serving(self, grace_seconds: float) -> AsyncIterator[None]:
+    async def serving(self, shutdown: Shutdown) -> AsyncIterator[None]:
         """Started inside, and stopped whatever happens: a server left running spoils the exit."""
         await self.start()
+        shutdown.add(self.stop)
         try:
             yield
         finally:
-            await self.stop(grace_seconds)
+            await shutdown.stop()
 
     async def _publish_health(self) -> None:
         statuses = health_pb2.HealthCheckResponse

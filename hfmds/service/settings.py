@@ -187,7 +187,13 @@ class ServerSettings(ServiceSettings):
         description="size above which the least recently used local copies of S3 content leave",
     )
     shutdown_grace_seconds: float = Field(
-        10.0, ge=0, description="how long calls in flight may still take after SIGTERM"
+        10.0, ge=0, description="how long all that is in flight may still take after SIGTERM"
+    )
+    storage_patience_seconds: float = Field(
+        20.0,
+        gt=0,
+        description="how long the database or the content may be silent before this process says "
+        "that it is not ready",
     )
     max_blob_bytes: int = Field(
         256 * 1024 * 1024, ge=1, description="largest piece of content accepted from a peer"

@@ -368,6 +368,25 @@ def _open_postgresql(url: URL, program: str, busy_timeout_seconds: float) -> Eng
 
 
 @contextmanager
+def database_look(engine: Engine) -> Iterator[Callable[[], None]]:
+    """Yields what raises if the database does not answer.
+
+    By a connection of its own: that all others are in use is not the database's trouble.
+    """
+    own = create_engine(engine.url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+    statement = text("PRAGMA schema_version" if own.dialect.name == "sqlite" else "SELECT 1")
+
+    def look() -> None:
+        with passing_errors_are_unavailable(own), own.connect() as connection:
+            connection.execute(statement)
+
+    try:
+        yield look
+    finally:
+        own.dispose()
+
+
+@contextmanager
 def passing_errors_are_unavailable(engine: Engine) -> Iterator[None]:
     """Around use of the engine: a busy or vanished database raises Unavailable.
 

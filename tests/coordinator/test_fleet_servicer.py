@@ -27,6 +27,7 @@ from hfmds.service.peer import Peer
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.service.settings import load_settings
+from hfmds.service.shutdown import Shutdown
 from hfmds.service.tls import Bearer, Trust
 from hfmds.wire.coordinator_client import CoordinatorClient
 from hfmds.wire.enrolment_client import EnrolmentClient, RenewalClient
@@ -162,7 +163,7 @@ async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[To
         clients.append(FleetClient(peer))
         return clients[-1]
 
-    async with server.serving(0):
+    async with server.serving(Shutdown(0)):
         try:
             yield client_of
         finally:

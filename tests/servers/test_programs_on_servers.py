@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -96,3 +99,49 @@ def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothin
     assert with_admin(coordinator, last_model) == encode_weights(expected)
     assert "pssst" not in first.log.read_text()
     assert "hfmds-secret" not in first.log.read_text()
+
+
+@pytest.mark.parametrize("package", ["coordinator", "synthesis_store"])
+def test_a_program_that_has_lost_its_storage_says_so_until_it_is_back(
+    package: str,
+    programs: Programs,
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    s3_server: S3Server,
+    s3_blobs_url: str,
+    tmp_path: Path,
+) -> None:
+    assert main(["database", "upgrade", package, "--database-url", postgres_url]) == 0
+    program = programs.start(
+        package,
+        package,
+        listen="127.0.0.1:0",
+        data_dir=str(tmp_path / "data"),
+        database_url=postgres_url,
+        blobs_url=s3_blobs_url,
+        storage_patience_seconds="0.5",
+    )
+    url = f"http://{program.address('metrics')}/readyz"
+
+    def ready() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(url) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, refusal.read().decode()
+
+    def until_ready_is(status: int, what: str) -> None:
+        while True:
+            found = ready()
+            if found[0] == status and what in found[1]:
+                break
+            time.sleep(0.05)
+
+    until_ready_is(200, "ready")
+    for server, name in ((postgres_server, "the database"), (s3_server, "content")):
+        server.stop()
+        try:
+            until_ready_is(503, f"{name} has not answered for")
+        finally:
+            server.start()
+        until_ready_is(200, "ready")

@@ -22,7 +22,8 @@ from hfmds.service.channel import call
 from hfmds.service.limits import Limits
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
-from tests.service.loopback import SERVICE, Running, running
+from hfmds.service.shutdown import Shutdown
+from tests.service.loopback import SERVICE, Running, Stub, running
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -368,14 +369,67 @@ def test_a_call_in_flight_may_end_within_the_grace() -> None:
     asyncio.run(scenario())
 
 
+def test_all_ports_stop_together_and_calls_of_each_may_end() -> None:
+    async def scenario() -> None:
+        shutdown = Shutdown(600.0)
+        async with running() as first, running() as second:
+            shutdown.add(first.server.stop)
+            shutdown.add(second.server.stop)
+            both = (first, second)
+            waiting = [it.stub.wait(b"") for it in both]
+            for it in both:
+                await it.probe.waiting.wait()
+            stopping = asyncio.create_task(shutdown.stop())
+            for it in both:  # neither waits for the calls of the other
+                while it.server.unready_reason() != "stopping":  # noqa: ASYNC110 (has no event)
+                    await asyncio.sleep(0.01)
+                stranger = grpc.aio.insecure_channel(it.server.address)
+                code, _ = await outcome_of(Stub(stranger).unary(b""))
+                assert code is grpc.StatusCode.UNAVAILABLE
+                await stranger.close()
+            assert not stopping.done()
+            for it, call_ in zip(both, waiting, strict=True):
+                it.probe.release.set()
+                assert await call_ == b"released"
+            await stopping
+
+    asyncio.run(scenario())
+
+
+def test_a_server_is_ready_while_there_is_no_trouble() -> None:
+    async def scenario() -> None:
+        trouble: list[str] = []
+
+        async def until(it: Running, reason: str | None) -> None:
+            async with asyncio.timeout(60):
+                while it.server.unready_reason() != reason:  # noqa: ASYNC110 (has no event)
+                    await asyncio.sleep(0.01)
+
+        async with running() as it:
+            await it.server.set_ready(True)
+            look = lambda: trouble[-1] if trouble else None  # noqa: E731
+            async with it.server.following(look, every_seconds=0.01):
+                trouble.append("the database is silent")
+                await until(it, "the database is silent")
+                assert await health(it) == NOT_SERVING
+                trouble.clear()
+                await until(it, None)
+                assert await health(it) == SERVING
+                await it.server.stop(0)
+                await it.server.set_ready(True)  # as one that had looked just before
+                assert it.server.unready_reason() == "stopping"
+
+    asyncio.run(scenario())
+
+
 def test_a_failure_while_serving_still_stops_the_server() -> None:
     async def scenario() -> None:
         server = GrpcServer("127.0.0.1:0", RpcMetrics("first", CollectorRegistry()))
         with pytest.raises(ConfigurationError, match="wrong"):
-            async with server.serving(grace_seconds=0):
+            async with server.serving(Shutdown(0)):
                 raise ConfigurationError("wrong")
         again = GrpcServer(server.address, RpcMetrics("again", CollectorRegistry()))
-        async with again.serving(grace_seconds=0):
+        async with again.serving(Shutdown(0)):
             assert again.address == server.address
 
     asyncio.run(scenario())
