@@ -172,6 +172,36 @@ def test_the_service_issuer_makes_services_and_nobody_else(fleet: Fleet, kind: K
         )
 
 
+@pytest.mark.parametrize("days", [-1, 400, 5000])
+def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
+    fleet: Fleet, days: int
+) -> None:
+    """Its clock is that of this machine: the fleet's is so many days ahead."""
+    fleets_now = NOW + days * DAY
+    service = Identity(Kind.SERVICE, "tester")
+
+    async def reach() -> Any:
+        fleet.authority, _ = Authority.create("tests", fleets_now, 10 * DAY)
+        pair = fleet.authority.pair(service, fleets_now, DAY / 2, ["127.0.0.1"])
+        server = fleet.files("ahead", pair)
+        async with running(
+            tls=server, access={"Unary": WHOEVER}, holder=holder, supervised=False
+        ) as it:
+            address = it.server.address
+            peer = Peer("tester", address, "HFMDS_TESTER", Trust(server.authority))
+            channel = open_channel(peer)
+            try:
+                return await unary(peer, Stub(channel), it)
+            finally:
+                await channel.close()
+
+    if days < 0:  # it is past the end of the server's certificate
+        with pytest.raises(Unavailable):
+            asyncio.run(reach())
+    else:
+        assert asyncio.run(reach()) == b"hello"
+
+
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["localhost"], []])
 def test_nobody_believes_a_server_of_the_device_issuer(fleet: Fleet, hosts: list[str]) -> None:
     async def main() -> None:
