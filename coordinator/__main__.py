@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -47,12 +48,14 @@ from hfmds.service.rotation import following_rotation
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.service.shutdown import Shutdown
-from hfmds.storage.database import database_look, open_database
+from hfmds.storage.database import database_look, open_database, shown_url
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
 from hfmds.storage.watch import content_look, watching
 from hfmds.wire.store_client import StoreClient
+
+log = logging.getLogger(__name__)
 
 _STORAGE_THREADS = 12  # fewer than the database's connections
 
@@ -147,6 +150,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
 def open_tables(settings: CoordinatorSettings) -> Engine:
     """The coordinator's database, with the tables that this version works with."""
     engine = open_database(settings.resolved_database_url, "coordinator")
+    log.info("database opened", extra={"database": shown_url(engine)})
     Schema("coordinator").prepare(engine)
     return engine
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,7 @@ from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.service.shutdown import Shutdown
 from hfmds.storage.blobs import Blobs
-from hfmds.storage.database import database_look, open_database
+from hfmds.storage.database import database_look, open_database, shown_url
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
@@ -33,6 +34,8 @@ from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pools import Pools
 from synthesis_store.servicer import StoreServicer
 from synthesis_store.settings import StoreSettings
+
+log = logging.getLogger(__name__)
 
 
 async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
@@ -81,6 +84,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
 def open_tables(settings: StoreSettings) -> Engine:
     """The store's database, with the tables that this version works with."""
     engine = open_database(settings.resolved_database_url, "synthesis_store")
+    log.info("database opened", extra={"database": shown_url(engine)})
     Schema("synthesis_store").prepare(engine)
     return engine
 

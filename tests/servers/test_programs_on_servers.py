@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from hfmds.cli.main import main
 from hfmds.wire.admin_client import AdminClient
@@ -138,6 +139,9 @@ def test_a_program_that_has_lost_its_storage_says_so_until_it_is_back(
             time.sleep(0.05)
 
     until_ready_is(200, "ready")
+    place = make_url(postgres_url).set(query={}).render_as_string(hide_password=True)
+    (opened,) = (line for line in program.log.open() if "database opened" in line)
+    assert place in opened
     for server, name in ((postgres_server, "the database"), (s3_server, "content")):
         server.stop()
         try:

@@ -33,7 +33,7 @@ def test_migrations_make_the_tables_of_the_code(program: str, database_url: str)
 
 def test_devices_of_before_stay_known_by_their_certificates(database_url: str) -> None:
     with opened_database(database_url) as engine:
-        Schema("coordinator").upgrade(engine, to="0001")
+        Schema("coordinator").upgrade(engine, to="0002")
         with transaction(engine) as session:
             columns = "serial, device_id, key_sha256, issued_at, until"
             values = "'ab', 'camera', 'its key', 1.0, 2.0"
@@ -46,7 +46,7 @@ def test_devices_of_before_stay_known_by_their_certificates(database_url: str) -
 
 def test_runs_of_before_keep_the_names_of_their_pools(database_url: str) -> None:
     with opened_database(database_url) as engine:
-        Schema("coordinator").upgrade(engine, to="0002")
+        Schema("coordinator").upgrade(engine, to="0003")
         with transaction(engine) as session:
             columns = "run_id, spec, state, state_reason, created_at, nonce, pool_key"
             values = "'run', '', 'RUNNING', '', 1.0, 'n', 'k'"
