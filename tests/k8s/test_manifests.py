@@ -81,7 +81,7 @@ def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
         ("Certificate", {"duration": "30d"}),
         ("Certificate", {"usages": ["server_auth"]}),
         ("Certificate", {"privateKey": {"rotation": "Always"}}),
-        ("Issuer", {"ca": {"secret": "hfmds-authority"}}),
+        ("Issuer", {"ca": {"secret": "hfmds-service-issuer"}}),
         ("PodMonitor", {"endpoints": [{"port": "metrics"}]}),
         ("PodMonitor", {"podMetricsEndpoints": [{"port": 7402}]}),
         ("PrometheusRule", {"groups": [{"name": "x", "rules": [{"alert": "y"}]}]}),
