@@ -21,10 +21,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 # Below any of these the transforms cost more than is saved.
@@ -32,6 +33,8 @@ _LEAST_SAVING = 2.0  # times fewer products
 _LEAST_DEPTH = 64  # channels times height of the kernel
 _LEAST_CHANNELS = 32  # of the output
 _LEAST_ROWS = 30  # of the output, in all images
+
+Matrix: TypeAlias = NDArray[np.float32]
 
 _plainly: ContextVar[bool] = ContextVar("plainly", default=False)
 
@@ -48,11 +51,15 @@ def plain_convolutions() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How rows of one width are convolved with kernels of so many taps."""
+    """How rows of one width are convolved with kernels of so many taps.
 
-    of_input: Tensor  # I [products, width]
-    of_kernel: Tensor  # K [products, taps]
-    of_output: Tensor  # O [width of the output, products]
+    It is kept and used again, so it has no tensors: those made while torch traces are of no use
+    afterwards.
+    """
+
+    of_input: Matrix  # I [products, width]
+    of_kernel: Matrix  # K [products, taps]
+    of_output: Matrix  # O [width of the output, products]
     padding: int  # zeros on either side of a row, which I leaves out
 
     @property
@@ -105,12 +112,11 @@ def scheme(width: int, taps: int, padding: int) -> Scheme:
             of_output += [by_real + by_imaginary, by_imaginary, -by_real]
     inner = np.stack(of_input)[:, padding : padding + width]  # what is padded is zero
     return Scheme(
-        _constant(inner), _constant(np.stack(of_kernel)), _constant(np.stack(of_output, 1)), padding
+        inner.astype(np.float32),
+        np.stack(of_kernel).astype(np.float32),
+        np.stack(of_output, axis=1).astype(np.float32),
+        padding,
     )
-
-
-def _constant(matrix: np.ndarray[Any, Any]) -> Tensor:
-    return torch.from_numpy(matrix.astype(np.float32))
 
 
 class ThriftyConvolution(nn.Conv2d):
@@ -150,14 +156,14 @@ class _Convolution(torch.autograd.Function):
         n, channels, height, _ = x.shape
         out_channels, _, tall, taps = weight.shape
         products = len(by.of_input)
-        rows = (by.of_input @ _by_width(x)).view(products, n, height, channels)
+        rows = (_tensor(by.of_input) @ _by_width(x)).view(products, n, height, channels)
         if pad:
             rows = nn.functional.pad(rows, (0, 0, pad, pad))
         out_height = rows.shape[2] - tall + 1
         patches = rows.unfold(2, tall, 1).transpose(3, 4).reshape(products, n * out_height, -1)
-        kernels = by.of_kernel @ weight.permute(3, 2, 1, 0).reshape(taps, -1)
+        kernels = _tensor(by.of_kernel) @ weight.permute(3, 2, 1, 0).reshape(taps, -1)
         kernels = kernels.view(products, -1, out_channels)
-        y = by.of_output @ torch.bmm(patches, kernels).view(products, -1)
+        y = _tensor(by.of_output) @ torch.bmm(patches, kernels).view(products, -1)
         ctx.save_for_backward(x, weight, patches, kernels)
         ctx.by, ctx.pad, ctx.has_bias = by, pad, bias is not None
         return _images(y.view(-1, n, out_height, out_channels), bias)
@@ -176,11 +182,13 @@ class _Convolution(torch.autograd.Function):
         n, channels, height, width = x.shape
         out_channels, _, tall, taps = weight.shape
         products, out_height = len(by.of_input), grad.shape[2]
-        of_y = (by.of_output.t() @ _by_width(grad)).view(products, -1, out_channels)
+        of_y = (_tensor(by.of_output.T) @ _by_width(grad)).view(products, -1, out_channels)
         of_x = of_weight = None
         if wanted[1]:
             of_kernels = torch.bmm(patches.transpose(1, 2), of_y).view(products, -1)
-            of_weight = (by.of_kernel.t() @ of_kernels).view(taps, tall, channels, out_channels)
+            of_weight = (_tensor(by.of_kernel.T) @ of_kernels).view(
+                taps, tall, channels, out_channels
+            )
             of_weight = of_weight.permute(3, 2, 1, 0)
         if wanted[0]:
             of_patches = torch.bmm(of_y, kernels.transpose(1, 2))
@@ -189,8 +197,12 @@ class _Convolution(torch.autograd.Function):
             for tap in range(tall):
                 of_rows[:, :, tap : tap + out_height] += of_patches[:, :, :, tap]
             of_rows = of_rows[:, :, pad : pad + height].reshape(products, -1)
-            of_x = _images((by.of_input.t() @ of_rows).view(width, n, height, channels))
+            of_x = _images((_tensor(by.of_input.T) @ of_rows).view(width, n, height, channels))
         return of_x, of_weight, grad.sum((0, 2, 3)) if wanted[2] else None, None, None
+
+
+def _tensor(matrix: Matrix) -> Tensor:
+    return torch.from_numpy(matrix)
 
 
 def _by_width(x: Tensor) -> Tensor:

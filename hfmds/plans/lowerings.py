@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.onnx.ops import symbolic
 
-from hfmds.algorithm.convolution import Scheme, saving_scheme
+from hfmds.algorithm.convolution import Matrix, Scheme, saving_scheme
 from hfmds.errors import InvalidInput
 
 aten = torch.ops.aten
@@ -262,9 +262,9 @@ def _thrifty_backward(
     out_channels, _, tall, taps = weight.shape
     products = len(by.of_input)
     patches, out_height = _patches(x, tall, by, pad)
-    of_y = _applied(by.of_output.t(), _by_width(grad)).view(products, -1, out_channels)
+    of_y = _applied(by.of_output.T, _by_width(grad)).view(products, -1, out_channels)
     of_kernels = _product(of_y.transpose(1, 2), patches, (products, out_channels, tall * channels))
-    of_weight = _applied(by.of_kernel.t(), of_kernels).view(taps, out_channels, tall, channels)
+    of_weight = _applied(by.of_kernel.T, of_kernels).view(taps, out_channels, tall, channels)
     of_weight = of_weight.permute(1, 3, 2, 0)
     if not wants_x:
         return None, of_weight
@@ -274,7 +274,7 @@ def _thrifty_backward(
     row = torch.arange(out_height)[:, None] + torch.arange(tall) - pad
     ones = (torch.arange(height)[:, None] == row.reshape(1, -1)).to(x.dtype)
     of_rows = _product(ones, of_patches, (products * n, height, channels)).view(products, -1)
-    of_x = _applied(by.of_input.t(), of_rows).view(width, n, height, channels)
+    of_x = _applied(by.of_input.T, of_rows).view(width, n, height, channels)
     return of_x.permute(1, 3, 2, 0).contiguous(), of_weight
 
 
@@ -301,10 +301,10 @@ def _by_width(x: Tensor) -> Tensor:
     return x.permute(3, 0, 2, 1).reshape(x.shape[3], -1)
 
 
-def _applied(matrix: Tensor, x: Tensor) -> Tensor:
+def _applied(matrix: Matrix, x: Tensor) -> Tensor:
     """A matrix of a scheme, to the first dimension of x; the others are one then."""
     flat = x.reshape(x.shape[0], -1)
-    return _product(matrix.to(x.dtype), flat, (matrix.shape[0], flat.shape[1]))
+    return _product(torch.from_numpy(matrix), flat, (matrix.shape[0], flat.shape[1]))
 
 
 def _in_rows(shape: Sequence[int]) -> bool:

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from hfmds.algorithm.convolution import ThriftyConvolution, plain_convolutions, scheme, thrifty
@@ -39,7 +40,10 @@ def products_of(convolution: nn.Conv2d, x: Tensor) -> int:
 def test_a_row_is_convolved(width: int, taps: int, padding: int) -> None:
     by = scheme(width, taps, padding)
     row, kernel = torch.randn(width), torch.randn(taps)
-    found = by.of_output @ ((by.of_input @ row) * (by.of_kernel @ kernel))
+    of_input, of_kernel, of_output = map(
+        torch.from_numpy, (by.of_input, by.of_kernel, by.of_output)
+    )
+    found = of_output @ ((of_input @ row) * (of_kernel @ kernel))
     padded = nn.functional.pad(row, (padding, padding))
     outputs = range(width + 2 * padding - taps + 1)
     expected = torch.stack([padded[i : i + taps] @ kernel for i in outputs])
@@ -88,6 +92,15 @@ def test_a_gradient_of_its_gradient_is_right() -> None:
         return of_weight
 
     torch.testing.assert_close(twice(saving), twice(plain), rtol=1e-3, atol=1e-4)
+
+
+def test_a_scheme_made_while_torch_traces_is_good_afterwards() -> None:
+    """As on a coordinator that makes a plan and then evaluates."""
+    with FakeTensorMode():
+        scheme(21, 5, 0)
+    plain, saving = pair(32, 64, 5)
+    x = images(6, 32, 21, 21)
+    torch.testing.assert_close(saving(x), plain(x), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
