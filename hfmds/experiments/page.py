@@ -36,8 +36,9 @@ _COST = (
 _CONTROLS = (
     "Points of accuracy above each control with the same seed, so on the same split and from the "
     "same first weights: the mean, and in brackets the seed where it is lowest. alpha below 1 also "
-    "makes the step on real data smaller, which alone helps under skew; *FedAvg lr/10* is that "
-    "without a pool, *noise pool* is a pool that carries nothing.\n"
+    "makes the step on real data smaller, and that alone may help or harm: *FedAvg lr/10* takes a "
+    "tenth of the step in all rounds, *FedAvg lr/10 later* from the round of the first pool on, as "
+    "HFMDS-FL does with alpha = 0.1; *noise pool* is a pool that carries nothing.\n"
 )
 _POOLS = (
     "Means over seeds, of the pool of the last refresh. PSNR is between images in [0, 1]; higher "

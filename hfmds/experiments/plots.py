@@ -45,6 +45,7 @@ _LOOKS = {
     "L_C only": _Look("#a6761d"),
     "L_C + L_EFM": _Look("#66a61e"),
     "FedAvg lr/10": _Look("#555555", "--"),
+    "FedAvg lr/10 later": _Look("#555555", "-."),
     "noise pool": _Look("#999999", ":", 1.8),
 }
 _OTHERS = ("#1b9e77", "#7570b3", "#e7298a", "#a6cee3", "#b15928", "#fb9a99")
