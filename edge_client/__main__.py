@@ -29,6 +29,7 @@ from edge_client.state import DeviceState
 from edge_client.tasks import TaskRunner
 from edge_client.traffic import TrafficBudget
 from hfmds.errors import HfmdsError
+from hfmds.service.allocator import share_one_heap
 from hfmds.service.channel import Backoff, Peer
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
@@ -208,6 +209,7 @@ async def _say_goodbye(coordinator: CoordinatorClient) -> None:
 
 def main() -> None:
     """The console script."""
+    share_one_heap()
     sys.exit(run("edge_client", EdgeSettings, serve))
 
 
