@@ -94,8 +94,8 @@ def test_a_number_may_be_relative_to_another_setting() -> None:
 def test_what_a_number_cannot_be_relative_to_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"no setting hfmds.first_roud.*first_round"):
         settings_from({"rounds": "2x hfmds.first_roud"}, "here")
-    with pytest.raises(ConfigurationError, match="nothing says of what: set hfmds.first_round"):
+    with pytest.raises(ConfigurationError, match=r"nothing says of what: set hfmds\.first_round"):
         layered("here", settings_from({"rounds": "2x hfmds.first_round"}, "here"))
     odd = settings_from({"rounds": "0.5x hfmds.first_round"}, "here")
-    with pytest.raises(ConfigurationError, match="7.5; it must be a whole number"):
+    with pytest.raises(ConfigurationError, match=r"7\.5; it must be a whole number"):
         layered("here", {"hfmds.first_round": 15}, odd)
