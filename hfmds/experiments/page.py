@@ -29,9 +29,9 @@ _COST = (
     "deviation over seeds. GFLOPs are counted by torch's flop counter around the very calls that "
     "train and synthesise, for one client: matrix products and convolutions, forward and backward, "
     "two operations per multiply and add; no element-wise work, nothing of the server. Per round "
-    "is training in a round with a pool, plus synthesis divided by the rounds between refreshes, "
-    "plus the rounds that train the GAN divided by those that train the classifier, among which a "
-    "pool made once is divided too. The paper does not say what it counts.\n"
+    "is the sum over the whole run, of rounds without and with a pool, of all refreshes, and of "
+    "the rounds that train the GAN, divided by the rounds that train the classifier. The paper "
+    "does not say what it counts.\n"
 )
 _CONTROLS = (
     "Points of accuracy above each control with the same seed, so on the same split and from the "

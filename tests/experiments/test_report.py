@@ -162,7 +162,7 @@ def test_a_damaged_outline_is_made_again_by_running(folder: ReportFolder) -> Non
 
 def test_a_count_of_an_earlier_version_is_made_anew(plan: Plan, folder: ReportFolder) -> None:
     own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
-    own.keep_cost({"training": 1.0, "rounds": 4, "per_round": 1.0})
+    own.keep_cost({"training": 1.0, "training_rounds": 4, "per_round": 1.0})
     assert own.cost() is None
 
 
@@ -224,8 +224,8 @@ def test_other_reports(tmp_path: Path, addition: str, line: str, picture: str) -
     plan = make_plan(an_experiment(tmp_path, CONFIG + addition), a_shelf())
     folder = filled(tmp_path / "out", plan)
     cost = {
-        "training": 2e9, "synthesis": 1e9, "refresh_interval": 2, "preparation": 0,
-        "training_rounds": 4, "per_round": 2.5e9,
+        "training": 1e9, "training_with_pool": 2e9, "synthesis": 1e9, "preparation": 0,
+        "training_rounds": 4, "rounds_with_pool": 2, "refreshes": 4, "per_round": 2.5e9,
     }  # fmt: skip
     for cell in plan.outline.cells:
         if cell.arm == "HFMDS" and cell.seed == 0:
