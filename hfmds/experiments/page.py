@@ -19,6 +19,7 @@ from hfmds.experiments.tables import (
     pools_table,
     psnr_values,
     seeds_table,
+    troubles,
 )
 from hfmds.experiments.trial_folder import Record
 from hfmds.experiments.vocabulary import Settings
@@ -70,6 +71,8 @@ def table_text(
         parts += ["## The pools\n", pools, _POOLS]
     if failed := list(failures(results)):
         parts += ["## Diverged\n", "".join(f"- {line}\n" for line in failed)]
+    if told := list(troubles(results)):
+        parts += ["## Went on in spite of\n", "".join(f"- {line}\n" for line in told)]
     if splits:
         parts += ["## The splits\n", *(_split(name, one) for name, one in splits.items())]
     parts += ["## Setting\n", _settings(results)]
@@ -115,6 +118,7 @@ def numbers(results: Results) -> Record:
                 "accuracy": one.score,
                 "curve": list(one.curve),
                 "pools": list(one.pools),
+                **({"troubles": list(one.troubles)} if one.troubles else {}),
             }
             for one in results.cells
         ],

@@ -216,6 +216,18 @@ def failures(results: Results) -> Iterator[str]:
             yield f"{row}, seed {cell.seed} (trial {cell.trial_id}): {one.error}"
 
 
+def troubles(results: Results) -> Iterator[str]:
+    """A line for each trial that went on though its server could not do all it should."""
+    for one in results.cells:
+        if one.troubles:
+            cell = one.cell
+            row = _row_name(results.outline.experiment, cell.arm, (cell.split, cell.value))
+            yield (
+                f"{row}, seed {cell.seed} (trial {cell.trial_id}), {len(one.troubles)} rounds; "
+                f"first in {one.troubles[0]}"
+            )
+
+
 def _accuracy_table(results: Results, columns: list[Column]) -> str:
     """Beside ours the paper's numbers, if it has any for these arms. The best is bold.
 

@@ -194,6 +194,22 @@ def test_rounds_before_the_classifier_are_not_part_of_its_curve(
     assert first.score == pytest.approx(0.6)
 
 
+def test_what_a_trial_went_on_in_spite_of_is_told(plan: Plan, folder: ReportFolder) -> None:
+    cell = plan.outline.cells[0]
+    result = a_result([0.1, 0.2, 0.30, 0.32])
+    for number in (2, 3):
+        result["rounds"][number - 1]["trouble"] = "the generator stays as it was: diverged"
+    write_json(TrialFolder(folder.trials, cell.trial_id).path / "result.json", result)
+    write_report(folder)
+    line = (
+        f"- two classes: FedAvg, seed 0 (trial {cell.trial_id}), 2 rounds; first in round 2: the "
+        "generator stays as it was: diverged"
+    )
+    assert line in (folder.path / "table.md").read_text().splitlines()
+    told = json.loads((folder.path / "results.json").read_text())["results"][0]["troubles"]
+    assert len(told) == 2
+
+
 def test_a_deviation_needs_two_seeds(plan: Plan, folder: ReportFolder) -> None:
     results = read_results(plan.outline, folder.trials)
     alone = summarise(results.at("HFMDS", "two classes"))
