@@ -180,9 +180,19 @@ def show_steps(threads: int, folder: str, processor: bool) -> None:
     for name in ("open", *TASKS):
         clock = ", processor" if name == "open" else ""
         show_row(name + clock, [column.best[name] for column in columns], "seconds", 1000.0, "ms")
-    for name in ("open", *TASKS):
-        cells = [column.best[name] for column in columns]
+    show_row("open, peak memory", [c.best["open"] for c in columns], "bytes", 1 / MEGABYTE, "MB")
+    for name in TASKS:
+        cells = [alone(column, name, threads, folder) for column in names]
         show_row(f"{name}, peak memory", cells, "bytes", 1 / MEGABYTE, "MB")
+
+
+def alone(column: str, task_name: str, threads: int, folder: str) -> dict[str, Any]:
+    """What a task costs in a process that has done nothing else: a peak lasts."""
+    tell(f"{threads} threads, {task_name}, {column}: memory")
+    one = Column(column, threads, folder, processor=True)
+    one.measure(task_name)
+    one.close()
+    return one.best[task_name]
 
 
 def show_row(label: str, cells: list[dict[str, Any]], key: str, scale: float, unit: str) -> None:

@@ -29,6 +29,7 @@ from edge_client.state import DeviceState
 from edge_client.tasks import TaskRunner
 from edge_client.traffic import TrafficBudget
 from hfmds.errors import HfmdsError
+from hfmds.service.allocator import share_one_heap
 from hfmds.service.channel import Backoff, Peer
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
@@ -75,8 +76,13 @@ async def _work(settings: EdgeSettings) -> None:
         device_id = membership.device_id if membership else settings.device_id
         state = stack.enter_context(closing(DeviceState(settings.state_dir, device_id)))
         stack.enter_context(log_context(device=state.device_id))
-        cache = ContentCache(settings.state_dir / "cache", settings.cache_max_bytes)
         budget = TrafficBudget(settings.state_dir / "traffic.json", settings.traffic_bytes_per_day)
+        cache = ContentCache(
+            settings.state_dir / "cache",
+            settings.cache_max_bytes,
+            received=budget.counted_with(metrics.received_bytes.inc),
+            sent=budget.counted_with(metrics.sent_bytes.inc),
+        )
         conditions = await asyncio.to_thread(_open_conditions, settings)
         images = await asyncio.to_thread(
             OwnImages, settings.data, "the device's data", settings.own_class_names
@@ -208,6 +214,7 @@ async def _say_goodbye(coordinator: CoordinatorClient) -> None:
 
 def main() -> None:
     """The console script."""
+    share_one_heap()
     sys.exit(run("edge_client", EdgeSettings, serve))
 
 

@@ -29,6 +29,7 @@ from hfmds.errors import (
     NotFound,
     TooLate,
     Unavailable,
+    WrongState,
 )
 from hfmds.service.channel import Backoff
 from hfmds.service.telemetry import log_context
@@ -101,20 +102,32 @@ class Agent:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Work until the coordinator has no more for this device."""
-        failures = 0
+        """Work until the coordinator has no more for this device.
+
+        WrongState: it was to do so once, and tasks have failed, of which whoever started it must
+        know. A device that goes on is not ended by them.
+        """
+        failed = await self._run()
+        if self._once and failed:
+            raise WrongState(f"{failed} of this device's tasks failed; its log says why")
+
+    async def _run(self) -> int:
+        """The same; how many tasks failed."""
+        failed = failures = 0
         idle_reason = ""
         while True:
             if not await self._may_work():
-                return
+                return failed
             match await self._next_task():
                 case Assignment() as task:
                     idle_reason = ""
                     failures = 0 if await self._take(task) else failures + 1
                     if failures:  # whatever is wrong here, the coordinator must not feel it
+                        failed += 1
                         await self._sleep(self._backoff.ceiling(failures))
                 case UnreadableTask() as task:
                     failures += 1
+                    failed += 1
                     await self._refuse(task)
                     await self._sleep(self._backoff.ceiling(failures))
                 case RetryLater(after_seconds, reason):
@@ -122,11 +135,11 @@ class Agent:
                         log.info("waiting for work: %s", reason)
                         idle_reason = reason
                     if self._once:
-                        return
+                        return failed
                     await self._sleep(_pause_seconds(after_seconds))
                 case Finished(reason):
                     log.info("no more work: %s", reason)
-                    return
+                    return failed
 
     async def _may_work(self) -> bool:
         """Wait until the device may work; false if it is to stop instead."""

@@ -7,17 +7,21 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import CorruptData, LimitExceeded, NotFound
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 
 log = logging.getLogger(__name__)
+
+Moved: TypeAlias = Callable[[int], None]
+"""Hears of bytes that were moved; called in a thread."""
 
 _ABANDONED_AFTER_SECONDS = 7 * 24 * 3600.0
 _STALE_AFTER_SECONDS = 3600.0  # the same where room is needed
@@ -30,13 +34,20 @@ class ContentCache:
     Synchronous: on the event loop, call through `asyncio.to_thread`.
     """
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_bytes: int,
+        received: Moved = lambda moved_bytes: None,
+        sent: Moved = lambda moved_bytes: None,
+    ) -> None:
+        """`received` and `sent` hear of bytes as they cross the network, whatever comes of them."""
         self._max_bytes = max_bytes
         self._uses = folder / "uses"
         make_data_folder(self._uses, setting="HFMDS_STATE_DIR")
         self.content = Content(
-            FolderBlobs(folder / "blobs", setting="HFMDS_STATE_DIR", durable=False),
-            Staging(folder / "partial", max_bytes, setting="HFMDS_STATE_DIR"),
+            _SentBlobs(folder / "blobs", sent),
+            _ReceivingStaging(folder / "partial", max_bytes, received),
         )
         self.content.staging.purge(_ABANDONED_AFTER_SECONDS, time.time())
 
@@ -119,3 +130,33 @@ class ContentCache:
 def _digest_in(marker_name: str) -> Digest:
     sha256, _, size = marker_name.partition(".")
     return Digest(sha256, int(size))
+
+
+class _SentBlobs(FolderBlobs):
+    """Counts what is read of them: only what is sent is."""
+
+    def __init__(self, folder: Path, sent: Moved) -> None:
+        super().__init__(folder, setting="HFMDS_STATE_DIR", durable=False)
+        self._sent = sent
+
+    def read(
+        self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        return self._counted(super().read(digest, offset, chunk_bytes))
+
+    def _counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._sent(len(chunk))
+            yield chunk
+
+
+class _ReceivingStaging(Staging):
+    """Counts what comes in."""
+
+    def __init__(self, folder: Path, max_bytes: int, received: Moved) -> None:
+        super().__init__(folder, max_bytes, setting="HFMDS_STATE_DIR")
+        self._received = received
+
+    def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
+        self._received(sum(map(len, pieces)))
+        return super().append(owner, digest, offset, *pieces)

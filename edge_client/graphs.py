@@ -18,21 +18,41 @@ from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.types import Weights
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.onnx_runtime import onnxruntime
-from hfmds.plans.format import BUFFER, PARAMETER, Graph, Plan, TensorSpec, read_plan
+from hfmds.plans.format import BUFFER, OPSET, PARAMETER, Graph, Plan, TensorSpec, read_plan
+from hfmds.service.allocator import give_back_freed_memory
 
 Tensors: TypeAlias = Mapping[str, Any]
 """onnxruntime's own tensors, by name."""
 
 _ON_A_CPU = "CPUExecutionProvider"
 _ON_CUDA = "CUDAExecutionProvider"
+# What is taken of what there is, the best first. Not among them is what makes each graph anew for
+# each size of a batch, for minutes (TensorRT, QNN), which onnxruntime itself would put first.
+_BY_ITSELF = (
+    _ON_CUDA,
+    "ROCMExecutionProvider",
+    "CoreMLExecutionProvider",
+    "DmlExecutionProvider",
+    "OpenVINOExecutionProvider",
+    "NnapiExecutionProvider",
+    _ON_A_CPU,
+)
+
+_ERRORS, _SILENT = 3, 4  # what onnxruntime logs, from which severity on
+
+# A graph that gives what it gets, but for its end: the version of the operators that it is made of.
+_LEAST_GRAPH = (
+    b'\x08\x07:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04'
+    b"\n\x02\x08\x01b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10"
+)
 
 
 def providers_for(compute_device: str, available: Sequence[str]) -> list[str]:
     """What onnxruntime computes with, the best first; ConfigurationError if that is not here."""
     if compute_device == "cpu":
         return [_ON_A_CPU]
-    if compute_device == "auto":  # in onnxruntime's own order, with the processor as the last
-        return [one for one in available if one != "AzureExecutionProvider"]
+    if compute_device == "auto":
+        return [one for one in _BY_ITSELF if one in available]
     if compute_device == "mps":
         raise ConfigurationError(
             "HFMDS_COMPUTE_DEVICE is mps, which is torch's; set HFMDS_ENGINE to torch, or let "
@@ -68,9 +88,13 @@ class Graphs:
         """The model that they are made for."""
         return self._plan.model
 
+    def memory_bytes(self, name: str, batch: int) -> int:
+        """About what a call with so many images needs."""
+        return self._plan.graph(name).memory_bytes(batch)
+
     def require_memory(self, name: str, batch: int) -> None:
         """Refuse a call with so many images for which there is not enough memory."""
-        needed, left = self._plan.graph(name).memory_bytes(batch), self._left_bytes()
+        needed, left = self.memory_bytes(name, batch), self._left_bytes()
         if left and needed > left:
             raise LimitExceeded(
                 f"{name} with {batch} images needs about {needed / 1e6:.0f} MB of memory, and "
@@ -114,15 +138,12 @@ class Graphs:
                 yield spec.name.removeprefix(prefix)
 
     def _open(self, name: str, graph: Graph) -> Any:
-        _share_memory()
-        options = onnxruntime.SessionOptions()
-        options.add_session_config_entry("session.use_env_allocators", "1")
+        options = _sharing_memory()
         options.intra_op_num_threads = self._threads
         # A thread that waits for work by spinning takes the processor from the other: two threads
         # trained in 17 ms and 24 ms of processor time, where spinning they took 18 and 34.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
         # Batches differ in size, and what it remembers of one takes twice the memory and no less
         # time. A layout for convolutions of constant weights only costs copies here.
         options.enable_mem_pattern = False
@@ -137,6 +158,49 @@ class Graphs:
             ) from error
         self._sessions[name] = session
         return session
+
+
+def give_back_memory() -> None:
+    """Give the system back what is in no tensor any more; to be called between tasks.
+
+    By itself onnxruntime keeps what it has had. Then what a task may use again would seem to be
+    gone, and a device with little memory would refuse its second task.
+    """
+    shrinking = onnxruntime.RunOptions()
+    shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    nothing = {"x": tensor(np.zeros(1, np.float32))}
+    _least_session().run_with_ort_values(["y"], nothing, shrinking)
+    give_back_freed_memory()
+
+
+@cache
+def known_opset() -> int:
+    """The latest version of ONNX's operators that onnxruntime here knows; it can only be tried."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _SILENT
+    known = OPSET
+    while True:
+        try:
+            graph = _LEAST_GRAPH + bytes([known + 1])
+            onnxruntime.InferenceSession(graph, options, providers=[_ON_A_CPU])
+        except Exception:  # noqa: BLE001 (onnxruntime has no better one)
+            return known
+        known += 1
+
+
+@cache
+def _least_session() -> Any:
+    graph = _LEAST_GRAPH + bytes([OPSET])
+    return onnxruntime.InferenceSession(graph, _sharing_memory(), providers=[_ON_A_CPU])
+
+
+def _sharing_memory() -> Any:
+    """Options of a graph that works in the arena of all."""
+    _share_memory()
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.log_severity_level = _ERRORS
+    return options
 
 
 @cache
@@ -157,7 +221,8 @@ def open_graphs(
     path: Path, providers: Sequence[str], threads: int, left_bytes: Callable[[], int]
 ) -> Graphs:
     """The graphs of the plan in a file; InvalidInput if this version cannot take it."""
-    return Graphs(read_plan(path, "the plan"), providers, threads, left_bytes)
+    plan = read_plan(path, "the plan", max_opset=known_opset())
+    return Graphs(plan, providers, threads, left_bytes)
 
 
 def tensor(values: NDArray[Any]) -> Any:

@@ -8,14 +8,23 @@ more than the rounding of their sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.graphs import Graphs, array_of, open_graphs, providers_for, scalar, tensor
+from edge_client.graphs import (
+    Graphs,
+    array_of,
+    give_back_memory,
+    open_graphs,
+    providers_for,
+    scalar,
+    tensor,
+)
 from hfmds.algorithm.divergence import (
     require_finite_images,
     require_finite_loss,
@@ -56,13 +65,16 @@ class OnnxEngine:
         self.name = f"onnx-{self._providers[0].removesuffix('ExecutionProvider').lower()}"
 
     def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
-        return _train(self._graphs(work), work, progress)
+        with _memory_given_back():
+            return _train(self._graphs(work), work, progress)
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
-        return _synthesise(self._graphs(work), work, progress)
+        with _memory_given_back():
+            return _synthesise(self._graphs(work), work, progress)
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
-        return _evaluate(self._graphs(work), work, progress)
+        with _memory_given_back():
+            return _evaluate(self._graphs(work), work, progress)
 
     def _graphs(self, work: LocalWork) -> Graphs:
         if work.plan is None:
@@ -83,12 +95,22 @@ class OnnxEngine:
         return graphs
 
 
+@contextmanager
+def _memory_given_back() -> Iterator[None]:
+    """When the task inside is over, well or not, the next finds what it had of memory."""
+    try:
+        yield
+    finally:
+        give_back_memory()
+
+
 # --- training -----------------------------------------------------------------------------------
 
 
 def _train(graphs: Graphs, work: LocalWork, progress: Progress) -> TrainedModel:
     """ClientUpdate of Algorithm 1; `hfmds.algorithm.training.minimise` is the same in torch."""
-    settings, method = work.recipe.training, work.recipe.method
+    settings = work.recipe.training.in_round(work.round_number)
+    method = work.recipe.method
     step_name, more = _loss_of(work)
     start = classifier_of(work.weights)
     weights = graphs.weights(step_name, start)  # w_k, starting at w^t

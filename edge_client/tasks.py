@@ -118,8 +118,6 @@ class TaskRunner:
         tell(TaskStage.COMPUTED)
         with span("upload"):
             sent = await _restarting(lambda: self._send(task, report))
-        self._metrics.sent_bytes.inc(sent)
-        await self._count(sent)
         traffic = report.traffic + Traffic(sent_bytes=sent)
         return dataclasses.replace(report, traffic=traffic)
 
@@ -350,12 +348,9 @@ class TaskRunner:
         self._require_traffic(digest.size_bytes)
         await asyncio.to_thread(self._cache.make_room, digest.size_bytes, self._model(task))
         download, content = self._coordinator.download, self._cache.content
-        received = await _restarting(
+        return await _restarting(
             lambda: self._to_coordinator(download, task.task_id, digest, content)
         )
-        self._metrics.received_bytes.inc(received)
-        await self._count(received)
-        return received
 
     async def _share_of(self, task: Assignment, snapshot_id: str) -> tuple[Digest, ...]:
         """The shards to train on, in order: all of the snapshot, or as many as there is room for.
@@ -394,17 +389,11 @@ class TaskRunner:
             await asyncio.to_thread(self._cache.make_room, received, needed)
             download, content = self._store.download_shards, self._cache.content
             await _restarting(lambda: self._to_store(download, snapshot_id, lacking, content))
-            self._metrics.received_bytes.inc(received)
-            await self._count(received)
         return received
 
     def _require_traffic(self, needed_bytes: int) -> None:
         if self._budget:
             self._budget.require(needed_bytes)
-
-    async def _count(self, moved_bytes: int) -> None:
-        if self._budget:
-            await asyncio.to_thread(self._budget.add, moved_bytes)
 
     async def _send(self, task: Assignment, report: Report) -> int:
         """Send the result's bytes to where the task wants them; how many crossed the network."""

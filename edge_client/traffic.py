@@ -1,6 +1,7 @@
 """How much content this device moves in a day, if its owner sets a limit. The count is durable.
 
-Counted are weights, plans, shards, updates and batches, up and down; not the small calls.
+Counted are weights, plans, shards, updates and batches, up and down, also of transfers that break
+or arrive altered and are begun anew; not the small calls.
 """
 
 from __future__ import annotations
@@ -56,20 +57,29 @@ class TrafficBudget:
             except Unavailable as error:  # no reason to lose what was moved
                 log.warning("today's traffic is counted in memory only: %s", error)
 
+    def counted_with(self, count: Callable[[int], None]) -> Callable[[int], None]:
+        """What hears of moved bytes for this and for another counter."""
+
+        def moved(moved_bytes: int) -> None:
+            count(moved_bytes)
+            self.add(moved_bytes)
+
+        return moved
+
     def require(self, needed_bytes: int) -> None:
         """Refuse work that would move more than is left of today: LimitExceeded."""
-        if self._limit_bytes is None or needed_bytes <= self._left_bytes():
+        if self._limit_bytes is None or needed_bytes <= self.left_bytes():
             return
         self._wanted_bytes = min(needed_bytes, self._limit_bytes)
         raise LimitExceeded(
             f"the task would move about {needed_bytes} bytes, but of this device's "
-            f"{self._limit_bytes} a day {self._left_bytes()} are left; raise "
+            f"{self._limit_bytes} a day {self.left_bytes()} are left; raise "
             "HFMDS_TRAFFIC_BYTES_PER_DAY, or leave such models to others"
         )
 
     def refusal(self) -> str | None:
         """Why the device should not ask for work now; None if there are bytes left for it."""
-        if self._limit_bytes is None or self._left_bytes() >= self._wanted_bytes:
+        if self._limit_bytes is None or self.left_bytes() >= self._wanted_bytes:
             return None
         hours = (self._since + _DAY_SECONDS - self._clock()) / 3600
         return (
@@ -77,7 +87,8 @@ class TrafficBudget:
             f"HFMDS_TRAFFIC_BYTES_PER_DAY); the next day begins in {hours:.1f} hours"
         )
 
-    def _left_bytes(self) -> int:
+    def left_bytes(self) -> int:
+        """What is left of today."""
         with self._lock:
             self._begin_day_if_due()
             return max(0, (self._limit_bytes or 0) - self._spent_bytes)

@@ -33,6 +33,7 @@ class Aggregate:
     loss: float  # mean over these devices
     traffic: Traffic  # of all devices
     server_state: Weights = field(default_factory=dict)
+    trouble: str = ""  # what the server could not do, though the run goes on
 
 
 def combine(

@@ -99,4 +99,5 @@ def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundR
             evaluation=evaluation,
             traffic=traffic,
             device_evaluation=device_evaluation,
+            trouble=aggregate.trouble,
         )

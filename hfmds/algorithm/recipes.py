@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from hfmds.algorithm.limits import (
     require,
@@ -77,6 +77,8 @@ class TrainingRecipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     alpha: float = 0.1  # weight of the real loss once there is a pool; 1 before
+    later_from_round: int = 0  # the round from which eta is another one; 0: it stays
+    later_learning_rate: float = 0.0  # that one
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -86,6 +88,22 @@ class TrainingRecipe:
         require_range("training.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
         require_at_least(0, training__weight_decay=self.weight_decay)
         require_range("training.alpha", self.alpha, 0 <= self.alpha <= 1, "in [0, 1]")
+        require_at_least(
+            0,
+            training__later_from_round=self.later_from_round,
+            training__later_learning_rate=self.later_learning_rate,
+        )
+        require(
+            (self.later_from_round > 0) == (self.later_learning_rate > 0),
+            f"training.later_from_round is {self.later_from_round}, and "
+            f"training.later_learning_rate {self.later_learning_rate:g}; set both, or neither",
+        )
+
+    def in_round(self, round_number: int) -> TrainingRecipe:
+        """The same, with the learning rate of this round."""
+        if 0 < self.later_from_round <= round_number:
+            return replace(self, learning_rate=self.later_learning_rate)
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,3 +259,4 @@ class RoundResult:
     evaluation: Evaluation | None
     traffic: Traffic
     device_evaluation: DeviceEvaluation | None = None
+    trouble: str = ""  # what the server could not do in it, and went on

@@ -23,7 +23,7 @@ Name = Annotated[
 Size = Annotated[
     str,
     typer.Option(
-        help="small (table2 small: 90 trials, about an hour on two cores), or paper (the paper's "
+        help="small (table2 small: 99 trials, about an hour on two cores), or paper (the paper's "
         "own setting: days on a few cores)."
     ),
 ]

@@ -183,6 +183,12 @@ _FIELDS_WITH_OPTION = (
     _F("training.batch_size", "batch_size", "Real samples per step, and synthetic ones (B)."),
     _F("training.local_epochs", "local_epochs", "Passes over a device's data per round."),
     _F("training.learning_rate", "learning_rate", "Learning rate of SGD (eta)."),
+    _F(
+        "training.later_from_round",
+        "later_from_round",
+        "Round from which the learning rate is --later-learning-rate; 0: it stays.",
+    ),
+    _F("training.later_learning_rate", "later_learning_rate", "Learning rate from that round on."),
     _F("training.momentum", "momentum", "Momentum of SGD."),
     _F("training.weight_decay", "weight_decay", "Weight decay of SGD."),
     _F(

@@ -101,11 +101,14 @@ def run_table(run: Run, now: datetime) -> Table:
         f"{model.architecture}, images {model.channels}x{model.height}x{model.width}, "
         f"{model.classes} classes",
     )
+    rate = f"learning rate {training.learning_rate:g}"
+    if training.later_from_round:
+        rate += f" ({training.later_learning_rate:g} from round {training.later_from_round} on)"
     add_row(
         facts,
         "training",
         f"batch {training.batch_size}, {training.local_epochs} local epochs, "
-        f"learning rate {training.learning_rate:g}, momentum {training.momentum:g}, "
+        f"{rate}, momentum {training.momentum:g}, "
         f"weight decay {training.weight_decay:g}"
         + (f", alpha {training.alpha:g}" if method.uses_alpha else ""),
     )

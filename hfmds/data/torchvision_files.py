@@ -1,8 +1,8 @@
-"""Data sets that torchvision can fetch and read, and what is wrong with their files if it cannot.
+"""Data sets that torchvision can fetch, and what is wrong with their files if they are not whole.
 
 torchvision says only that a data set is "not found or corrupted", and does not check MNIST's files
-at all; here each file is looked at first, so that a person knows which one. torchvision imports
-torch, so it is imported when a data set is read, not before.
+at all; here each file is looked at first, so that a person knows which one. They are read without
+it (`known_files`). It imports torch, so it is imported to fetch a data set, and not before.
 """
 
 from __future__ import annotations
@@ -10,28 +10,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hfmds.algorithm.types import LabelledImages
+from hfmds.data import known_files
 from hfmds.data.folders import looking_at
 from hfmds.errors import ConfigurationError
 
-_KINDS = {
-    "cifar10": "CIFAR10",
-    "cifar100": "CIFAR100",
-    "mnist": "MNIST",
-    "fashion-mnist": "FashionMNIST",
+_KINDS: dict[str, Any] = {
+    "cifar10": known_files.CIFAR10,
+    "cifar100": known_files.CIFAR100,
+    "mnist": known_files.MNIST,
+    "fashion-mnist": known_files.FashionMNIST,
 }
 NAMES = tuple(_KINDS)
 
 _MAX_NAMED = 2  # missing files; when all are missing nobody wants to read them all
-_UNSIGNED_BYTES = 8  # idx's code for the only type these files have
 
 Parts = tuple[LabelledImages, LabelledImages, tuple[str, ...]]
 """Training images, test images, class names."""
@@ -45,23 +42,11 @@ class _Fault:
 
 def load(name: str, root: Path, download: bool) -> Parts:
     """A data set of `NAMES` in `root`; if it is not whole there, fetched only with `download`."""
-    try:
-        from torchvision import datasets  # heavy, and only needed here
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"data set {name} needs torchvision: install hfmds-fl[torch], or use a folder of images"
-        ) from error
-    # Built for another torch it fails in any of these ways: a missing operator, library or name.
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        raise ConfigurationError(
-            f"data set {name} needs torchvision, which cannot be imported ({_in_a_line(error)}); "
-            "install a torchvision that fits the torch here, or use a folder of images"
-        ) from error
-    return load_kind(name, getattr(datasets, _KINDS[name]), root, download)
+    return load_kind(name, _KINDS[name], root, download)
 
 
 def load_kind(name: str, kind: Any, root: Path, download: bool) -> Parts:
-    """A data set of a kind: torchvision's class, which knows its files and where they come from."""
+    """A data set of a kind, which knows its files: one of ours, or a class of torchvision."""
     is_cifar = hasattr(kind, "base_folder")
     with looking_at(root):
         faults = list(_cifar_faults(kind, root) if is_cifar else _idx_faults(kind, root))
@@ -72,10 +57,31 @@ def load_kind(name: str, kind: Any, root: Path, download: bool) -> Parts:
             f"ask for its download (--download), or {by_hand}"
         )
     if faults:
-        _fetch(name, kind, root, faults, by_hand)
-    train, test = kind(root, train=True), kind(root, train=False)
-    class_names = (class_name.partition(" - ")[0] for class_name in train.classes)  # "0 - zero"
-    return _labelled(train), _labelled(test), tuple(class_names)
+        fetching = _torchvisions(name, kind) if kind in _KINDS.values() else kind
+        _fetch(name, fetching, root, faults, by_hand)
+    if is_cifar:
+        return known_files.read_cifar(kind, root)
+    class_names = (class_name.partition(" - ")[0] for class_name in kind.classes)  # "0 - zero"
+    return *known_files.read_idx(kind, _raw_folder(kind, root)), tuple(class_names)
+
+
+def _torchvisions(name: str, kind: Any) -> Any:
+    """torchvision's class of the same name, which can fetch its files."""
+    try:
+        from torchvision import datasets  # heavy, and only needed here
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"to fetch data set {name} needs torchvision: install hfmds-fl[torch], or use a folder "
+            "of images"
+        ) from error
+    # Built for another torch it fails in any of these ways: a missing operator, library or name.
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"to fetch data set {name} needs torchvision, which cannot be imported "
+            f"({_in_a_line(error)}); install a torchvision that fits the torch here, or use a "
+            "folder of images"
+        ) from error
+    return getattr(datasets, kind.__name__)
 
 
 def _fetch(name: str, kind: Any, root: Path, faults: list[_Fault], by_hand: str) -> None:
@@ -112,13 +118,6 @@ def _in_a_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _labelled(part: Any) -> LabelledImages:
-    pixels, labels = np.asarray(part.data), np.asarray(part.targets, np.int64)
-    # Grey images come without a channel, colour images with it last.
-    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
-    return LabelledImages(np.ascontiguousarray(pixels), labels)
-
-
 def _cifar_faults(kind: Any, root: Path) -> Iterator[_Fault]:
     meta = (kind.meta["filename"], kind.meta["md5"])
     for file_name, md5 in (*kind.train_list, *kind.test_list, meta):
@@ -137,30 +136,20 @@ def _idx_faults(kind: Any, root: Path) -> Iterator[_Fault]:
     counts: dict[str, int] = {}
     for resource, _ in kind.resources:
         path = _raw_folder(kind, root) / Path(resource).stem
-        if not path.is_file():
+        data = known_files.idx_bytes(path)
+        if data is None:
             yield _Fault(path)
             continue
         part, what = path.name.split("-")[:2]  # "train" or "t10k", "images" or "labels"
-        shape = _idx_shape(path, dimensions=3 if what == "images" else 1)
+        shape = known_files.idx_shape(data, dimensions=3 if what == "images" else 1)
         if shape is None:
             yield _Fault(path, f"it is no idx file of {what}")
             continue
-        size, expected = path.stat().st_size, 4 + 4 * len(shape) + math.prod(shape)
+        size, expected = len(data), 4 + 4 * len(shape) + math.prod(shape)
         if size != expected:
             yield _Fault(path, f"it has {size} bytes, but should have {expected}")
         elif counts.setdefault(part, shape[0]) != shape[0]:
             yield _Fault(path, f"it has {shape[0]} labels for {counts[part]} images")
-
-
-def _idx_shape(path: Path, dimensions: int) -> tuple[int, ...] | None:
-    """What the header says: a type and a number of dimensions, then the dimensions."""
-    header = struct.Struct(f">{1 + dimensions}I")
-    with path.open("rb") as file:
-        start = file.read(header.size)
-    if len(start) < header.size:
-        return None
-    magic, *shape = header.unpack(start)
-    return tuple(shape) if magic == 256 * _UNSIGNED_BYTES + dimensions else None
 
 
 def _idx_by_hand(kind: Any, root: Path) -> str:

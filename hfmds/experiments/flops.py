@@ -16,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from hfmds.algorithm.convolution import plain_convolutions
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.methods.registry import first_checkpoint, method_of
-from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LabelledImages
 
@@ -25,20 +24,24 @@ from hfmds.algorithm.types import LabelledImages
 class DeviceCost:
     """Floating point operations of one device."""
 
-    training: float  # in a round, with a pool if the method has one
+    training: float  # in a round without a pool; 0 if there is none such
+    training_with_pool: float  # in a round with one
     synthesis: float  # at a refresh
-    refresh_interval: float  # rounds that share one refresh
     preparation: float  # in all rounds before the classifier is trained
-    training_rounds: int  # those that train the classifier, and share the preparation
+    training_rounds: int  # those that train the classifier
+    rounds_with_pool: int  # of these
+    refreshes: int
 
     @property
     def per_round(self) -> float:
-        """Of a typical round of the classifier, with its share of refreshes and preparation.
+        """The mean over all rounds of the classifier, with all refreshes and the preparation.
 
         Of such rounds all methods have equally many: their numbers can be compared.
         """
-        synthesis = self.synthesis / self.refresh_interval
-        return self.training + synthesis + self.preparation / self.training_rounds
+        plain = self.training * (self.training_rounds - self.rounds_with_pool)
+        pooled = self.training_with_pool * self.rounds_with_pool
+        synthesis = self.synthesis * self.refreshes
+        return (plain + pooled + synthesis + self.preparation) / self.training_rounds
 
 
 def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
@@ -49,28 +52,34 @@ def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
     """
     method, settings = method_of(recipe), recipe.method
     before = settings.preparation_rounds
-    rounds = recipe.rounds - before
     work = LocalWork(recipe, before + 1, first_checkpoint(recipe).weights, shard, recipe.seed)
+    rounds = range(before + 1, recipe.rounds + 1)
+    refreshes = [t for t in rounds if settings.refreshes(t)]
+    with_pool = recipe.rounds + 1 - refreshes[0] if refreshes else 0
 
     preparation = 0
     if before:
         prepare = replace(work, round_number=1)
         preparation = before * _count(lambda: method.train(prepare))
-    synthesis = 0
-    if settings.samples_per_device:
-        made = []
-        synthesis = _count(lambda: made.append(method.synthesise(work)))
-        work = replace(work, pool=made[0].batch.images)
     remembered = method.train(work).memory
     if remembered:  # a typical round has one before it
         work = replace(work, memory=remembered)
+    training = synthesis = training_with_pool = 0
+    if with_pool < len(rounds):
+        training = _count(lambda: method.train(work))
+    if refreshes:
+        made = []
+        synthesis = _count(lambda: made.append(method.synthesise(work)))
+        pooled = replace(work, pool=made[0].batch.images)
+        training_with_pool = _count(lambda: method.train(pooled))
     return DeviceCost(
-        training=_count(lambda: method.train(work)),
+        training=training,
+        training_with_pool=training_with_pool,
         synthesis=synthesis,
-        # Others than HFMDS-FL make their pool once.
-        refresh_interval=settings.every_rounds if isinstance(settings, Hfmds) else rounds,
         preparation=preparation,
-        training_rounds=rounds,
+        training_rounds=len(rounds),
+        rounds_with_pool=with_pool,
+        refreshes=len(refreshes),
     )
 
 

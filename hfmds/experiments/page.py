@@ -19,6 +19,7 @@ from hfmds.experiments.tables import (
     pools_table,
     psnr_values,
     seeds_table,
+    troubles,
 )
 from hfmds.experiments.trial_folder import Record
 from hfmds.experiments.vocabulary import Settings
@@ -29,15 +30,16 @@ _COST = (
     "deviation over seeds. GFLOPs are counted by torch's flop counter around the very calls that "
     "train and synthesise, for one client: matrix products and convolutions, forward and backward, "
     "two operations per multiply and add; no element-wise work, nothing of the server. Per round "
-    "is training in a round with a pool, plus synthesis divided by the rounds between refreshes, "
-    "plus the rounds that train the GAN divided by those that train the classifier, among which a "
-    "pool made once is divided too. The paper does not say what it counts.\n"
+    "is the sum over the whole run, of rounds without and with a pool, of all refreshes, and of "
+    "the rounds that train the GAN, divided by the rounds that train the classifier. The paper "
+    "does not say what it counts.\n"
 )
 _CONTROLS = (
     "Points of accuracy above each control with the same seed, so on the same split and from the "
     "same first weights: the mean, and in brackets the seed where it is lowest. alpha below 1 also "
-    "makes the step on real data smaller, which alone helps under skew; *FedAvg lr/10* is that "
-    "without a pool, *noise pool* is a pool that carries nothing.\n"
+    "makes the step on real data smaller, and that alone may help or harm: *FedAvg lr/10* takes a "
+    "tenth of the step in all rounds, *FedAvg lr/10 later* from the round of the first pool on, as "
+    "HFMDS-FL does with alpha = 0.1; *noise pool* is a pool that carries nothing.\n"
 )
 _POOLS = (
     "Means over seeds, of the pool of the last refresh. PSNR is between images in [0, 1]; higher "
@@ -69,6 +71,8 @@ def table_text(
         parts += ["## The pools\n", pools, _POOLS]
     if failed := list(failures(results)):
         parts += ["## Diverged\n", "".join(f"- {line}\n" for line in failed)]
+    if told := list(troubles(results)):
+        parts += ["## Went on in spite of\n", "".join(f"- {line}\n" for line in told)]
     if splits:
         parts += ["## The splits\n", *(_split(name, one) for name, one in splits.items())]
     parts += ["## Setting\n", _settings(results)]
@@ -114,6 +118,7 @@ def numbers(results: Results) -> Record:
                 "accuracy": one.score,
                 "curve": list(one.curve),
                 "pools": list(one.pools),
+                **({"troubles": list(one.troubles)} if one.troubles else {}),
             }
             for one in results.cells
         ],

@@ -16,7 +16,13 @@ from matplotlib.ticker import MaxNLocator
 
 from hfmds.experiments.experiment import Experiment
 from hfmds.experiments.results import Results, deviation, mean, summarise
-from hfmds.experiments.tables import giga, psnr_values, value_text
+from hfmds.experiments.tables import (
+    cost_of_preparation,
+    cost_of_synthesis,
+    cost_of_training,
+    psnr_values,
+    value_text,
+)
 from hfmds.experiments.trial_folder import Record
 
 _DPI = 150
@@ -45,6 +51,7 @@ _LOOKS = {
     "L_C only": _Look("#a6761d"),
     "L_C + L_EFM": _Look("#66a61e"),
     "FedAvg lr/10": _Look("#555555", "--"),
+    "FedAvg lr/10 later": _Look("#555555", "-."),
     "noise pool": _Look("#999999", ":", 1.8),
 }
 _OTHERS = ("#1b9e77", "#7570b3", "#e7298a", "#a6cee3", "#b15928", "#fb9a99")
@@ -164,13 +171,13 @@ def draw_cost(path: Path, results: Results) -> None:
 
     counted = [arm for arm in looks if results.cost(arm)]
     parts = (
-        ("training", "#4c78a8", "training", None),
-        ("synthesis, its share", "#f58518", "synthesis", "refresh_interval"),
-        ("GAN rounds, their share", "#b279a2", "preparation", "training_rounds"),
+        ("training", "#4c78a8", cost_of_training),
+        ("synthesis, its share", "#f58518", cost_of_synthesis),
+        ("GAN rounds, their share", "#b279a2", cost_of_preparation),
     )
     left = np.zeros(len(counted))
-    for label, colour, part, over in parts:
-        sizes = np.array([_share(results.cost(arm), part, over) for arm in counted])
+    for label, colour, part in parts:
+        sizes = np.array([part(results.cost(arm) or {}) for arm in counted])
         cost.barh(range(len(counted)), sizes, left=left, color=colour, label=label, height=0.65)
         left += sizes
     for place, total in enumerate(left):
@@ -295,11 +302,6 @@ def _refreshes(results: Results, split: str) -> list[int]:
             if len(one.pools) > 1:
                 return [pool["round"] for pool in one.pools]
     return []
-
-
-def _share(cost: Record | None, part: str, over: str | None) -> float:
-    whole = giga(cost, part) or 0.0
-    return whole / float(cost[over]) if cost and over else whole
 
 
 def _light(colour: str, by: float) -> tuple[float, float, float]:

@@ -23,6 +23,7 @@ class CellResult:
     curve: tuple[float, ...]  # accuracy in [0, 1] after each round that trained the classifier
     pools: tuple[Record, ...]  # one per refresh
     score: float | None  # mean accuracy of the last rounds; None unless done
+    troubles: tuple[str, ...] = ()  # what the server could not do in a round, and went on
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +121,7 @@ def _cell_result(cell: Cell, result: Record | None, last_rounds: int) -> CellRes
     )
     done = result["status"] == "done"
     score = fmean(curve[-last_rounds:]) if done else None
-    return CellResult(cell, result["status"], result["error"], curve, pools, score)
+    troubles = tuple(
+        f"round {one['round']}: {one['trouble']}" for one in result["rounds"] if "trouble" in one
+    )
+    return CellResult(cell, result["status"], result["error"], curve, pools, score, troubles)

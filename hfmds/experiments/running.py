@@ -126,6 +126,8 @@ def _round_record(done: RoundResult, health: list[SynthesisHealth]) -> Record:
         "loss": _finite(evaluation.loss) if evaluation else None,
         "training_loss": _finite(done.training_loss),
     }
+    if done.trouble:
+        record["trouble"] = done.trouble
     if done.refreshed and pool:
         record["pool"] = {"samples": pool.samples, "leakage": asdict(pool.leakage)}
         if health:  # means over devices

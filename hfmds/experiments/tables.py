@@ -127,20 +127,24 @@ def cost_parts_table(results: Results) -> str:
     for arm in experiment.arms:
         cost = results.cost(arm)
         if cost:
+            with_pool = cost["rounds_with_pool"]
+            without = cost["training_rounds"] - with_pool
             rows.append(
                 [
                     _arm(experiment, arm),
-                    number(giga(cost, "training"), 2),
+                    number(giga(cost, "training"), 2) if without else NOTHING,
+                    str(without),
+                    number(giga(cost, "training_with_pool"), 2) if with_pool else NOTHING,
+                    str(with_pool),
                     number(giga(cost, "synthesis"), 2),
-                    f"{cost['refresh_interval']:g}",
+                    str(cost["refreshes"]),
                     number(giga(cost, "preparation"), 2),
-                    str(cost["training_rounds"]),
                     number(giga(cost, "per_round"), 2),
                 ]
             )
     header = [
-        "GFLOPs of one client", "training, a round", "synthesis, a refresh", "rounds per refresh",
-        "preparation, in all", "rounds that share it", "per round",
+        "GFLOPs of one client", "training, a round without a pool", "such rounds", "with a pool",
+        "such rounds", "synthesis, a refresh", "refreshes", "preparation, in all", "per round",
     ]  # fmt: skip
     return table(header, rows)
 
@@ -183,6 +187,21 @@ def paper_of(experiment: Experiment, measure: str, arm: str, split: str) -> Pape
     return experiment.paper_numbers.get(measure, {}).get(arm, {}).get(split)
 
 
+def cost_of_synthesis(cost: Record) -> float:
+    """The share of a round in billions of operations."""
+    return float(cost["synthesis"] * cost["refreshes"] / cost["training_rounds"]) / 1e9
+
+
+def cost_of_preparation(cost: Record) -> float:
+    """The share of a round in billions of operations."""
+    return float(cost["preparation"] / cost["training_rounds"]) / 1e9
+
+
+def cost_of_training(cost: Record) -> float:
+    """All the rest of a round."""
+    return float(cost["per_round"]) / 1e9 - cost_of_synthesis(cost) - cost_of_preparation(cost)
+
+
 def giga(cost: Record | None, name: str) -> float | None:
     """A count of operations in billions."""
     return None if cost is None else float(cost[name]) / 1e9
@@ -195,6 +214,18 @@ def failures(results: Results) -> Iterator[str]:
             cell = one.cell
             row = _row_name(results.outline.experiment, cell.arm, (cell.split, cell.value))
             yield f"{row}, seed {cell.seed} (trial {cell.trial_id}): {one.error}"
+
+
+def troubles(results: Results) -> Iterator[str]:
+    """A line for each trial that went on though its server could not do all it should."""
+    for one in results.cells:
+        if one.troubles:
+            cell = one.cell
+            row = _row_name(results.outline.experiment, cell.arm, (cell.split, cell.value))
+            yield (
+                f"{row}, seed {cell.seed} (trial {cell.trial_id}), {len(one.troubles)} rounds; "
+                f"first in {one.troubles[0]}"
+            )
 
 
 def _accuracy_table(results: Results, columns: list[Column]) -> str:

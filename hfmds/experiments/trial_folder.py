@@ -80,8 +80,8 @@ class TrialFolder:
     def cost(self) -> Record | None:
         """What it costs a device; None if nobody has counted."""
         cost = self._read_json(COST)
-        # Early counts shared FedGAN's first rounds among all rounds: they are made anew.
-        return cost if cost and "training_rounds" in cost else None
+        # Early counts gave every round a pool and a share of a refresh: they are made anew.
+        return cost if cost and "rounds_with_pool" in cost else None
 
     def keep_cost(self, cost: Record) -> None:
         """Store what it costs a device."""

@@ -72,6 +72,9 @@ class Trial:
         for name, default in _CAME_LATER.items():
             if getattr(self.recipe, name) == default:
                 del recipe[name]
+        if not self.recipe.training.later_from_round:
+            for name in ("later_from_round", "later_learning_rate"):
+                del recipe["training"][name]
         record = {
             "data": {
                 "name": self.data_label,

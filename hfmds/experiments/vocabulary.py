@@ -1,6 +1,7 @@
 """Every setting a config can make: its key, and what values it takes.
 
-A number may also be relative: `training.learning_rate: 0.1x` is a tenth of what it would be.
+A number may also be relative: `training.learning_rate: 0.1x` is a tenth of what it would be, and
+`0.1x hfmds.learning_rate` a tenth of that setting.
 The keys are those of the recipe and of the split, with dots, read from their dataclasses, so that a
 new setting of a method can be used in a config at once. What a value may be beyond its type is
 checked where it is used: by the recipe, the split, the data set.
@@ -25,7 +26,7 @@ Value = str | int | float | None
 Settings = dict[str, Value]
 """Values by full key, such as `training.learning_rate`."""
 
-_FACTOR = re.compile(r"(\d+(?:\.\d+)?)x")
+_FACTOR = re.compile(r"(\d+(?:\.\d+)?)x(?: (\S+))?")
 _DIGITS = 12  # of a product: 0.07 and not 0.07000000000000001
 _NAMES = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
 
@@ -74,19 +75,35 @@ def layered(where: str, *layers: Settings) -> Settings:
     merged: Settings = {}
     for layer in layers:
         for key, value in layer.items():
-            merged[key] = _times(key, merged.get(key), value, where)
+            factor = _factor(key, value)
+            merged[key] = _times(key, factor, merged, where) if factor else value
     return merged
 
 
-def _times(key: str, before: Value, value: Value, where: str) -> Value:
-    factor = _FACTOR.fullmatch(value) if isinstance(value, str) and float in KEYS[key] else None
-    if not factor:
-        return value
-    if not isinstance(before, float):
+def _factor(key: str, value: object) -> re.Match[str] | None:
+    """What a relative number says; None if it is none. A whole one may only be of another."""
+    types = KEYS[key]
+    if not isinstance(value, str) or not (float in types or int in types):
+        return None
+    factor = _FACTOR.fullmatch(value)
+    return factor if factor and (factor[2] or float in types) else None
+
+
+def _times(key: str, factor: re.Match[str], before: Settings, where: str) -> Value:
+    of = factor[2] or key
+    number = before.get(of)
+    if not isinstance(number, int | float):
         raise ConfigurationError(
-            f"{where}: {key} is {value}, but nothing says of what; set it first"
+            f"{where}: {key} is {factor[0]}, but nothing says of what: set {of} first"
         )
-    return float(f"{float(factor[1]) * before:.{_DIGITS}g}")
+    product = float(f"{float(factor[1]) * number:.{_DIGITS}g}")
+    if float in KEYS[key]:
+        return product
+    if not product.is_integer():
+        raise ConfigurationError(
+            f"{where}: {key} is {factor[0]}, {product:g}; it must be a whole number"
+        )
+    return int(product)
 
 
 def nearest(wished: str, known: Iterable[str]) -> str:
@@ -133,8 +150,12 @@ def _value(key: str, value: object, where: str) -> Value:
         number = value
     elif float in types and type(value) is int:
         number = float(value)
-    elif float in types and isinstance(value, str) and _FACTOR.fullmatch(value):
-        number = value
+    elif factor := _factor(key, value):
+        if factor[2] and factor[2] not in KEYS:
+            raise ConfigurationError(
+                f"{where}: {key}: there is no setting {factor[2]}; {nearest(factor[2], KEYS)}"
+            )
+        number = factor[0]
     elif float in types and isinstance(value, str):  # YAML 1.1 takes 5e-4 for text
         number = _number(value)
     else:

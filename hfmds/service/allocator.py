@@ -1,4 +1,4 @@
-"""The C library's allocator, set for a server that moves chunks of a megabyte in many threads."""
+"""The C library's allocator, for servers that move chunks in many threads and for small devices."""
 
 from __future__ import annotations
 
@@ -27,3 +27,25 @@ def reuse_freed_memory() -> bool:
     }
     taken = [mallopt(name, value) for name, value in settings.items()]
     return all(taken)
+
+
+def share_one_heap() -> bool:
+    """Have all threads take memory from one heap; false where the C library is not glibc.
+
+    By itself each thread of a device that computes has one, with what its last task left. Call it
+    before there are threads.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(_M_ARENA_MAX, 1))
+
+
+def give_back_freed_memory() -> None:
+    """Give the kernel back what is free at once; where the C library is not glibc, nothing."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return
+    trim(0)

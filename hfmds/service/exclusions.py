@@ -10,10 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hfmds.errors import NotAllowed, TooLate
-from hfmds.service.certificates import Certificate
 from hfmds.service.identity import Kind
+
+if TYPE_CHECKING:  # it reads certificates with a library that a device without TLS does without
+    from hfmds.service.certificates import Certificate
 
 QUARANTINED = "quarantined"
 """Why a device's task is over, as coordinator.proto says it."""

@@ -113,20 +113,24 @@ class Normalisation(_message.Message):
     def __init__(self, mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class TrainingRecipe(_message.Message):
-    __slots__ = ("batch_size", "local_epochs", "learning_rate", "momentum", "weight_decay", "alpha")
+    __slots__ = ("batch_size", "local_epochs", "learning_rate", "momentum", "weight_decay", "alpha", "later_from_round", "later_learning_rate")
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     MOMENTUM_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
     ALPHA_FIELD_NUMBER: _ClassVar[int]
+    LATER_FROM_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LATER_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     local_epochs: int
     learning_rate: float
     momentum: float
     weight_decay: float
     alpha: float
-    def __init__(self, batch_size: _Optional[int] = ..., local_epochs: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., alpha: _Optional[float] = ...) -> None: ...
+    later_from_round: int
+    later_learning_rate: float
+    def __init__(self, batch_size: _Optional[int] = ..., local_epochs: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., alpha: _Optional[float] = ..., later_from_round: _Optional[int] = ..., later_learning_rate: _Optional[float] = ...) -> None: ...
 
 class SynthesisRecipe(_message.Message):
     __slots__ = ("every_rounds", "first_round", "samples_per_device", "steps", "learning_rate", "mu", "prototype_momentum", "matching_weight")

@@ -13,13 +13,22 @@ from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.models import initial_weights, model_with, weights_of
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.recipes import Normalisation
+from hfmds.algorithm.recipes import Normalisation, TrainingRecipe
 from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.training import LocalTraining
 from hfmds.algorithm.types import LabelledImages, Weights
 from hfmds.errors import InvalidInput
-from tests.algorithm.examples import HFMDS, RECIPE, SPEC, assert_same, images, weights, work
+from tests.algorithm.examples import (
+    HFMDS,
+    RECIPE,
+    SPEC,
+    assert_same,
+    images,
+    recipe_for,
+    weights,
+    work,
+)
 
 SHARD = images(10, seed=1)
 POOL = images(9, seed=2)
@@ -185,3 +194,31 @@ def test_unfit_data_are_refused():
     wide = LabelledImages(np.zeros((2, 1, 16, 17), np.uint8), np.zeros(2, np.int64))
     with pytest.raises(InvalidInput, match=r"the synthetic pool: images are \[1, 16, 17\]"):
         train(wide)
+
+
+def test_a_later_learning_rate_takes_its_place_in_its_round():
+    falling = TrainingRecipe(learning_rate=0.5, later_from_round=3, later_learning_rate=0.05)
+    rates = [falling.in_round(number).learning_rate for number in (1, 2, 3, 9)]
+    assert rates == [0.5, 0.5, 0.05, 0.05]
+    assert TrainingRecipe(learning_rate=0.5).in_round(9).learning_rate == 0.5
+
+
+@pytest.mark.parametrize("name", ["fedavg", "moon", "hfmds"])
+def test_devices_train_at_the_rate_of_the_round(name: str):
+    recipe = recipe_for(name)
+    falling = replace(recipe.training, later_from_round=2, later_learning_rate=0.005)
+    slow = replace(recipe.training, learning_rate=0.005)
+    for number, wanted in ((1, recipe.training), (2, slow)):
+        ours, expected = (
+            method_of(recipe).train(
+                work(replace(recipe, training=one), images(6), round_number=number)
+            )
+            for one in (falling, wanted)
+        )
+        assert_same(ours.weights, expected.weights)
+
+
+@pytest.mark.parametrize("changes", [{"later_from_round": 3}, {"later_learning_rate": 0.1}])
+def test_a_later_learning_rate_without_its_round_is_refused(changes: dict[str, float]):
+    with pytest.raises(InvalidInput, match="set both, or neither"):
+        TrainingRecipe(**changes)  # type: ignore[arg-type]

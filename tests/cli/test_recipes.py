@@ -60,6 +60,8 @@ learning_rate = 1
 momentum = 0.5
 weight_decay = 0.0
 alpha = 0.3
+later_from_round = 4
+later_learning_rate = 0.1
 
 [aggregation]
 rule = "multi_krum"
@@ -122,7 +124,7 @@ def test_every_field_can_be_said_in_a_file(tmp_path: Path) -> None:
     assert recipe.class_names == ("cat", "dog")
     assert recipe.model == ModelSpec("paper-cnn", 1, 20, 24, 2)
     assert recipe.normalisation == Normalisation((0.1,), (1.0,))
-    assert recipe.training == TrainingRecipe(5, 2, 1.0, 0.5, 0.0, 0.3)
+    assert recipe.training == TrainingRecipe(5, 2, 1.0, 0.5, 0.0, 0.3, 4, 0.1)
     assert recipe.method == Hfmds(3, 2, 11, 12, 0.1, 0.25, 0.75, 2.0)
     assert recipe.compression == "fp16"
     assert recipe.aggregation == AggregationRecipe(

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import pickle
+import pickletools
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hfmds.data import known_files
 from hfmds.data.datasets import load_dataset
 from hfmds.data.torchvision_files import load, load_kind
 from hfmds.errors import ConfigurationError
@@ -174,16 +178,82 @@ def test_a_root_that_cannot_be_looked_at_is_named(tmp_path: Path):
             load_kind("some", kind, root, download=False)
 
 
+def test_packed_files_of_mnist_are_read_as_they_are(tmp_path: Path):
+    raw = tmp_path / "MNIST" / "raw"
+    write_files(raw, mnist_archives())
+    train, test, _ = load("mnist", tmp_path, download=False)
+    assert train.pixels[:, 0, 1, 2].tolist() == [0, 1, 2, 3]
+    assert test.labels.tolist() == [9, 8]
+    (raw / f"{TRAIN_IMAGES}.gz").write_bytes(mnist_archives()[f"{TRAIN_IMAGES}.gz"][:-9])
+    with pytest.raises(ConfigurationError, match="it is no idx file of images"):
+        load("mnist", tmp_path, download=False)
+
+
+@pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL))
+def test_a_pickle_of_arrays_and_plain_values_is_read(protocol: int):
+    batch = {"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": [1, 2], "name": "x"}
+    read = known_files.read_pickle(pickle.dumps(batch, protocol))
+    np.testing.assert_array_equal(read["data"], batch["data"])
+    assert (read["labels"], read["name"]) == ([1, 2], "x")
+
+
+def test_a_pickle_of_python_2_is_read():
+    """As CIFAR's are: its bytes are what later versions take for text."""
+    data = bytearray(pickle.dumps(np.uint8([0, 127, 128, 255]), protocol=3))
+    for opcode, _, position in list(pickletools.genops(bytes(data))):
+        if opcode.name == "SHORT_BINBYTES":
+            data[position : position + 1] = pickle.SHORT_BINSTRING
+    data[1] = 2  # the protocol
+    plain = bytes(data).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert known_files.read_pickle(plain).tolist() == [0, 127, 128, 255]
+
+
+@pytest.mark.parametrize("value", [Path("x"), print, os.system, {1, 2}.union])
+def test_a_pickle_of_anything_else_is_refused(value: object):
+    with pytest.raises(pickle.UnpicklingError, match="has no place in a data set"):
+        known_files.read_pickle(pickle.dumps({"data": value}))
+
+
+def test_what_torchvision_knows_of_the_files_is_what_we_know():
+    from torchvision import datasets
+
+    for name in ("CIFAR10", "CIFAR100"):
+        ours, theirs = getattr(known_files, name), getattr(datasets, name)
+        assert (ours.base_folder, ours.url, ours.meta) == (
+            theirs.base_folder, theirs.url, theirs.meta,
+        )  # fmt: skip
+        for part in ("train_list", "test_list"):
+            assert list(map(list, getattr(ours, part))) == list(map(list, getattr(theirs, part)))
+    for name in ("MNIST", "FashionMNIST"):
+        ours, theirs = getattr(known_files, name), getattr(datasets, name)
+        assert ours.mirrors[0] == theirs.mirrors[0]
+        assert [one for one, _ in ours.resources] == [one for one, _ in theirs.resources]
+        assert list(ours.classes) == [one.partition(" - ")[0] for one in theirs.classes]
+
+
+def test_a_device_without_torch_reads_them(tmp_path: Path):
+    write_files(tmp_path / "MNIST" / "raw", mnist_files())
+    program = (
+        "import sys\n"
+        "for name in ('torch', 'torchvision'): sys.modules[name] = None\n"
+        "from hfmds.data.sources import load_images\n"
+        "print(load_images(sys.argv[1]).labels.tolist())"
+    )
+    command = [sys.executable, "-c", program, f"mnist:{tmp_path}#train"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("[9, 8, 7, 6]\n", "")
+
+
 @pytest.mark.parametrize(
     ("torchvision", "message"),
     [
         (
             "raise RuntimeError('operator torchvision::nms does not exist')",
-            "data set mnist needs torchvision, which cannot be imported (operator torchvision::nms",
+            "to fetch data set mnist needs torchvision, which cannot be imported (operator",
         ),
         (
             "raise ModuleNotFoundError(\"No module named 'torch'\")",
-            "data set mnist needs torchvision: install hfmds-fl[torch], or use a folder",
+            "to fetch data set mnist needs torchvision: install hfmds-fl[torch], or use",
         ),
     ],
 )
@@ -194,7 +264,7 @@ def test_a_torchvision_that_does_not_work_is_a_clear_error(
     program = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
         "from hfmds.data.torchvision_files import load; from hfmds.errors import HfmdsError\n"
-        "try: load('mnist', Path('no-data-root'), download=False)\n"
+        "try: load('mnist', Path('no-data-root'), download=True)\n"
         "except HfmdsError as error: print(error)"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -381,8 +381,13 @@ class Device:
             self.store,
             Patience(STORE, backoff, rng=random.Random(2), sleep=sleep),
         )
-        cache = ContentCache(self.folder / "cache", self.cache_max_bytes)
         self.budget = TrafficBudget(self.folder / "traffic.json", self.traffic_bytes_per_day)
+        cache = ContentCache(
+            self.folder / "cache",
+            self.cache_max_bytes,
+            received=self.budget.counted_with(metrics.received_bytes.inc),
+            sent=self.budget.counted_with(metrics.sent_bytes.inc),
+        )
         runner = TaskRunner(
             self.peers,
             self.engine,

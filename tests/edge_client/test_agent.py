@@ -733,6 +733,18 @@ def test_for_once_a_device_stops_when_there_is_no_work(device: Device) -> None:
     assert 60.0 not in device.slept
 
 
+def test_for_once_tasks_that_failed_are_an_error(device: Device) -> None:
+    device.once = True
+    device.coordinator.shelf.garbled = 3  # the first task cannot be done, the second can
+    with pytest.raises(WrongState, match="1 of this device's tasks failed; its log") as told:
+        device.work(device.train_task("t1"), device.train_task("t2"), RetryLater(5.0, "nothing"))
+    assert told.value.exit_code == 1
+    assert "t2" in device.coordinator.updates
+    device.once = False
+    device.coordinator.shelf.garbled = 0
+    device.work(device.train_task("t3"))  # whoever goes on has the log and metrics
+
+
 def test_for_once_a_device_that_may_not_work_stops_at_once(device: Device) -> None:
     device.once, device.refusal = True, lambda working: "the device is not idle"
     device.work(device.train_task())
@@ -760,6 +772,25 @@ def test_traffic_is_counted_and_a_task_too_large_for_the_day_is_given_up(tmp_pat
     assert f"{moved.received_bytes + moved.sent_bytes} of {3 * size} bytes" in (
         device.budget.refusal() or ""
     )
+
+
+def test_what_arrives_altered_or_breaks_counts_as_what_completes(device: Device) -> None:
+    size = device.coordinator.weights.size_bytes
+    device.traffic_bytes_per_day = 1000 * size
+    device.coordinator.shelf.garbled = 2
+    device.work(device.train_task("t1"))
+    sent = device.coordinator.updates["t1"].traffic.sent_bytes
+    assert device.metric("received_bytes_total") == 3 * size
+    assert device.budget.left_bytes() == 1000 * size - 3 * size - sent
+
+
+def test_what_came_of_a_download_that_is_given_up_counts(device: Device) -> None:
+    device.traffic_bytes_per_day = 10_000_000
+    device.coordinator.shelf.garbled = 99
+    device.work(device.train_task("t1"))
+    assert "t1" in device.coordinator.failures
+    spent = device.traffic_bytes_per_day - device.budget.left_bytes()
+    assert spent == 3 * device.coordinator.weights.size_bytes
 
 
 def test_images_that_could_not_be_sent_today_are_not_synthesised(device: Device) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.graphs import Graphs, array_of, providers_for
+from edge_client.graphs import Graphs, array_of, known_opset, open_graphs, providers_for
 from edge_client.onnx_engine import OnnxEngine, _Batches
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.methods.settings import FedAvg, FedMix, Moon
@@ -23,7 +23,7 @@ from hfmds.algorithm.sampling import choose
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
-from hfmds.plans.format import BATCH, Graph, Plan, TensorSpec, encode_plan
+from hfmds.plans.format import BATCH, OPSET, Graph, Plan, TensorSpec, encode_plan
 
 MODEL = ModelSpec("tiny", 1, 2, 2, 3)
 RECIPE = Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=3)
@@ -109,6 +109,17 @@ def test_a_graph_that_onnxruntime_cannot_load_is_told_with_the_remedy(tmp_path: 
         OnnxEngine(left_bytes=lambda: 3000).evaluate(work(tmp_path, plan()), ignore)
 
 
+def test_the_runtime_says_which_operators_it_knows(tmp_path: Path) -> None:
+    def opened(opset: int) -> Graphs:
+        (tmp_path / "plan").write_bytes(encode_plan(replace(plan(), opset=opset)))
+        return open_graphs(tmp_path / "plan", ["CPUExecutionProvider"], 1, lambda: 0)
+
+    assert known_opset() > OPSET  # ours is an old one
+    assert opened(known_opset()).model == MODEL
+    with pytest.raises(InvalidInput, match=rf"up to {known_opset()}; update onnxruntime"):
+        opened(known_opset() + 1)
+
+
 def test_what_a_later_graph_takes_is_told() -> None:
     graphs = Graphs(plan(), ["CPUExecutionProvider"], threads=1)
     with pytest.raises(InvalidInput, match="takes 'parameter:w', which this version does not know"):
@@ -119,6 +130,8 @@ def test_the_best_that_onnxruntime_has_here_is_used() -> None:
     cpu, cuda, other = "CPUExecutionProvider", "CUDAExecutionProvider", "CoreMLExecutionProvider"
     assert providers_for("cpu", [cuda, cpu]) == [cpu]
     assert providers_for("auto", [other, cpu]) == [other, cpu]
+    slow = "TensorrtExecutionProvider"  # which onnxruntime puts first
+    assert providers_for("auto", [slow, cuda, "AzureExecutionProvider", cpu]) == [cuda, cpu]
     assert providers_for("cuda", [other, cuda, cpu]) == [cuda, cpu]
     with pytest.raises(ConfigurationError, match=r"HFMDS_COMPUTE_DEVICE is cuda.*onnxruntime-gpu"):
         providers_for("cuda", [cpu])
@@ -134,7 +147,16 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_device_with_onnxruntime_imports_nothing_that_only_servers_have() -> None:
-    blocked = ("alembic", "matplotlib", "onnx", "sklearn", "sqlalchemy", "torch", "torchvision")
+    blocked = (
+        "alembic",
+        "cryptography",
+        "matplotlib",
+        "onnx",
+        "sklearn",
+        "sqlalchemy",
+        "torch",
+        "torchvision",
+    )
     result = run(
         "import sys\n"
         f"for name in {blocked}: sys.modules[name] = None\n"

@@ -17,7 +17,7 @@ SHIPPED = [(name, size) for name in library.names() for size in sizes_of(library
 def test_shipped_configs_have_three_sizes_and_both_controls(name: str, size: str) -> None:
     experiment = read_experiment(library.find(name), size)
     assert set(sizes_of(library.find(name))) == {"small", "paper", "paper-cifar100"}
-    assert experiment.controls == ("FedAvg", "FedAvg lr/10", "noise pool")
+    assert experiment.controls == ("FedAvg", "FedAvg lr/10", "FedAvg lr/10 later", "noise pool")
     assert experiment.arms["FedAvg lr/10"]["training.learning_rate"] == "0.1x"
     assert experiment.arms["noise pool"]["hfmds.steps"] == 0
 

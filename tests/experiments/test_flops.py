@@ -34,8 +34,8 @@ def test_local_epochs_multiply() -> None:
 
 def test_hfmds_trains_on_as_many_synthetic_images_and_synthesises() -> None:
     counted = cost(method="hfmds")
-    assert counted.training == 2 * SHARD * TRAINING
-    assert counted.refresh_interval == 2
+    assert counted.training == SHARD * TRAINING
+    assert counted.training_with_pool == 2 * SHARD * TRAINING
     images, steps = 3, 2
     # Features of the shard; the CAM and the margins of z and z_h; per step forward and the
     # gradient of the images; once more at the beginning for the two gradients' ratio; and forward
@@ -50,23 +50,32 @@ def test_hfmds_trains_on_as_many_synthetic_images_and_synthesises() -> None:
     expected += images * (FORWARD + features + FORWARD)
     expected += images * FORWARD
     assert counted.synthesis == expected
-    assert counted.per_round == counted.training + counted.synthesis / 2
+    # Four rounds: the first without a pool, refreshes at the second and the fourth.
+    assert (counted.rounds_with_pool, counted.refreshes) == (3, 2)
+    assert counted.per_round == (7 * SHARD * TRAINING + 2 * expected) / 4
+
+
+def test_a_run_that_ends_before_its_first_pool_has_none() -> None:
+    counted = cost(method="hfmds", hfmds__first_round=5)
+    assert (counted.rounds_with_pool, counted.refreshes) == (0, 0)
+    assert counted.per_round == SHARD * TRAINING
 
 
 def test_a_gan_and_its_pool_are_shared_by_the_rounds_of_the_classifier() -> None:
     """Two rounds of the GAN and then four, in which its pool is used."""
     counted = cost(method="fedgan")
-    assert counted.training == 2 * SHARD * TRAINING
+    assert counted.training_with_pool == 2 * SHARD * TRAINING
+    assert (counted.rounds_with_pool, counted.refreshes) == (4, 1)
     assert counted.preparation > 0
     assert counted.synthesis > 0
     shared = (counted.synthesis + counted.preparation) / 4
-    assert counted.per_round == counted.training + shared
+    assert counted.per_round == counted.training_with_pool + shared
 
 
 def test_a_pool_made_once_is_shared_by_all_rounds() -> None:
     counted = cost(method="fedmix")
-    assert counted.per_round == counted.training + counted.synthesis / 4
+    assert counted.per_round == counted.training_with_pool + counted.synthesis / 4
 
 
 def test_fedmix_differentiates_twice() -> None:
-    assert cost(method="fedmix").training > 2 * SHARD * TRAINING
+    assert cost(method="fedmix").training_with_pool > 2 * SHARD * TRAINING

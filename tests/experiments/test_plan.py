@@ -54,10 +54,10 @@ def test_tables_share_trials() -> None:
     # Of the mu sweep: not 0 and 0.5, nor the controls.
     sweep = shipped("mu_sweep")
     assert len(set(sweep.trials) - everything) == 3 * 2 * 3
-    assert len(sweep.outline.cells) == 4 * 5 * 2 * 3
+    assert len(sweep.outline.cells) == 5 * 5 * 2 * 3
     # Ten of ten active devices are all of them; one local epoch is everybody's.
-    assert len(set(shipped("clients_sweep").trials) - everything) == 6 * 2 * 3
-    assert len(set(shipped("epochs_sweep").trials) - everything) == 5 * 2 * 3
+    assert len(set(shipped("clients_sweep").trials) - everything) == 7 * 2 * 3
+    assert len(set(shipped("epochs_sweep").trials) - everything) == 6 * 2 * 3
 
 
 def test_an_id_is_of_what_determines_the_result_alone() -> None:

@@ -162,7 +162,7 @@ def test_a_damaged_outline_is_made_again_by_running(folder: ReportFolder) -> Non
 
 def test_a_count_of_an_earlier_version_is_made_anew(plan: Plan, folder: ReportFolder) -> None:
     own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
-    own.keep_cost({"training": 1.0, "rounds": 4, "per_round": 1.0})
+    own.keep_cost({"training": 1.0, "training_rounds": 4, "per_round": 1.0})
     assert own.cost() is None
 
 
@@ -192,6 +192,22 @@ def test_rounds_before_the_classifier_are_not_part_of_its_curve(
     first = read_results(plan.outline, folder.trials).cells[0]
     assert first.curve == (0.5, 0.7)
     assert first.score == pytest.approx(0.6)
+
+
+def test_what_a_trial_went_on_in_spite_of_is_told(plan: Plan, folder: ReportFolder) -> None:
+    cell = plan.outline.cells[0]
+    result = a_result([0.1, 0.2, 0.30, 0.32])
+    for number in (2, 3):
+        result["rounds"][number - 1]["trouble"] = "the generator stays as it was: diverged"
+    write_json(TrialFolder(folder.trials, cell.trial_id).path / "result.json", result)
+    write_report(folder)
+    line = (
+        f"- two classes: FedAvg, seed 0 (trial {cell.trial_id}), 2 rounds; first in round 2: the "
+        "generator stays as it was: diverged"
+    )
+    assert line in (folder.path / "table.md").read_text().splitlines()
+    told = json.loads((folder.path / "results.json").read_text())["results"][0]["troubles"]
+    assert len(told) == 2
 
 
 def test_a_deviation_needs_two_seeds(plan: Plan, folder: ReportFolder) -> None:
@@ -224,8 +240,8 @@ def test_other_reports(tmp_path: Path, addition: str, line: str, picture: str) -
     plan = make_plan(an_experiment(tmp_path, CONFIG + addition), a_shelf())
     folder = filled(tmp_path / "out", plan)
     cost = {
-        "training": 2e9, "synthesis": 1e9, "refresh_interval": 2, "preparation": 0,
-        "training_rounds": 4, "per_round": 2.5e9,
+        "training": 1e9, "training_with_pool": 2e9, "synthesis": 1e9, "preparation": 0,
+        "training_rounds": 4, "rounds_with_pool": 2, "refreshes": 4, "per_round": 2.5e9,
     }  # fmt: skip
     for cell in plan.outline.cells:
         if cell.arm == "HFMDS" and cell.seed == 0:

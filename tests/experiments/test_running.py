@@ -138,6 +138,14 @@ def test_late_divergence_keeps_the_rounds_before_it(tmp_path: Path) -> None:
     assert good.checkpoint.round_number == 1
 
 
+def test_a_servers_generator_that_diverges_is_recorded_with_its_rounds(tmp_path: Path) -> None:
+    trial = a_trial(method="fedgen", fedgen__generator_learning_rate=1e38)
+    result = run_trial(trial, some_data(), TrialFolder(tmp_path, trial.trial_id))
+    assert result["status"] == "done"
+    for one in result["rounds"]:
+        assert one["trouble"].startswith("the generator stays as it was: ")
+
+
 def test_another_error_is_no_result(tmp_path: Path) -> None:
     trial = a_trial()
     undisturbed = run(trial, tmp_path / "undisturbed")

@@ -77,3 +77,25 @@ def test_relative_numbers_are_of_something() -> None:
 def test_whole_numbers_are_not_relative() -> None:
     with pytest.raises(ConfigurationError, match="rounds is '2x'; it must be a whole number"):
         settings_from({"rounds": "2x"}, "here")
+
+
+def test_a_number_may_be_relative_to_another_setting() -> None:
+    before = settings_from({"hfmds.first_round": 15, "training.learning_rate": 0.005}, "here")
+    later = {
+        "training.later_from_round": "1x hfmds.first_round",
+        "training.later_learning_rate": "0.1x training.learning_rate",
+    }
+    merged = layered("here", before, settings_from(later, "here"))
+    assert merged["training.later_from_round"] == 15
+    assert isinstance(merged["training.later_from_round"], int)
+    assert merged["training.later_learning_rate"] == 0.0005
+
+
+def test_what_a_number_cannot_be_relative_to_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"no setting hfmds.first_roud.*first_round"):
+        settings_from({"rounds": "2x hfmds.first_roud"}, "here")
+    with pytest.raises(ConfigurationError, match=r"nothing says of what: set hfmds\.first_round"):
+        layered("here", settings_from({"rounds": "2x hfmds.first_round"}, "here"))
+    odd = settings_from({"rounds": "0.5x hfmds.first_round"}, "here")
+    with pytest.raises(ConfigurationError, match=r"7\.5; it must be a whole number"):
+        layered("here", {"hfmds.first_round": 15}, odd)

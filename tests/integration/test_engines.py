@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from edge_client.graphs import open_graphs
+from edge_client.memory import MemoryLimit, own_memory_bytes
 from edge_client.onnx_engine import OnnxEngine
 from edge_client.torch_engine import TorchEngine
 from hfmds.algorithm.architectures import register_architecture
@@ -72,12 +74,14 @@ MODELS = {
     "paper-cnn": ModelSpec("paper-cnn", 1, 16, 16, 10),  # also that of the federation of a test
     "resnet-gn": ModelSpec("resnet-gn", 1, 8, 8, 4),
     "slim": ModelSpec("slim-of-a-test", 1, 8, 8, 4),
+    "paper-cnn, 3x32x32": ModelSpec("paper-cnn", 3, 32, 32, 10),  # as in the paper
 }
 # Each graph takes seconds to make; what the engine does with them is the same for all models.
 GRAPHS = {
     "paper-cnn": plan_format.GRAPHS,
     "resnet-gn": ("train", "features", "targets", "synthesise", "assess", "evaluate"),
     "slim": ("train", "evaluate"),
+    "paper-cnn, 3x32x32": ("train", "evaluate"),
 }
 WITH_SYNTHESIS = ("paper-cnn", "resnet-gn")
 
@@ -172,6 +176,29 @@ def test_each_step_of_training_is_the_same(task: Task, model: str) -> None:
         ours, theirs = OnnxEngine().train(one, ignore), TorchEngine().train(one, ignore)
         assert apart(ours.weights, theirs.weights) <= STEP * size(theirs.weights)
         one = replace(one, weights=theirs.weights)
+
+
+def test_the_learning_rate_falls_in_its_round_and_not_before(task: Task) -> None:
+    falling = {"later_from_round": 2, "later_learning_rate": 0.002}
+    for number, rate in ((1, 0.02), (2, 0.002), (3, 0.002)):
+        one = replace(task("paper-cnn", FedAvg(), **falling), round_number=number)
+        plain = replace(task("paper-cnn", FedAvg(), learning_rate=rate), round_number=number)
+        for engine in (OnnxEngine(), TorchEngine()):
+            ours, wanted = (engine.train(each, ignore).weights for each in (one, plain))
+            assert apart(ours, wanted) == 0
+
+
+def test_memory_for_one_task_is_enough_for_the_next(task: Task) -> None:
+    name, batch = "paper-cnn, 3x32x32", 150
+    small, large = task(name, FedAvg()), task(name, FedAvg(), batch_size=batch)
+    large = replace(large, shard=images(MODELS[name], batch, seed=3))
+    OnnxEngine().train(small, ignore)  # what is loaded once is loaded now
+    assert large.plan
+    needed = open_graphs(large.plan, [], 1, lambda: 0).memory_bytes("train", batch)
+    assert needed > 100_000_000  # far above what else comes and goes in this process
+    engine = OnnxEngine(left_bytes=MemoryLimit(own_memory_bytes() + needed * 5 // 4).left_bytes)
+    for _ in range(3):
+        engine.train(large, ignore)
 
 
 def test_seeds_and_methods_make_a_difference(task: Task) -> None:

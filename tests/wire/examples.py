@@ -141,6 +141,8 @@ RECIPE = Recipe(
         momentum=0.7,
         weight_decay=1e-3,
         alpha=0.45,
+        later_from_round=4,
+        later_learning_rate=0.003,
     ),
     method=METHODS["hfmds"],
     cohort_size=9,

@@ -15,6 +15,7 @@ must last is in the weights, in the device's memory or in the pool.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Generic, TypeVar, cast
 
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
@@ -49,6 +50,8 @@ class FedAvgMethod(Generic[Settings]):
         self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
     ) -> TrainedModel:
         """ClientUpdate of Algorithm 1. `device` is torch's: equal results on equal ones only."""
+        of_round = work.recipe.training.in_round(work.round_number)
+        work = replace(work, recipe=replace(work.recipe, training=of_round))
         with seeded(derive_seed(work.seed, "network")):  # for networks that draw, by dropout
             training = LocalTraining(work, device)
             loss = minimise(training, self.loss(training), progress)

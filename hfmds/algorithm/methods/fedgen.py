@@ -137,12 +137,14 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         held = np.stack([counts[device_id] for device_id in devices])
         network = self._generator_with(weights)
         seed = derive_seed(self.recipe.seed, _GENERATOR, round_number)
+        trouble = ""
         try:
             self._teach(network, [heads[d] for d in devices], torch.from_numpy(held), seed)
         except Diverged as error:
             # The same updates would diverge again: without a generator better than the last, the
             # run still goes on.
-            log.warning("round %d: the generator stays as it was: %s", round_number, error)
+            trouble = f"the generator stays as it was: {error}"
+            log.warning("round %d: %s", round_number, trouble)
             network = self._generator_with(weights)
         learned = {
             **combined.weights,
@@ -150,7 +152,7 @@ class FedGenMethod(FedAvgMethod[FedGen]):
             # Always the plain mean: of classes that few devices have, the median would be 0.
             LABEL_COUNTS: held.mean(axis=0, dtype=np.float64).astype(np.float32),
         }
-        return replace(combined, weights=learned)
+        return replace(combined, weights=learned, trouble=trouble)
 
     def _teach(
         self,

@@ -279,8 +279,11 @@ def test_class_counts_that_cannot_be_are_refused_by_their_devices_name(counts: l
 def test_a_generator_that_diverges_stays_as_it_was(caplog: pytest.LogCaptureFixture):
     """The same updates would make it diverge again: a run must be able to go on."""
     huge = {**UPDATES[1].weights, "classifier.weight": np.full((3, 512), 3e38, np.float32)}
-    after = METHOD.aggregate(1, START, [UPDATES[0], replace(UPDATES[1], weights=huge)]).weights
+    aggregate = METHOD.aggregate(1, START, [UPDATES[0], replace(UPDATES[1], weights=huge)])
+    after = aggregate.weights
     assert "round 1: the generator stays as it was: training diverged" in caplog.text
+    assert aggregate.trouble in caplog.text
+    assert aggregate.trouble
     for name in START:
         if name.startswith("generator/"):
             np.testing.assert_array_equal(after[name], START[name])
