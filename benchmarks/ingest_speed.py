@@ -9,8 +9,8 @@ checked and durable. Beside it, in the same run:
 - one process that writes the same bytes one after the other into one file on the same disk and
   syncs it at the end. Three times after a pause, and each time once more at once: a virtual machine
   may give memory that is free for some seconds back to its host, and then it takes several times
-  longer to write into it. The store gets no memory that was just freed, so it is to be compared
-  with those after a pause; where memory stays, both are the same;
+  longer to write into it. The files of the store stay, so that it gets little memory that was just
+  freed; where memory stays with the machine, both are the same;
 - a bare gRPC server (loopback_copy.py), which gets the same bytes in the same chunks, hashes them,
   and writes and syncs a file for each batch, and does nothing else.
 
