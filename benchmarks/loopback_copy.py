@@ -3,7 +3,7 @@
 Each device downloads the model and uploads as much, in messages of the same size, on a connection
 of its own, all devices at once. The server is a process of its own and serves raw bytes, without
 protobuf. `durable` also checks the digest of what was uploaded and syncs it to disk, as whoever
-answers "accepted" must.
+answers "accepted" must; `put_all` does that with content that stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,6 +42,27 @@ class LoopbackCopy:
     async def download(self, devices: int) -> float:
         """Seconds that it takes all devices to download, and to forget what they got."""
         return await self._timed(devices, self._receive)
+
+    async def put_all(self, contents: Sequence[Sequence[bytes]], at_once: int) -> float:
+        """Seconds until all of these, each in chunks, are hashed, in a file of their own, synced.
+
+        By one client, so many at a time.
+        """
+        left = iter(contents)
+
+        async def sent(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+
+        async def one_after_the_other(channel: grpc.aio.Channel) -> None:
+            for chunks in left:
+                await channel.stream_unary(f"/{_SERVICE}/Keep")(sent(chunks))
+
+        async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+            await channel.channel_ready()
+            started = time.monotonic()
+            await asyncio.gather(*(one_after_the_other(channel) for _ in range(at_once)))
+            return time.monotonic() - started
 
     async def _timed(
         self, devices: int, work: Callable[[grpc.aio.Channel], Awaitable[None]]
@@ -111,6 +132,11 @@ async def _served(line: Connection, data: bytes, folder: Path) -> None:
 
     async def durably(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         received = [chunk async for chunk in requests]
+        await asyncio.to_thread(_keep_briefly, received, folder)
+        return b""
+
+    async def keep(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+        received = [chunk async for chunk in requests]
         await asyncio.to_thread(_keep, received, folder)
         return b""
 
@@ -118,6 +144,7 @@ async def _served(line: Connection, data: bytes, folder: Path) -> None:
         "Download": grpc.unary_stream_rpc_method_handler(download),
         "Upload": grpc.stream_unary_rpc_method_handler(upload),
         "Durably": grpc.stream_unary_rpc_method_handler(durably),
+        "Keep": grpc.stream_unary_rpc_method_handler(keep),
     }
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
@@ -127,8 +154,13 @@ async def _served(line: Connection, data: bytes, folder: Path) -> None:
     await server.wait_for_termination()
 
 
-def _keep(chunks: list[bytes], folder: Path) -> None:
-    """One file, one sync; deleted at once, as an update is after its round."""
+def _keep_briefly(chunks: list[bytes], folder: Path) -> None:
+    """As `_keep`; deleted at once, as an update is after its round."""
+    Path(_keep(chunks, folder)).unlink()
+
+
+def _keep(chunks: list[bytes], folder: Path) -> str:
+    """One file, one sync; its name."""
     data = b"".join(chunks)
     digest_of(data)
     descriptor, name = tempfile.mkstemp(dir=folder)
@@ -137,4 +169,4 @@ def _keep(chunks: list[bytes], folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-        Path(name).unlink()
+    return name

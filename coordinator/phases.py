@@ -32,8 +32,14 @@ class PhaseConductor:
     """Conducts the phases of one run, one at a time."""
 
     def __init__(
-        self, run: RunRecord, control: RunControl, parts: Parts, selection: Selection
+        self,
+        run: RunRecord,
+        control: RunControl,
+        parts: Parts,
+        selection: Selection,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
+        """`meanwhile` is called whenever devices have been asked: nobody waits for it then."""
         self._recipe = run.spec.recipe
         self._policy = run.spec.policy
         self._control = control
@@ -44,6 +50,7 @@ class PhaseConductor:
         self._metrics = parts.metrics
         self._clock = parts.clock
         self._selection = selection
+        self._meanwhile = meanwhile
         self._closed_by = LateReason.GOAL_REACHED
 
     def conduct(
@@ -63,6 +70,7 @@ class PhaseConductor:
             self._metrics.funnel.assigned(plan.key.kind, len(devices))
             self._metrics.funnel.dropped(plan.key.kind, [LateReason.STALE] * phase.stale)
         self._announce(phase)
+        self._meanwhile()
         opened = not phase.closed
         self._closed_by = LateReason.GOAL_REACHED  # as a result does that is the last one wanted
         while not phase.closed:

@@ -63,7 +63,8 @@ class RemoteFleet:
         self._registry = parts.registry
         self._dispatch = parts.dispatch
         self._selection = Selection(run, parts.registry, parts.phases)
-        self._conductor = PhaseConductor(run, control, parts, self._selection)
+        self._conductor = PhaseConductor(run, control, parts, self._selection, self._forget_updates)
+        self._updates: tuple[Update, ...] = ()  # of the last round that has trained
         self._candidates: Sequence[Candidate] = ()  # of the round that is about to train
         self._round_number = 0  # of the round that is to be evaluated
 
@@ -133,10 +134,11 @@ class RemoteFleet:
             self._metrics.updates_counted(ages)
         # Each is read in pieces, when they are needed.
         began_at = cache(self._model)
-        return tuple(
+        self._updates = tuple(
             self._moved(self._update(task, began_at(task.weights)), task, weights)
             for task in accepted
         )
+        return self._updates
 
     def evaluate(self, weights: Weights) -> Evaluation | None:
         self._models.put(weights)
@@ -161,6 +163,14 @@ class RemoteFleet:
         return replace(found, traffic=traffic) if found else None
 
     # --- parts ----------------------------------------------------------------------------------
+
+    def _forget_updates(self) -> None:
+        """Close the files of updates that are used up.
+
+        Not earlier, between two rounds: they are deleted by then, and a file system takes longer to
+        free a cohort's updates than we do to average them.
+        """
+        self._updates = ()
 
     def _enough_devices(self, round_number: int, kind: str = "train") -> Sequence[str]:
         minimum = self._spec.policy.minimum_devices

@@ -84,6 +84,7 @@ def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundR
         # w^{t+1}: the mean over K_t, or what the recipe wants instead, and whatever else the
         # method's server does.
         aggregate = method.aggregate(t, weights, updates, server_state)
+        del updates  # the fleet's to keep or to forget, and not held until the next ones are there
         weights, server_state = aggregate.weights, aggregate.server_state
         traffic += aggregate.traffic
 
