@@ -66,7 +66,7 @@ class Scheme:
     def saving(self) -> float:
         """How many times fewer products than one per output and tap."""
         (outputs, products), taps = self.of_output.shape, self.of_kernel.shape[1]
-        return outputs * taps / products
+        return float(outputs * taps / products)
 
 
 @lru_cache(maxsize=64)
