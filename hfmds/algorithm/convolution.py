@@ -34,6 +34,8 @@ _LEAST_DEPTH = 64  # channels times height of the kernel
 _LEAST_CHANNELS = 32  # of the output
 _LEAST_ROWS = 30  # of the output, in all images
 
+_MOST_BYTES = 64 * 1024 * 1024  # that patches may take: some 500 images of the paper's
+
 Matrix: TypeAlias = NDArray[np.float32]
 
 _plainly: ContextVar[bool] = ContextVar("plainly", default=False)
@@ -127,9 +129,11 @@ class ThriftyConvolution(nn.Conv2d):
         weight, padding = self.weight, cast(tuple[int, int], self.padding)
         shape = cast(tuple[int, int, int, int], tuple(weight.shape))
         by = saving_scheme(shape, width, self.stride, padding, self.dilation, self.groups)
-        enough = n * (height + 2 * padding[0] - shape[2] + 1) >= _LEAST_ROWS
+        rows = n * (height + 2 * padding[0] - shape[2] + 1)
         exact = input.dtype == weight.dtype == torch.float32
-        if by is None or not enough or not exact or _plainly.get():
+        if by is None or rows < _LEAST_ROWS or not exact or _plainly.get():
+            return super().forward(input)
+        if 4 * len(by.of_input) * rows * shape[1] * shape[2] > _MOST_BYTES:
             return super().forward(input)
         y: Tensor = _Convolution.apply(input, weight, self.bias, by, padding[0])
         return y

@@ -124,6 +124,16 @@ def test_nothing_is_saved_where_it_would_not_pay() -> None:
         require_plain(*pair(32, 64, 5), x)
 
 
+def test_many_or_large_images_take_no_more_memory_than_plainly() -> None:
+    assert saves(images(524, 32, 14, 14))
+    assert not saves(images(525, 32, 14, 14))
+
+
+def saves(x: Tensor) -> bool:
+    plain, saving = pair(32, 64, 5)
+    return products_of(saving, x) < products_of(plain, x)
+
+
 def require_plain(plain: nn.Conv2d, other: nn.Conv2d, x: Tensor) -> None:
     assert products_of(other, x) == products_of(plain, x)
     assert torch.equal(other(x), plain(x))
