@@ -266,7 +266,8 @@ class Dispatch:
             run_uid=task.run_uid,
             round_number=key.round_number,
             lease_seconds=task.lease_seconds,
-            recipe=recipe,
+            # A device that knows of no later learning rate would train at the first one for ever.
+            recipe=recipe.in_round(key.round_number),
             seed=task_seed(recipe.seed, key.kind, key.round_number, task.device_id),
             weights=task.weights,
             work=_work(task),

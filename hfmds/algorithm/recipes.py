@@ -100,10 +100,12 @@ class TrainingRecipe:
         )
 
     def in_round(self, round_number: int) -> TrainingRecipe:
-        """The same, with the learning rate of this round."""
-        if 0 < self.later_from_round <= round_number:
-            return replace(self, learning_rate=self.later_learning_rate)
-        return self
+        """The same with the learning rate of this round, and with no other later."""
+        if not self.later_from_round:
+            return self
+        falls = self.later_from_round <= round_number
+        rate = self.later_learning_rate if falls else self.learning_rate
+        return replace(self, learning_rate=rate, later_from_round=0, later_learning_rate=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +279,8 @@ class Recipe:
             f"cohort_size is {self.cohort_size}, but aggregation.rule {self.aggregation.rule} with "
             f"these settings needs at least {least} devices",
         )
+
+    def in_round(self, round_number: int) -> Recipe:
+        """The same with the learning rate of this round, and with no other later."""
+        training = self.training.in_round(round_number)
+        return self if training is self.training else replace(self, training=training)

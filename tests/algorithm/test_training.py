@@ -200,6 +200,7 @@ def test_a_later_learning_rate_takes_its_place_in_its_round():
     falling = TrainingRecipe(learning_rate=0.5, later_from_round=3, later_learning_rate=0.05)
     rates = [falling.in_round(number).learning_rate for number in (1, 2, 3, 9)]
     assert rates == [0.5, 0.5, 0.05, 0.05]
+    assert all(falling.in_round(number).later_from_round == 0 for number in (1, 3))
     assert TrainingRecipe(learning_rate=0.5).in_round(9).learning_rate == 0.5
 
 

@@ -13,6 +13,7 @@ import pytest
 from coordinator.tables import Base
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.models import initial_weights
+from hfmds.algorithm.recipes import TrainingRecipe
 from hfmds.algorithm.seeds import derive_seed, task_seed
 from hfmds.errors import TooLate, WrongState
 from hfmds.wire.policies import require_id
@@ -81,6 +82,23 @@ def test_an_assignment_carries_the_tasks_own_seed_and_the_first_model(tmp_path: 
             start = initial_weights(MODEL, derive_seed(5, "weights"))
             assert encode_weights(bench.weights(assignment)) == encode_weights(start)
             assert assignment.work == TrainWork(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_device_that_knows_of_no_later_learning_rate_trains_at_that_of_the_round(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        spec = make_spec(rounds=3)
+        falling = TrainingRecipe(learning_rate=0.5, later_from_round=2, later_learning_rate=0.05)
+        recipe = dataclasses.replace(spec.recipe, training=falling)
+        async with workbench(tmp_path) as bench:
+            await bench.create(dataclasses.replace(spec, recipe=recipe))
+            assigned = await bench.play("a", 3, echo)
+            rates = [TrainingRecipe(learning_rate=rate) for rate in (0.5, 0.05, 0.05)]
+            assert [each.recipe.training for each in assigned] == rates
+            assert bench.parts.runs.get("run").spec.recipe.training == falling
 
     asyncio.run(scenario())
 

@@ -179,6 +179,8 @@ def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
     experiments["fp16"] = experiment.by(
         FedAvg(), 3, compression="fp16", aggregation=AggregationRecipe(optimiser="fedadam")
     )
+    falling = replace(experiment.recipe.training, later_from_round=2, later_learning_rate=0.001)
+    experiments["falling"] = experiment.by(FedAvg(), 3, training=falling)
     by_two = EvaluationByDevices(devices=2, every_rounds=2)
     store = programs.store().address("grpc")
     coordinator_program = programs.coordinator(store, experiment.file("held-out"))

@@ -50,8 +50,7 @@ class FedAvgMethod(Generic[Settings]):
         self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
     ) -> TrainedModel:
         """ClientUpdate of Algorithm 1. `device` is torch's: equal results on equal ones only."""
-        of_round = work.recipe.training.in_round(work.round_number)
-        work = replace(work, recipe=replace(work.recipe, training=of_round))
+        work = replace(work, recipe=work.recipe.in_round(work.round_number))
         with seeded(derive_seed(work.seed, "network")):  # for networks that draw, by dropout
             training = LocalTraining(work, device)
             loss = minimise(training, self.loss(training), progress)
