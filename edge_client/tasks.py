@@ -117,7 +117,7 @@ class TaskRunner:
                 report = report or await self._evaluate(task, tell)
         tell(TaskStage.COMPUTED)
         with span("upload"):
-            sent = await _restarting(lambda: self._send(task, report))
+            sent = await self._restarting(lambda: self._send(task, report))
         traffic = report.traffic + Traffic(sent_bytes=sent)
         return dataclasses.replace(report, traffic=traffic)
 
@@ -140,7 +140,7 @@ class TaskRunner:
             await self._to_coordinator(submit, task.task_id, report)
         except WrongState as error:  # its bytes went with another device's, which were the same
             log.warning("the update is sent again: %s", error)
-            await _restarting(lambda: self._send(task, report))
+            await self._restarting(lambda: self._send(task, report))
             await self._to_coordinator(submit, task.task_id, report)
 
     def _finished_before(self, task: Assignment) -> Report | None:
@@ -345,12 +345,14 @@ class TaskRunner:
         """Bring content here unless it is here; the bytes that crossed the network."""
         if await asyncio.to_thread(self._cache.claim, digest):
             return 0
-        self._require_traffic(digest.size_bytes)
         await asyncio.to_thread(self._cache.make_room, digest.size_bytes, self._model(task))
-        download, content = self._coordinator.download, self._cache.content
-        return await _restarting(
-            lambda: self._to_coordinator(download, task.task_id, digest, content)
-        )
+
+        async def fetch() -> int:
+            self._require_traffic(digest.size_bytes)  # also each time it begins anew
+            download, content = self._coordinator.download, self._cache.content
+            return await self._to_coordinator(download, task.task_id, digest, content)
+
+        return await self._restarting(fetch)
 
     async def _share_of(self, task: Assignment, snapshot_id: str) -> tuple[Digest, ...]:
         """The shards to train on, in order: all of the snapshot, or as many as there is room for.
@@ -383,17 +385,35 @@ class TaskRunner:
         )
         # Not as each attempt counts it: one that broke may have completed some of them.
         received = sum(digest.size_bytes for digest in lacking)
-        self._require_traffic(received)
         if lacking:
             needed = {*self._model(task), *shards}
             await asyncio.to_thread(self._cache.make_room, received, needed)
-            download, content = self._store.download_shards, self._cache.content
-            await _restarting(lambda: self._to_store(download, snapshot_id, lacking, content))
+            await self._restarting(lambda: self._download_shards(snapshot_id, lacking))
         return received
+
+    async def _download_shards(self, snapshot_id: str, digests: Sequence[Digest]) -> int:
+        download, content = self._store.download_shards, self._cache.content
+        contains = content.blobs.contains  # an attempt before this one may have brought some
+        absent = await asyncio.to_thread(lambda: [one for one in digests if not contains(one)])
+        self._require_traffic(sum(digest.size_bytes for digest in absent))
+        return await self._to_store(download, snapshot_id, absent, content)
 
     def _require_traffic(self, needed_bytes: int) -> None:
         if self._budget:
             self._budget.require(needed_bytes)
+
+    async def _restarting(self, transfer: Callable[[], Awaitable[R]]) -> R:
+        """A transfer; begun anew, a few times, when bytes arrive altered or the sides disagree."""
+        try:
+            for _ in range(_TRANSFER_ATTEMPTS - 1):
+                try:
+                    return await transfer()
+                except (CorruptData, WrongState) as error:
+                    log.warning("a transfer failed and begins anew: %s", error)
+            return await transfer()
+        finally:
+            if self._budget:
+                await asyncio.to_thread(self._budget.save)
 
     async def _send(self, task: Assignment, report: Report) -> int:
         """Send the result's bytes to where the task wants them; how many crossed the network."""
@@ -423,16 +443,6 @@ def _bytes_of(report: Report) -> Digest | None:
             return batch
         case EvaluationReport():
             return None
-
-
-async def _restarting(transfer: Callable[[], Awaitable[R]]) -> R:
-    """A transfer; begun anew, a few times, when bytes arrived altered or the two sides disagree."""
-    for _ in range(_TRANSFER_ATTEMPTS - 1):
-        try:
-            return await transfer()
-        except (CorruptData, WrongState) as error:
-            log.warning("a transfer failed and begins anew: %s", error)
-    return await transfer()
 
 
 def _require_sound(health: SynthesisHealth) -> None:

@@ -1,7 +1,9 @@
-"""How much content this device moves in a day, if its owner sets a limit. The count is durable.
+"""How much content this device moves in a day, if its owner sets a limit.
 
 Counted are weights, plans, shards, updates and batches, up and down, also of transfers that break
-or arrive altered and are begun anew; not the small calls.
+or arrive altered and are begun anew; not the small calls. The count is on disk when a transfer
+ends, and in one that is long whenever a hundredth of the limit was moved: on flash, two syncs for
+every chunk would cost more than the chunk. A device that is killed forgets less than a hundredth.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from hfmds.storage.files import write_whole
 log = logging.getLogger(__name__)
 
 _DAY_SECONDS = 24 * 3600.0
+_SAVES_PER_LIMIT = 100
 
 
 class TrafficBudget:
@@ -42,20 +45,25 @@ class TrafficBudget:
         self._clock = clock
         self._lock = threading.Lock()
         self._since, self._spent_bytes = self._read()
+        self._unsaved_bytes = 0
         self._wanted_bytes = 1  # by a task that had to be given up today
 
     def add(self, moved_bytes: int) -> None:
-        """Count what was moved; on return it would survive a crash, unless the disk is full."""
+        """Count what was moved; less than a hundredth of the limit is not on disk then."""
         if self._limit_bytes is None or not moved_bytes:
             return
         with self._lock:
             self._begin_day_if_due()
             self._spent_bytes += moved_bytes
-            content = {"since": self._since, "spent_bytes": self._spent_bytes}
-            try:
-                write_whole(self._path, json.dumps(content).encode())
-            except Unavailable as error:  # no reason to lose what was moved
-                log.warning("today's traffic is counted in memory only: %s", error)
+            self._unsaved_bytes += moved_bytes
+            if self._unsaved_bytes * _SAVES_PER_LIMIT >= self._limit_bytes:
+                self._save()
+
+    def save(self) -> None:
+        """A transfer is over: its count survives a crash from now on, unless the disk is full."""
+        with self._lock:
+            if self._unsaved_bytes:
+                self._save()
 
     def counted_with(self, count: Callable[[int], None]) -> Callable[[int], None]:
         """What hears of moved bytes for this and for another counter."""
@@ -92,6 +100,15 @@ class TrafficBudget:
         with self._lock:
             self._begin_day_if_due()
             return max(0, (self._limit_bytes or 0) - self._spent_bytes)
+
+    def _save(self) -> None:
+        content = {"since": self._since, "spent_bytes": self._spent_bytes}
+        try:
+            write_whole(self._path, json.dumps(content).encode())
+        except Unavailable as error:  # no reason to lose what was moved
+            log.warning("today's traffic is counted in memory only: %s", error)
+        else:
+            self._unsaved_bytes = 0
 
     def _begin_day_if_due(self) -> None:
         now = self._clock()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_client.traffic import TrafficBudget
 from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.data.named_images import NamedImages
@@ -791,6 +792,43 @@ def test_what_came_of_a_download_that_is_given_up_counts(device: Device) -> None
     assert "t1" in device.coordinator.failures
     spent = device.traffic_bytes_per_day - device.budget.left_bytes()
     assert spent == 3 * device.coordinator.weights.size_bytes
+
+
+@pytest.mark.parametrize("garbled", [0, 99])
+def test_the_count_of_a_transfer_that_ended_well_or_not_is_on_disk(
+    device: Device, garbled: int
+) -> None:
+    device.traffic_bytes_per_day = 10**9  # a hundredth of it is never moved here
+    device.coordinator.shelf.garbled = garbled
+    device.work(device.train_task("t1"))
+    assert ("t1" in device.coordinator.failures) == bool(garbled)
+    left = device.budget.left_bytes()
+    assert left < 10**9
+    assert TrafficBudget(device.folder / "traffic.json", 10**9).left_bytes() == left
+
+
+def test_a_download_does_not_begin_anew_past_the_limit(device: Device) -> None:
+    size = device.coordinator.weights.size_bytes
+    device.traffic_bytes_per_day = 2 * size
+    device.coordinator.shelf.garbled = 99
+    device.work(device.train_task("t1"))
+    assert "HFMDS_TRAFFIC_BYTES_PER_DAY" in device.coordinator.failures["t1"]
+    assert device.metric("received_bytes_total") == 2 * size
+
+
+@pytest.mark.parametrize("short_by", [0, 1])
+def test_of_shards_that_begin_anew_only_those_that_lack_need_room_below_the_limit(
+    device: Device, short_by: int
+) -> None:
+    device.store.seal("snap", batch(0), batch(1))
+    sizes = [shard.digest.size_bytes for shard in device.store.snapshots["snap"].shards]
+    once = device.coordinator.weights.size_bytes + sum(sizes)
+    device.traffic_bytes_per_day = once + sizes[1] - short_by
+    device.store.shelf.garbled = 1  # the last byte of the last shard
+    device.work(device.train_task("t1", snapshot_id="snap"))
+    assert ("t1" in device.coordinator.failures) == bool(short_by)
+    received = once if short_by else once + sizes[1]
+    assert device.metric("received_bytes_total") == received
 
 
 def test_images_that_could_not_be_sent_today_are_not_synthesised(device: Device) -> None:

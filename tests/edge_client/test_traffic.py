@@ -68,6 +68,21 @@ def test_the_count_survives_a_restart(tmp_path: Path, clock: Clock) -> None:
         again.require(31)
 
 
+def test_the_count_is_not_written_for_every_chunk(tmp_path: Path, clock: Clock) -> None:
+    one, path = budget(tmp_path, clock, limit=1000), tmp_path / "traffic.json"
+    written = []
+    for _ in range(105):
+        one.add(1)
+        written.append(path.read_bytes() if path.exists() else b"")
+    assert len({*written} - {b""}) == 10  # a hundredth of the limit each
+    assert budget(tmp_path, clock, limit=1000).left_bytes() == 900  # it was killed here
+    one.save()  # its transfer has ended
+    assert budget(tmp_path, clock, limit=1000).left_bytes() == 895
+    before = path.stat().st_ino
+    one.save()
+    assert path.stat().st_ino == before  # nothing was moved since
+
+
 def test_a_clock_set_back_forgets_nothing_and_waits_a_day_at_most(
     tmp_path: Path, clock: Clock
 ) -> None:
