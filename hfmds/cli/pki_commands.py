@@ -15,7 +15,13 @@ import typer
 
 from hfmds.cli import member_commands
 from hfmds.cli.console import output
-from hfmds.pki.folder import create_authority, issue_pair, open_authority, renew_pair
+from hfmds.pki.folder import (
+    complete_authority,
+    create_authority,
+    issue_pair,
+    open_authority,
+    renew_pair,
+)
 from hfmds.service.identity import Identity, Kind, identity_from
 
 app = typer.Typer(
@@ -60,9 +66,21 @@ def init(
     host: Hosts = None,
     days: Days = 365,
 ) -> None:
-    """Make a fleet's authorities, certificates of both services and of an owner `admin`."""
-    now = datetime.now(UTC)
-    authority = create_authority(folder, fleet, now, timedelta(days=_AUTHORITY_DAYS))
+    """Make a fleet's authorities, certificates of both services and of an owner `admin`.
+
+    In the folder of a fleet that is there: only the issuers that an older version did not make.
+    """
+    now, for_long = datetime.now(UTC), timedelta(days=_AUTHORITY_DAYS)
+    if added := complete_authority(folder, fleet, now, for_long):
+        for certificate in added:
+            _say(certificate)
+        output().print(
+            f"\n{folder / 'authority.crt'} has what was added: give it to every program before "
+            f"anybody shows a certificate of the new issuer (docs/operations.md, Upgrade).",
+            highlight=False,
+        )
+        return
+    authority = create_authority(folder, fleet, now, for_long)
     lifetime = timedelta(days=days)
     for service in _SERVICES:
         identity = Identity(Kind.SERVICE, service)

@@ -120,8 +120,7 @@ class Authority:
     @property
     def is_for_devices_alone(self) -> bool:
         """Whether servers take from it only identities of devices."""
-        units = self._certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
-        return DEVICES_UNIT in [unit.value for unit in units]
+        return DEVICES_UNIT in _units(self._certificate)
 
     def is_among(self, believed: bytes) -> bool:
         """Whether its certificate is one of these, PEM."""
@@ -177,6 +176,17 @@ def hosts_of(certificate: bytes) -> list[str]:
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = names.get_values_for_type(x509.IPAddress)
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
+
+
+def units_of(certificates: bytes) -> set[str | bytes]:
+    """The organisational units that these certificates, PEM, are for."""
+    found = x509.load_pem_x509_certificates(certificates)
+    return {unit for certificate in found for unit in _units(certificate)}
+
+
+def _units(certificate: x509.Certificate) -> list[str | bytes]:
+    found = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    return [unit.value for unit in found]
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

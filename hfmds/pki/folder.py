@@ -1,7 +1,8 @@
 """A fleet's authorities and its parties' certificates as files: `NAME.crt` and `NAME.key`, PEM.
 
 `authority.crt` has the certificates of all authorities: it is what all programs believe. Keys are
-readable by their owner alone. Nothing that is there is overwritten, unless it is renewed.
+readable by their owner alone. Nothing that is there is overwritten, unless it is renewed; an issuer
+that comes later is added to what is believed.
 """
 
 from __future__ import annotations
@@ -12,25 +13,46 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from hfmds.errors import ConfigurationError, Conflict
-from hfmds.pki.authority import Authority, KeyPair, hosts_of
-from hfmds.service.identity import Identity
+from hfmds.pki.authority import Authority, KeyPair, hosts_of, units_of
+from hfmds.service.identity import DEVICES_UNIT, SERVICES_UNIT, Identity
 
 _AUTHORITY = "authority"
 _ISSUER = "device-issuer"
 _SERVICE_ISSUER = "service-issuer"
+_ISSUERS = (
+    (_ISSUER, DEVICES_UNIT, Authority.create_issuer),
+    (_SERVICE_ISSUER, SERVICES_UNIT, Authority.create_service_issuer),
+)
 
 
 def create_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelta) -> Authority:
     """A new authority with the issuers beside it, in a folder that has none."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, pair = Authority.create(fleet, now, lifetime)
-    _, issuer = Authority.create_issuer(fleet, now, lifetime)
-    _, service_issuer = Authority.create_service_issuer(fleet, now, lifetime)
-    believed = pair.certificate + issuer.certificate + service_issuer.certificate
-    _write(folder, _AUTHORITY, KeyPair(pair.key, believed))
-    _write(folder, _ISSUER, issuer)
-    _write(folder, _SERVICE_ISSUER, service_issuer)
+    _write(folder, _AUTHORITY, pair)
+    complete_authority(folder, fleet, now, lifetime)
     return authority
+
+
+def complete_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelta) -> list[Path]:
+    """Make what a folder lacks of the issuers, as one does that an older version has made.
+
+    The certificates of those that `authority.crt` did not have until now; none if it had all, or
+    if there is no authority.
+    """
+    believed = folder / f"{_AUTHORITY}.crt"
+    if not believed.exists():
+        return []
+    added = []
+    for name, unit, create in _ISSUERS:
+        if unit in units_of(believed.read_bytes()):
+            continue  # its files may have been taken to where they are used
+        certificate = folder / f"{name}.crt"
+        if not certificate.exists():  # else somebody was killed before the next step
+            _write(folder, name, create(fleet, now, lifetime)[1])
+        _replace(believed, believed.read_bytes() + certificate.read_bytes(), 0o644)
+        added.append(certificate)
+    return added
 
 
 def open_authority(folder: Path) -> Authority:
@@ -112,10 +134,7 @@ def renew_pair(
     pair = authority.pair(identity, now, lifetime, hosts)
     # Whoever reads in between finds two that do not belong together, and keeps what it has.
     for path, content, mode in ((key, pair.key, 0o600), (certificate, pair.certificate, 0o644)):
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.unlink(missing_ok=True)
-        _create(fresh, content, mode)
-        fresh.replace(path)
+        _replace(path, content, mode)
     return certificate
 
 
@@ -128,6 +147,13 @@ def _write(folder: Path, name: str, pair: KeyPair) -> Path:
     _create(folder / f"{name}.key", pair.key, 0o600)
     _create(certificate, pair.certificate, 0o644)
     return certificate
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    _create(fresh, content, mode)
+    fresh.replace(path)
 
 
 def _create(path: Path, content: bytes, mode: int) -> None:

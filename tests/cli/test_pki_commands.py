@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
 from hfmds.cli.app import app
-from hfmds.errors import InvalidInput
+from hfmds.errors import Conflict, InvalidInput
 from hfmds.pki.authority import hosts_of
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.tls import TlsFiles
@@ -73,3 +74,26 @@ def test_the_runbooks_command_renews_a_certificate_in_one_go(tmp_path: Path) -> 
     ends = [x509.load_pem_x509_certificate(pem).not_valid_after_utc for pem in (before, after)]
     assert ends[1] - ends[0] > timedelta(days=300)
     TlsFiles(certificate, certificate.with_suffix(".key"), tmp_path / "authority.crt").read()
+
+
+def test_a_folder_of_an_older_version_gets_the_issuer_it_lacks(tmp_path: Path) -> None:
+    folder = tmp_path / "pki"
+    hfmds("init", "--folder", str(folder))
+    believed = folder / "authority.crt"
+    first_two = x509.load_pem_x509_certificates(believed.read_bytes())[:2]
+    believed.write_bytes(b"".join(one.public_bytes(Encoding.PEM) for one in first_two))
+    for name in ("service-issuer.crt", "service-issuer.key"):
+        (folder / name).unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    hfmds("init", "--folder", str(folder))
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert after.keys() - before.keys() == {"service-issuer.crt", "service-issuer.key"}
+    assert [name for name, content in before.items() if after[name] != content] == [believed.name]
+    issuer = x509.load_pem_x509_certificate(after["service-issuer.crt"])
+    assert x509.load_pem_x509_certificates(believed.read_bytes()) == [*first_two, issuer]
+    believed.write_bytes(before[believed.name])  # as if killed in between
+    hfmds("init", "--folder", str(folder))
+    assert believed.read_bytes() == after[believed.name]
+    (folder / "service-issuer.crt").unlink()  # taken to where it is used
+    with pytest.raises(Conflict, match=r"authority\.key exists"):
+        hfmds("init", "--folder", str(folder))
