@@ -364,13 +364,18 @@ def test_programs_of_production_check_whom_they_give_rows_and_content() -> None:
         "AWS_REGION": "us-east-1",
         "SSL_CERT_FILE": "/trust/authority.crt",
     }
-    # The URL names this file, whoever has it.
+    # Also where the URL does not say so.
+    checked = {"PGSSLMODE": "verify-full", "PGSSLROOTCERT": "/trust/authority.crt"}
+    callers = []
     for pod in pod_specs(resources):
         for container in pod["containers"]:
             if environment(container).keys() & {"HFMDS_DATABASE_URL", "DATABASE_URL"}:
+                callers.append(container["name"])
+                assert environment(container).items() >= checked.items()
                 mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
                 assert mounts["trust"] == "/trust"
                 assert {"name": "trust", "configMap": {"name": "hfmds-trust"}} in pod["volumes"]
+    assert len(callers) == 5  # two programs, a job that has a container for each, and the dump
 
 
 def test_the_coordinator_of_production_alone_can_make_devices() -> None:
