@@ -22,7 +22,7 @@ from coordinator.members import dead_until, exclusions_of, member
 from coordinator.nonces import Nonces
 from coordinator.tables import CertificateRow, DeviceRow, MemberRow, TokenRow
 from coordinator.tokens import Tokens, terms_of
-from hfmds.errors import Conflict, InvalidInput, LimitExceeded, NotAllowed, WrongState
+from hfmds.errors import Conflict, InvalidInput, NotAllowed, Unavailable, WrongState
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority
 from hfmds.pki.requests import Request
 from hfmds.service.certificates import Certificate
@@ -36,6 +36,7 @@ _RENEW_FROM, _RENEW_TO = 0.6, 0.7  # of a lifetime; not all at once that enrolle
 # Certificates of one device, all in the books. It needs two; one that forgets the time whenever it
 # starts asks at each start.
 _MOST_GOOD = 200
+_ASK_AGAIN_SECONDS = 3600.0  # at the latest, though none has run out by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,18 +278,21 @@ class Enrolment:
         current = [row for row in rows if not row.superseded]
         shown = [row for row in current if row.key_sha256 == shown_key_sha256]
         kept = {row.serial for row in (*current[:1], *shown[:1])}
-        over, good = surely(self._clock()), 0
+        over = surely(self._clock())
+        good = [row.until for row in rows if row.until > over]
         for row in rows:
-            good += row.until > over
             if row.serial in kept:
                 continue
             row.superseded = True
             if row.until <= over:
                 session.delete(row)
-        if good >= _MOST_GOOD:
-            raise LimitExceeded(
-                f"device {device_id!r} has {good} certificates that are good, and asks for more; "
-                f"somebody else may have its key: hfmds pki revoke {device_id}, and enrol it anew"
+        if len(good) >= _MOST_GOOD:
+            # One of them is what the device works with, so it must not take this for its end.
+            raise Unavailable(
+                f"device {device_id!r} has {len(good)} certificates that are good, and asks for "
+                f"more; somebody else may have its key: hfmds pki revoke {device_id}, and enrol it "
+                f"anew",
+                retry_after_seconds=min(max(min(good) - over, 1.0), _ASK_AGAIN_SECONDS),
             )
 
 

@@ -36,6 +36,7 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.pki.device_key import DeviceKey
+from hfmds.service.certificates import read_certificate
 from hfmds.service.tls import TlsFiles
 from hfmds.storage.files import FolderLock, sync_folder, write_whole
 from hfmds.wire.enrolment_client import IssuedCertificate
@@ -141,7 +142,7 @@ class Enrolment:
         key = _key_at(self._next_key_path)
         try:
             _, issued = await self._ask(registrar, key, token, device_id)
-        except (Conflict, NotAllowed) as error:
+        except (Conflict, LimitExceeded, NotAllowed) as error:
             # A token for others, such as one that newcomers are to have. What the device has may be
             # good; if not, its calls are refused, with the reason.
             log.warning("the token is not taken, going on without it: %s", error)
@@ -150,9 +151,29 @@ class Enrolment:
         return True
 
     async def catch_up(self, renew: Renew, registrar: Registrar) -> None:
-        """Renew the certificate if it is time, as it is for a device that was off for long."""
+        """Have a good certificate: at the start, for the device may have been off for long.
+
+        One that is due is renewed. If that cannot be for now, it will do while it is good: to ask
+        again is what `stay` does.
+        """
+        try:
+            await self._renew_if_due(renew, registrar)
+        except Unavailable as error:
+            if not self._has_good_certificate():
+                raise
+            log.warning("going on with the certificate that is there: %s", error)
+
+    async def _renew_if_due(self, renew: Renew, registrar: Registrar) -> None:
         if self.renew_in_seconds() <= 0:
             await self._renew(renew, registrar)
+
+    def _has_good_certificate(self) -> bool:
+        """By the wall clock: if that is wrong, calls are refused until `stay` has another."""
+        try:
+            return read_certificate(self._files.certificate.read_bytes()).ends > self._clock()
+        except (OSError, ValueError) as error:
+            log.warning("cannot read %s: %s", self._files.certificate, error)
+            return False
 
     async def stay(
         self,
@@ -168,7 +189,7 @@ class Enrolment:
         """
 
         async def once() -> None:
-            await self.catch_up(renew, registrar)
+            await self._renew_if_due(renew, registrar)
 
         while True:
             left = self.renew_in_seconds()
@@ -190,11 +211,7 @@ class Enrolment:
     async def _renew(self, renew: Renew, registrar: Registrar) -> None:
         terms = self._own_terms()
         try:
-            issued = await renew(self._key.request())
-        except Unavailable as away:
-            # It is away, or does not believe a certificate that ran out: from here that is alike.
-            log.debug("not renewed by certificate, trying by key: %s", away)
-            _, issued = await self._ask(registrar, self._key, "", terms.device_id)
+            issued = await self._next(renew, registrar, terms.device_id)
         except (WrongState, LimitExceeded) as error:
             # Its operators have yet to set the coordinator right; meanwhile this one may be good.
             raise Unavailable(f"no further certificate yet: {error}") from error
@@ -204,6 +221,15 @@ class Enrolment:
             folder = self._terms_path.parent
             raise Unavailable(f"cannot keep a certificate in {folder}: {error.strerror}") from error
         log.info("certificate renewed")
+
+    async def _next(self, renew: Renew, registrar: Registrar, device_id: str) -> IssuedCertificate:
+        try:
+            return await renew(self._key.request())
+        except Unavailable as away:
+            # It is away, or does not believe a certificate that ran out: from here that is alike.
+            log.debug("not renewed by certificate, trying by key: %s", away)
+        _, issued = await self._ask(registrar, self._key, "", device_id)
+        return issued
 
     async def _ask(
         self, registrar: Registrar, key: DeviceKey, token: str, device_id: str

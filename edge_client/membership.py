@@ -35,7 +35,7 @@ class Membership:
         self._patience = patience
 
     async def catch_up(self) -> None:
-        """Have a good certificate now."""
+        """Have a good certificate now, be it one that is due."""
         await self._enrolment.catch_up(self._renewal.renew, self._registrar)
 
     async def stay(self, coordinator: CoordinatorClient, store: StoreClient) -> None:

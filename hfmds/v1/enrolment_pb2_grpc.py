@@ -74,7 +74,8 @@ class EnrolmentServiceServicer:
         of a P-256 key, names another identity, or is not signed by its key, or the signature does not fit; PERMISSION_DENIED the token is unknown,
         spent, revoked, over or not for this device id, or there is no token and the key is not the device's (strangers hear no more than that), or the
         device was revoked; ABORTED the nonce is unknown, spent or older than its lifetime: begin again; ALREADY_EXISTS the device id is that of a device
-        with another key, and the token does not name this very id; FAILED_PRECONDITION this coordinator has no device issuer.
+        with another key, and the token does not name this very id; FAILED_PRECONDITION this coordinator has no device issuer; UNAVAILABLE, with when to
+        come back, also if the device has 200 good certificates.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,7 +196,7 @@ class RenewalServiceServicer:
 
         Idempotent: asked again, it gives another certificate. Status: INVALID_ARGUMENT as in Enrol; PERMISSION_DENIED the device or this certificate was
         revoked, or another device has taken its place, or the csr has a key from before the device was revoked; FAILED_PRECONDITION this coordinator has
-        no device issuer.
+        no device issuer; UNAVAILABLE as in Enrol.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator import enrolment as module
 from coordinator.nonces import LIFETIME_SECONDS
-from hfmds.errors import Conflict, InvalidInput, LimitExceeded, NotAllowed, TooLate, WrongState
+from hfmds.errors import Conflict, InvalidInput, NotAllowed, TooLate, Unavailable, WrongState
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import TokenKind, new_token
@@ -390,8 +390,9 @@ def test_nobody_gets_more_certificates_than_the_books_have_room_for(
         office.now += 1.0
         issued = office.renew(issued, key)
     for ask in (lambda: office.renew(issued, key), lambda: office.enrol(key, token, "camera")):
-        with pytest.raises(LimitExceeded, match="hfmds pki revoke camera"):
+        with pytest.raises(Unavailable, match="hfmds pki revoke camera") as refusal:
             ask()
+        assert refusal.value.retry_after_seconds == 3600.0  # the first ends later than that
     office.now += DAY + 300.0  # all but the last two have run out, by everybody's clock
     office.enrol(key, device_id="camera")
 

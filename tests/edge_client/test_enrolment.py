@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -238,7 +239,10 @@ def test_a_new_token_enrols_anew_with_a_new_key(device: Device, coordinator: Coo
     assert coordinator.asked == ["token", "token"]
 
 
-@pytest.mark.parametrize("refusal", [NotAllowed("is spent"), Conflict("with another key")])
+@pytest.mark.parametrize(
+    "refusal",
+    [NotAllowed("is spent"), Conflict("with another key"), LimitExceeded("there are too many")],
+)
 def test_a_token_for_others_does_not_stop_a_device_in_good_standing(
     device: Device, coordinator: Coordinator, refusal: HfmdsError
 ) -> None:
@@ -336,20 +340,57 @@ def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
         device.stay(coordinator, renewals=1)
 
 
-@pytest.mark.parametrize(
+class NotForNow(Coordinator):
+    """Makes no certificates for now, whether asked by certificate or by key."""
+
+    def __init__(self, refusal: HfmdsError, *, takes_certificates: bool) -> None:
+        super().__init__()
+        self.refusal = refusal
+        self.takes_certificates = takes_certificates
+
+    def _issued(self, request: Request, device_id: str) -> IssuedCertificate:
+        raise self.refusal
+
+
+NO_CERTIFICATES = pytest.mark.parametrize(
     "refusal", [WrongState("there is no device issuer"), LimitExceeded("there are too many")]
 )
-def test_a_coordinator_that_makes_no_certificates_for_now_is_asked_again(
-    device: Device, coordinator: Coordinator, refusal: HfmdsError
-) -> None:
-    class NotForNow(Coordinator):
-        async def renew(self, csr: bytes) -> IssuedCertificate:
-            raise refusal
 
+
+@NO_CERTIFICATES
+@pytest.mark.parametrize("takes_certificates", [True, False])
+def test_a_coordinator_that_makes_no_certificates_for_now_is_asked_again(
+    device: Device, coordinator: Coordinator, refusal: HfmdsError, takes_certificates: bool
+) -> None:
     device.enrol(coordinator)
     device.clocks.pass_(DAY)
+    not_for_now = NotForNow(refusal, takes_certificates=takes_certificates)
+    not_for_now.keys = coordinator.keys
     with pytest.raises(Unavailable, match=f"no further certificate yet: {refusal}"):
-        device.stay(NotForNow(), renewals=1)
+        device.stay(not_for_now, renewals=1)
+
+
+@NO_CERTIFICATES
+def test_a_device_starts_with_the_certificate_it_has_while_that_is_good(
+    device: Device, coordinator: Coordinator, refusal: HfmdsError, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.clocks.wall = NOW.timestamp()
+    device.enrol(coordinator)
+    not_for_now = NotForNow(refusal, takes_certificates=True)
+
+    def start() -> None:
+        with closing(device.open()) as enrolment:
+            asyncio.run(enrolment.catch_up(not_for_now.renew, not_for_now))
+
+    device.clocks.pass_(0.9 * DAY)  # it is due
+    start()
+    assert (
+        f"going on with the certificate that is there: no further certificate yet: {refusal}"
+        in (caplog.text)
+    )
+    device.clocks.pass_(0.2 * DAY)
+    with pytest.raises(Unavailable, match="no further certificate yet"):
+        start()
 
 
 def test_a_revoked_device_is_told(device: Device, coordinator: Coordinator) -> None:
