@@ -33,6 +33,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "edge-simulator": EdgeSettings,
     "edge-client-torch": EdgeSettings,
 }
+POSTGRES = MANIFESTS / "components" / "postgres" / "postgres.yaml"
 FILES = rf"{PREFIX}\w+_(CERTIFICATE|KEY|AUTHORITY)"
 
 
@@ -237,7 +238,10 @@ def test_the_database_of_production_has_connections_for_all_replicas(tmp_path: P
     upgraded = sum(one["maxReplicas"] + 1 for one in scaled)  # maxSurge
     with opened_database(f"sqlite:///{tmp_path}/database.sqlite") as engine:
         assert isinstance(engine.pool, QueuePool)
-        assert int(most) > upgraded * engine.pool.size()
+        own = engine.pool.size() + 1  # and the one that looks whether the server is there
+        assert int(most) > upgraded * own
+        (said,) = re.findall(r"keeps up to (\d+)", POSTGRES.read_text())
+        assert int(said) == own
 
 
 @pytest.fixture(scope="module")
@@ -479,6 +483,10 @@ class Dumps:
         size = free_bytes + sum(path.stat().st_size for path in self.backups.iterdir())
         self._program("df", f"echo Avail; echo $(({size} - {there}))")
 
+    def always_tells(self, free_bytes: int) -> None:
+        """Of this, whatever leaves."""
+        self._program("df", f"echo Avail; echo {free_bytes}")
+
     def dumps(self, command: str) -> None:
         self._program("pg_dump", f'[ "$3" = postgresql://u:p@h/d ] && {command} > "${{2#--file=}}"')
 
@@ -525,6 +533,20 @@ def test_dumps_on_a_full_disk_lose_the_oldest(dumps: Dumps) -> None:
     assert dumps.run() == 0
     assert len(dumps.there()) == 7
     assert dumps.there()[-2] == "2026-01-09T021700.dump"
+
+
+def test_dumps_on_a_disk_that_tells_late_of_its_room_lose_no_more(dumps: Dumps) -> None:
+    dumps.always_tells(0)
+    assert dumps.run() == 0
+    assert len(dumps.there()) == 7
+    assert dumps.there()[0] == "2026-01-04T021700.dump"  # as on any other: two left, and the eighth
+
+
+def test_dumps_on_a_full_disk_lose_no_more_than_it_takes(dumps: Dumps) -> None:
+    dumps.dumps("false")  # so that none leaves afterwards
+    dumps.always_tells(0)
+    assert dumps.run() != 0
+    assert dumps.there() == [f"2026-01-0{night}T021700.dump" for night in range(3, 10)]
 
 
 def test_a_disk_that_is_too_small_for_a_dump_loses_none(dumps: Dumps) -> None:
