@@ -52,7 +52,7 @@ from hfmds.storage.database import database_look, open_database, shown_url
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
-from hfmds.storage.watch import content_look, watching
+from hfmds.storage.watch import watching
 from hfmds.wire.store_client import StoreClient
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             with (
                 database_look(engine) as database,
                 watching(
-                    {"the database": database, "content": content_look(parts.contents.marks())},
+                    {"the database": database, "content": parts.contents.marks().look},
                     settings.storage_patience_seconds,
                 ) as trouble,
                 published_addresses(

@@ -25,7 +25,7 @@ from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
 from hfmds.storage.migrations import Schema
 from hfmds.storage.staging import Staging
-from hfmds.storage.watch import content_look, watching
+from hfmds.storage.watch import watching
 from hfmds.wire.chunks import Content
 from synthesis_store.caretaker import Caretaker
 from synthesis_store.exclusions import ExclusionRecords
@@ -68,7 +68,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
             with (
                 database_look(engine) as database,
                 watching(
-                    {"the database": database, "content": content_look(blobs)},
+                    {"the database": database, "content": blobs.look},
                     settings.storage_patience_seconds,
                 ) as trouble,
                 published_addresses(

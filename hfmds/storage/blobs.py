@@ -44,6 +44,9 @@ class Blobs(Protocol):
     def contains(self, digest: Digest) -> bool:
         """Whether the blob is here; if it is being put, a crash may still undo that."""
 
+    def look(self) -> None:
+        """Raises if where the blobs are kept is away; cheap."""
+
     def confirm(self, digest: Digest) -> bool:
         """Whether the blob is here for good: to be asked before its sender is told so."""
 
@@ -110,6 +113,10 @@ class FolderBlobs:
             return self._path(digest).stat().st_size == digest.size_bytes
         except FileNotFoundError:
             return False
+
+    def look(self) -> None:
+        # Not the folder itself, which stays as an empty one where a disk was that is gone.
+        self._incoming.stat()
 
     def confirm(self, digest: Digest) -> bool:
         found = self.contains(digest)

@@ -12,13 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from hfmds.digest import Digest
-from hfmds.storage.blobs import Blobs
-
 log = logging.getLogger(__name__)
 
 _LOOKS = 4  # within what is borne
-_NOBODYS = Digest("0" * 64, 0)
 
 
 class Watch:
@@ -77,10 +73,12 @@ class Watch:
 
 @contextmanager
 def watching(
-    looks: Mapping[str, Callable[[], None]], patience_seconds: float
+    looks: Mapping[str, Callable[[], None]],
+    patience_seconds: float,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[[], str | None]]:
     """Inside, these are looked at, each by its name; yields what tells the trouble of any."""
-    watches = [Watch(name, look, patience_seconds) for name, look in looks.items()]
+    watches = [Watch(name, look, patience_seconds, monotonic) for name, look in looks.items()]
     for watch in watches:
         watch.start()
     try:
@@ -88,12 +86,3 @@ def watching(
     finally:
         for watch in watches:
             watch.close()
-
-
-def content_look(blobs: Blobs) -> Callable[[], None]:
-    """Asks for content that nobody has; raises where content is kept is away."""
-
-    def look() -> None:
-        blobs.contains(_NOBODYS)
-
-    return look

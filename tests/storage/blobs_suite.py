@@ -33,6 +33,10 @@ class BlobsSuite:
         assert content_of(blobs, digest) == CONTENT
         blobs.verify(digest)
 
+    def test_a_look_leaves_nothing(self, blobs: Blobs) -> None:
+        blobs.look()
+        assert not list(blobs.digests())
+
     def test_a_view_of_memory_can_be_put(self, blobs: Blobs) -> None:
         digest = blobs.put_bytes(memoryview(CONTENT)[1:])
         assert content_of(blobs, digest) == CONTENT[1:]

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,6 +138,21 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         f"cannot keep data in {folder}/incoming (File exists: {tmp_path}/file); "
         f"set HFMDS_BLOBS_URL or HFMDS_DATA_DIR to a place this user can write to"
     )
+
+
+def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
+    disk, away = tmp_path / "disk", tmp_path / "away"
+    blobs = FolderBlobs(disk / "blobs")
+    blobs.look()
+    disk.rename(away)
+    with pytest.raises(FileNotFoundError, match="blobs"):
+        blobs.look()
+    (disk / "blobs").mkdir(parents=True)  # where the disk would be
+    with pytest.raises(FileNotFoundError, match="blobs"):
+        blobs.look()
+    shutil.rmtree(disk)
+    away.rename(disk)
+    blobs.look()
 
 
 def test_a_place_below_another_keeps_its_blobs_to_itself(tmp_path: Path) -> None:

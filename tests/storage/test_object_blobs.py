@@ -107,8 +107,11 @@ def test_a_copy_serves_when_the_store_does_not(blobs: Blobs, s3_server: S3Server
     try:
         assert content_of(blobs, DIGEST) == CONTENT
         assert blobs.local_path(DIGEST).read_bytes() == CONTENT
+        with pytest.raises(Unavailable):
+            blobs.look()
     finally:
         s3_server.start()
+    blobs.look()
 
 
 def test_many_who_want_the_same_share_one_copy(blobs: Blobs, elsewhere: Blobs) -> None:

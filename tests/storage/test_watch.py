@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from pathlib import Path
 
 import pytest
 
 from hfmds.errors import Unavailable
-from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import database_look, open_database
-from hfmds.storage.watch import Watch, content_look, watching
+from hfmds.storage.watch import Watch, watching
 from tests.servers.postgres import PostgresServer
 
 PATIENCE = 20.0
@@ -79,19 +77,20 @@ def test_a_look_that_hangs_is_no_answer_and_holds_up_nobody() -> None:
 
 
 def test_the_trouble_of_any_is_told() -> None:
-    looked = threading.Barrier(2)
+    now, looked = [100.0], threading.Barrier(2)
+
+    def answer() -> None:
+        looked.wait(60)
 
     def away() -> None:
-        looked.wait(60)
         raise Unavailable("away")
 
-    with watching({"one": lambda: None, "two": away}, 0.04) as trouble:
-        found = None
-        for _ in range(3):
+    with watching({"one": answer, "two": away}, 0.04, lambda: now[0]) as trouble:
+        assert trouble() is None
+        now[0] += 5.0
+        for _ in range(3):  # the second began after this, and at the third it has ended
             looked.wait(60)
-        while found is None:
-            found = trouble()
-        assert found.startswith("two has not answered for")
+        assert trouble() == "two has not answered for 5 s; the log has more"
 
 
 def test_a_database_is_looked_at_by_a_connection_of_its_own(database_url: str) -> None:
@@ -119,9 +118,3 @@ def test_a_database_server_that_is_away_and_back_is_noticed(
             postgres_server.start()
         look()
     engine.dispose()
-
-
-def test_content_is_asked_for_what_nobody_has(tmp_path: Path) -> None:
-    blobs = FolderBlobs(tmp_path)
-    content_look(blobs)()
-    assert not list(blobs.digests())
