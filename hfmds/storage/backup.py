@@ -40,8 +40,6 @@ from hfmds.storage.files import (
 
 DATABASE = "state.sqlite3"
 BLOBS = "blobs"
-PARTIAL = ".partial"
-"""How the name of a backup ends that is being made, or was when its maker was killed."""
 
 _LIST = "backup.json"
 _FORMAT = 1
@@ -80,7 +78,7 @@ def back_up(
     _require_embedded(data_dir)
     if os.path.lexists(target):
         raise ConfigurationError(f"{target} is there; give a folder that does not exist yet")
-    partial = target.with_name(target.name + PARTIAL)
+    partial = target.with_name(target.name + partial_suffix(program))
     links = data_dir / _LINKS
     with closing(FolderLock(links, "HFMDS_DATA_DIR")), full_disk_is_unavailable(target):
         try:
@@ -94,6 +92,14 @@ def back_up(
             raise
         sync_folder(target.parent)
     return made
+
+
+def partial_suffix(program: str) -> str:
+    """How the name of a backup ends that is being made, or was when its maker was killed.
+
+    With the program's name: another one may be at work in the same folder.
+    """
+    return f".{program}.partial"
 
 
 def _fill(program: str, data_dir: Path, target: Path) -> Backup:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from hfmds.errors import ConfigurationError, CorruptData, Unavailable
-from hfmds.storage.backup import PARTIAL, Backup, back_up, bytes_on_disk, read_list
+from hfmds.storage.backup import Backup, back_up, bytes_on_disk, partial_suffix, read_list
 from hfmds.storage.files import make_data_folder, remove_folder
 
 _NAME = "%Y-%m-%dT%H%M%S"
-_OURS = re.compile(rf"\d{{4}}-\d\d-\d\dT\d{{6}}({re.escape(PARTIAL)})?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}")
 
 
 def free_bytes(folder: Path) -> int:
@@ -42,7 +42,7 @@ def back_up_in_turn(
     target = folder / now.strftime(_NAME)
 
     def make_room(needed_bytes: int) -> None:
-        for left in _cut_off(folder):
+        for left in _cut_off(folder, program):
             remove_folder(left)
         _shorten(folder, program, keep)
         _free(folder, program, needed_bytes - free(folder))
@@ -54,7 +54,7 @@ def back_up_in_turn(
 
 def _shorten(folder: Path, program: str, keep: int) -> None:
     for path, _ in _complete(folder, program)[:-keep]:
-        _remove(path)
+        _remove(path, program)
 
 
 def _free(folder: Path, program: str, lacking_bytes: int) -> None:
@@ -72,31 +72,31 @@ def _free(folder: Path, program: str, lacking_bytes: int) -> None:
             f"keep less"
         )
     for path in doomed:
-        _remove(path)
+        _remove(path, program)
 
 
 def _complete(folder: Path, program: str) -> list[tuple[Path, Backup]]:
     """Oldest first. Whose list is damaged is neither counted nor removed: somebody should look."""
     found = []
-    for path in _ours(folder):
+    for path in sorted(folder.iterdir()):
+        if not _TIME.fullmatch(path.name):
+            continue
         try:
             backup = read_list(path)
         except (ConfigurationError, CorruptData):
             continue
-        if backup.program == program and path.suffix != PARTIAL:
+        if backup.program == program:
             found.append((path, backup))
     return found
 
 
-def _cut_off(folder: Path) -> list[Path]:
-    """What was left of backups that were being made, or being removed."""
-    return [path for path in _ours(folder) if path.suffix == PARTIAL]
+def _cut_off(folder: Path, program: str) -> list[Path]:
+    """What was left of the program's backups that were being made, or being removed."""
+    suffix = partial_suffix(program)
+    partial = [path for path in folder.iterdir() if path.name.endswith(suffix)]
+    return [path for path in partial if _TIME.fullmatch(path.name.removesuffix(suffix))]
 
 
-def _ours(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if _OURS.fullmatch(path.name))
-
-
-def _remove(path: Path) -> None:
+def _remove(path: Path, program: str) -> None:
     # Half of it must not pass for a backup if we are killed.
-    remove_folder(path.rename(path.with_name(path.name + PARTIAL)))
+    remove_folder(path.rename(path.with_name(path.name + partial_suffix(program))))

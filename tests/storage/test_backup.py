@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import ConfigurationError, CorruptData, HfmdsError
-from hfmds.storage.backup import back_up, check, restore
+from hfmds.storage.backup import back_up, check, partial_suffix, restore
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import opened_database, transaction
 
@@ -223,7 +223,8 @@ def test_a_blob_that_has_changed_on_disk_is_told(program: Program, tmp_path: Pat
 
 def test_a_backup_that_fails_leaves_nothing_behind(program: Program, tmp_path: Path) -> None:
     flip(program.blobs.local_path(program.keep(b"content")))
-    left = tmp_path / "backups" / "monday.partial" / "blobs"  # of one that was killed
+    killed = tmp_path / "backups" / f"monday{partial_suffix(PROGRAM)}"
+    left = killed / "blobs"
     left.mkdir(parents=True)
     with pytest.raises(CorruptData):
         back_up(PROGRAM, program.data_dir, tmp_path / "backups" / "monday")
@@ -241,7 +242,7 @@ def test_a_backup_has_its_name_when_it_is_complete(
 
     monkeypatch.setattr("hfmds.storage.backup.write_whole", write)
     back_up(PROGRAM, program.data_dir, tmp_path / "backup")
-    assert seen == [("backup.partial", False)]
+    assert seen == [(f"backup{partial_suffix(PROGRAM)}", False)]
     check(tmp_path / "backup", PROGRAM)
 
 

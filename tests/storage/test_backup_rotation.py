@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.errors import CorruptData, Unavailable
-from hfmds.storage.backup import back_up, check
+from hfmds.storage.backup import back_up, check, partial_suffix
 from hfmds.storage.backup_rotation import back_up_in_turn
 from tests.storage.test_backup import PROGRAM, Program, flip
 
@@ -64,9 +64,9 @@ def test_what_a_killed_one_left_is_removed_and_never_counted(nights: Nights) -> 
     for night in range(2):
         nights.back_up(night)
     for night in range(2, 6):
-        left = nights.backups / f"2026-01-{5 + night:02}T021700.partial"
-        back_up(PROGRAM, nights.program.data_dir, left.with_suffix(""))
-        left.with_suffix("").rename(left)  # all but its name
+        whole = nights.backups / f"2026-01-{5 + night:02}T021700"
+        back_up(PROGRAM, nights.program.data_dir, whole)
+        whole.rename(f"{whole}{partial_suffix(PROGRAM)}")  # all but its name
     nights.back_up(6)
     assert nights.there() == ["05", "06", "11"]
 
@@ -104,6 +104,13 @@ def test_what_is_not_named_by_a_time_is_left_alone(nights: Nights) -> None:
     for night in range(3):
         nights.back_up(night, keep=1)
     assert nights.there() == ["07", "de"]
+
+
+def test_what_another_program_is_making_is_left_alone(nights: Nights) -> None:
+    making = nights.backups / f"2026-01-05T021659{partial_suffix('synthesis_store')}"
+    making.mkdir(parents=True)
+    nights.back_up(0)
+    assert making.is_dir()
 
 
 def test_backups_of_another_program_are_left_alone(nights: Nights) -> None:
