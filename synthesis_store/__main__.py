@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from contextlib import closing
+from contextlib import aclosing, closing
 from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry
@@ -59,9 +59,13 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
         metrics = StoreMetrics(registry)
         pools = await asyncio.to_thread(open_pools, settings, engine, blobs, metrics)
         exclusions = await asyncio.to_thread(ExclusionRecords, engine, gate)
-        StoreServicer(pools, exclusions).add_to(server)
+        servicer = StoreServicer(pools, exclusions)
+        servicer.add_to(server)
         caretaker = Caretaker(pools, settings.look_every_seconds, settings.collect_every_seconds)
-        async with server.serving(Shutdown(settings.shutdown_grace_seconds)):
+        async with (
+            aclosing(servicer),  # a seal must not go on in a folder whose lock another may have
+            server.serving(Shutdown(settings.shutdown_grace_seconds)),
+        ):
             await server.set_ready(True)
             tending = [caretaker.tend(), exclusions.keep_looking()]
             tasks = [asyncio.create_task(each) for each in tending]

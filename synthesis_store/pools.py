@@ -280,6 +280,12 @@ class Pools:
             except Exception:  # others must not wait for this one
                 log.exception("pool %s is not sealed yet", pool_id)
 
+    def stop_sealing(self) -> None:
+        """Seal no more; on return the seal that was under way is over, or given up."""
+        self.sealing.stop()
+        with self._one_seals:  # those who wait for it find that they are to stop
+            pass
+
     def _seal(self, pool_id: str, named: frozenset[Contribution]) -> Sealed:
         before = self.sealed_records.sealed(pool_id, named)
         if before is not None:

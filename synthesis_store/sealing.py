@@ -8,6 +8,7 @@ within that, of which nothing was left out, is its batch as it came.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
@@ -63,6 +64,11 @@ class Sealing:
         self._blobs = blobs
         self._identity = identity
         self._now = now
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Give up what is being made at its next step, and make no more."""
+        self._stopping.set()
 
     def make(self, basis: Basis) -> Made:
         """The snapshot whose shards are stored, but which nobody knows yet."""
@@ -201,13 +207,19 @@ class Sealing:
 
     def read(self, digest: Digest, *, to_check: bool = False) -> SyntheticBatch:
         """A batch or shard that is here, as `read_batch` has it."""
+        self._require_going_on()
         try:
             path = self._blobs.local_path(digest)
             return read_batch(path, f"batch {digest}", to_check=to_check)
         except (NotFound, FileNotFoundError) as error:
             raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
 
+    def _require_going_on(self) -> None:
+        if self._stopping.is_set():
+            raise Unavailable("the store is stopping; try again")
+
     def _store(self, batch: SyntheticBatch, drafts: dict[Digest, str]) -> Digest:
+        self._require_going_on()
         data = encode_batch(batch)
         digest = digest_of(data)
         drafts[digest] = self._contents.expect(digest)

@@ -40,6 +40,11 @@ class Seals:
             sealing.add_done_callback(lambda done: self._over(key, done))
         return await asyncio.shield(self._under_way[key])
 
+    async def close(self) -> None:
+        """Begin no more seals; on return the one that was under way is over."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
     def _over(self, key: _Key, done: asyncio.Future[Sealed]) -> None:
         del self._under_way[key]
         if not done.cancelled() and (error := done.exception()):

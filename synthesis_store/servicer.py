@@ -71,6 +71,10 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         """Serve this service there."""
         server.add(pb_grpc.add_SynthesisStoreServiceServicer_to_server, self, SERVICE_NAME, ACCESS)
 
+    async def aclose(self) -> None:
+        """Seal no more, once the server has stopped; on return nothing is being sealed."""
+        await asyncio.gather(asyncio.to_thread(self._pools.stop_sealing), self._seals.close())
+
     async def OpenPool(
         self, request: pb.OpenPoolRequest, context: grpc.aio.ServicerContext
     ) -> pb.OpenPoolResponse:

@@ -26,6 +26,7 @@ from hfmds.errors import (
     Unavailable,
     WrongState,
 )
+from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.tensors import encode_batch, read_batch
 from hfmds.wire.types import Contribution, Snapshot, UploadState
 from synthesis_store.pool_records import BatchKey
@@ -512,6 +513,26 @@ def test_concurrent_seals_give_one_snapshot(store: Store) -> None:
     assert len({snapshot.snapshot_id for snapshot in snapshots}) == 1
     assert store.metric("duplicate_samples_total") == 2
     assert read_shards(store, snapshots[0])
+
+
+def test_a_seal_is_given_up_at_its_next_step_when_the_store_stops(tmp_path: Path) -> None:
+    class Stopping(FolderBlobs):
+        def put_bytes(self, data: bytes | memoryview) -> Digest:
+            if sealing:
+                store.pools.sealing.stop()
+            return super().put_bytes(data)
+
+    sealing = False
+    store = Store(tmp_path, blobs=Stopping(tmp_path / "blobs"))
+    store.pools.open("pool-1", SPEC)
+    common = make_batch(0, 2)
+    a = store.put("a", common)
+    b, c = (store.put(each, joined(common, make_batch(n))) for each, n in (("b", 1), ("c", 2)))
+    before, sealing = store.held_bytes(), True
+    with pytest.raises(Unavailable, match="stopping"):
+        store.seal(a=a, b=b, c=c)  # of which b's and c's shards are written
+    assert (store.held_bytes(), store.loose_blobs()) == (before, 0)
+    assert Store(tmp_path).seal(a=a, b=b, c=c).samples
 
 
 # --- serving ------------------------------------------------------------------------------------

@@ -83,3 +83,23 @@ def test_a_seal_that_failed_is_tried_anew(caplog: pytest.LogCaptureFixture) -> N
 
     asyncio.run(scenario())
     assert "pool pool is not sealed: storage is away" in caplog.text
+
+
+def test_at_the_end_those_that_wait_are_not_begun_and_the_one_under_way_is_waited_for() -> None:
+    async def scenario() -> None:
+        slow = SlowSeal()
+        seals = Seals(slow)
+        first = asyncio.create_task(seals.seal("pool", NAMED))
+        await asyncio.to_thread(slow.began.acquire)
+        queued = asyncio.create_task(seals.seal("another", NAMED))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(seals.close())
+        with pytest.raises(asyncio.CancelledError):
+            await queued
+        assert not closing.done()
+        slow.go_on.release()
+        await closing
+        assert first.done()
+        assert slow.calls == ["pool"]
+
+    asyncio.run(scenario())

@@ -407,6 +407,18 @@ def test_what_operators_and_the_coordinator_ask_beside_pools(store: Store, tmp_p
     assert store.held_bytes() == 0
 
 
+def test_a_store_that_stops_waits_for_whoever_seals(store: Store) -> None:
+    async def test() -> None:
+        servicer = StoreServicer(store.pools, ExclusionRecords(store.engine, Gate()))
+        with store.pools._one_seals:  # as the caretaker does when a pool is due
+            closing = asyncio.create_task(servicer.aclose())
+            await asyncio.to_thread(store.pools.sealing._stopping.wait)
+            assert not closing.done()
+        await closing
+
+    asyncio.run(test())
+
+
 def test_seals_that_wait_for_another_keep_no_other_call_waiting(store: Store) -> None:
     batch = contribution_message(*named(a=store.put("a", encode_batch(make_batch(1)))))
 
