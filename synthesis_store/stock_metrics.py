@@ -28,6 +28,8 @@ _LIMITS = {  # of the run's policy, by what of a snapshot they hold
     ("psnr", "nearest", "p99"): "halt_psnr_nearest_p99_db",
     ("ssim", "paired", "max"): "ssim_paired_max",
     ("ssim", "nearest", "max"): "ssim_nearest_max",
+    ("ssim", "paired", "p99"): "halt_ssim_paired_p99",
+    ("ssim", "nearest", "p99"): "halt_ssim_nearest_p99",
 }
 _OF_RUNS = f"of each run that is not released, the {MOST_RUNS} that sealed last"
 
@@ -102,7 +104,8 @@ def _newest(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         ),
         "ssim": family(
             "ssim_limit_ratio",
-            "What the newest snapshot's run allows of a sample; 1 is no limit.",
+            "What the newest snapshot's run allows: of a sample (max), or of a pool, which is "
+            "halted above it (p99); 1 is no limit.",
             "real",
             "statistic",
         ),

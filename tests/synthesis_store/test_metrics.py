@@ -44,7 +44,13 @@ def test_ssim_limits_and_classes_of_the_newest_snapshot_are_shown_also_after_a_r
     tmp_path: Path,
 ) -> None:
     store = Store(tmp_path)
-    policy = PoolPolicy(psnr_nearest_max_db=30.0, halt_psnr_paired_p99_db=25.0, ssim_paired_max=0.6)
+    policy = PoolPolicy(
+        psnr_nearest_max_db=30.0,
+        halt_psnr_paired_p99_db=25.0,
+        ssim_paired_max=0.6,
+        halt_ssim_paired_p99=0.65,
+        halt_ssim_nearest_p99=0.7,
+    )
     store.pools.open("pool-2", replace(SPEC, policy=policy))
     batch = make_batch(1, samples=4)
     batch.images.labels[:] = [0, 0, 2, 2]
@@ -63,6 +69,8 @@ def test_ssim_limits_and_classes_of_the_newest_snapshot_are_shown_also_after_a_r
         assert value("psnr_limit_db", "paired", "p99") == 25
         assert value("psnr_limit_db", "paired", "max") == 100  # none
         assert value("ssim_limit_ratio", "paired", "max") == 0.6
+        assert value("ssim_limit_ratio", "paired", "p99") == 0.65
+        assert value("ssim_limit_ratio", "nearest", "p99") == 0.7
         classes = series(shown.registry, "hfmds_store_newest_snapshot_class_samples")
         assert classes == {"0": 2, "1": 0, "2": 2, "3": 0, "4": 0}
 
