@@ -6,80 +6,15 @@ grows with the fleet and with the runs that go on, not with what has been.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from prometheus_client import Counter as Failures
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hfmds.wire.types import DeviceState, Phase, Run, RunState, TaskStage
-
-log = logging.getLogger(__name__)
-
-_PATIENCE_SECONDS = 2.5  # with each part: whoever scrapes has ten, as a rule
-
-
-class Described(Protocol):
-    """A collector that can say what it has without asking for it."""
-
-    def describe(self) -> Iterable[Metric]:
-        """Its metrics, without their values."""
-
-    def collect(self) -> Iterable[Metric]:
-        """Its metrics as they are now."""
-
-
-class Surviving(Collector):
-    """A part of the metrics that may fail or hang, and is missing in the scrape then."""
-
-    def __init__(
-        self,
-        part: str,
-        collector: Described,
-        thread: Executor,
-        failures: Failures,
-        patience_seconds: float = _PATIENCE_SECONDS,
-    ) -> None:
-        self._part = part
-        self._collector = collector
-        self._thread = thread
-        self._failures = failures.labels(part)
-        self._patience_seconds = patience_seconds
-        self._lock = threading.Lock()
-        self._under_way: Future[list[Metric]] | None = None
-        self._is_missing = False
-
-    def describe(self) -> Iterable[Metric]:
-        return self._collector.describe()
-
-    def collect(self) -> Iterator[Metric]:
-        try:
-            found = self._ask().result(self._patience_seconds)
-        except Exception as error:  # noqa: BLE001 (whatever it is: the process has other metrics)
-            self._failures.inc()
-            if not self._is_missing:
-                why = str(error) or type(error).__name__
-                log.warning(
-                    "metrics of %s are missing, and will be asked again: %s", self._part, why
-                )
-            self._is_missing = True
-            return
-        self._is_missing = False
-        yield from found
-
-    def _ask(self) -> Future[list[Metric]]:
-        """What is found; of one that hangs, not asked anew."""
-        with self._lock:
-            if self._under_way is None or self._under_way.done():
-                self._under_way = self._thread.submit(lambda: list(self._collector.collect()))
-            return self._under_way
 
 
 @dataclass(frozen=True, slots=True)

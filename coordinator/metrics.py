@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from coordinator.census import Census, Described, RunCensus, Surviving, UnderWay
+from coordinator.census import Census, RunCensus, UnderWay
 from coordinator.fleet_metrics import FleetMetrics
 from coordinator.funnel_metrics import FunnelMetrics
 from coordinator.standing import HeadCount, Standing
 from hfmds.algorithm.pool_policy import NO_LIMIT, PSNR_LIMITS, PoolPolicy
 from hfmds.algorithm.types import LeakageSummary, Traffic
+from hfmds.service.scrape_parts import ScrapeParts
 from hfmds.wire.types import DeviceState, LateReason, Phase, Round, TaskStage
 
 _ENDED_RUNS_KEPT = 20
@@ -38,14 +38,7 @@ class Metrics:
         self._best: dict[str, float] = {}  # accuracy by run
         self.funnel = FunnelMetrics(registry)
         self.fleet = FleetMetrics(registry)
-        self._asking = ThreadPoolExecutor(1, "metrics")
-        self._missing = Counter(
-            "hfmds_coordinator_scrape_failures_total",
-            "Times that a part of the metrics was missing at a scrape, as the database was away or "
-            "too slow.",
-            ("part",),
-            registry=registry,
-        )
+        self._parts = ScrapeParts("coordinator", registry)
 
         def by_run(name: str, meaning: str, *labels: str) -> Gauge:
             return Gauge(f"hfmds_coordinator_{name}", meaning, ("run", *labels), registry=registry)
@@ -155,7 +148,6 @@ class Metrics:
             "How often this coordinator began or ceased to drive the runs.",
             registry=registry,
         )
-        self._registry = registry
         self._show_zeros()
 
     def _show_zeros(self) -> None:
@@ -179,20 +171,17 @@ class Metrics:
         self, devices: Callable[[], Mapping[DeviceState, int]], runs: Callable[[], RunCensus]
     ) -> None:
         """Count devices and runs anew at every scrape."""
-        self._ask("census", Census(devices, runs))
+        self._parts.add("census", Census(devices, runs))
 
     def watch(
         self, drained: Callable[[], bool], stages: Callable[[], Mapping[TaskStage, int]]
     ) -> None:
         """Look at these anew at every scrape."""
-        self._ask("tasks", UnderWay(drained, stages))
+        self._parts.add("tasks", UnderWay(drained, stages))
 
     def know(self, members: Callable[[], HeadCount]) -> None:
         """Count the members of the fleet anew at every scrape."""
-        self._ask("members", Standing(members))
-
-    def _ask(self, part: str, collector: Described) -> None:
-        self._registry.register(Surviving(part, collector, self._asking, self._missing))
+        self._parts.add("members", Standing(members))
 
     def show_limits(self, run_id: str, policy: PoolPolicy) -> None:
         """Show what a run's pools may give away."""

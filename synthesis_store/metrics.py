@@ -17,6 +17,7 @@ from hfmds.errors import (
     TooLate,
     WrongState,
 )
+from hfmds.service.scrape_parts import ScrapeParts
 from hfmds.wire.types import Snapshot
 from synthesis_store.admission import OtherWeights
 from synthesis_store.leakage_metrics import LeakageMetrics
@@ -76,11 +77,11 @@ class StoreMetrics:
             self.refused_batches.labels(reason)
         for fate in ("left out", "kept"):
             self.near_duplicate_samples.labels(fate)
-        self._registry = registry
+        self._parts = ScrapeParts("store", registry)
 
     def watch(self, take_stock: Callable[[], Stock]) -> None:
         """Show what is here, looked up anew at every scrape."""
-        self._registry.register(StockMetrics(take_stock))
+        self._parts.add("stock", StockMetrics(take_stock))
 
     def count_batch(self, samples: int, measured: Measured) -> None:
         """One batch of so many samples was taken."""

@@ -6,19 +6,15 @@ Of a snapshot's classes the first hundred have a series each, all others one tog
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hfmds.errors import HfmdsError
 from hfmds.wire.types import Snapshot
 from synthesis_store.leakage_metrics import statistics_of
 from synthesis_store.stock import MOST_RUNS, Stock
-
-log = logging.getLogger(__name__)
 
 _SHOWN_CLASSES = 100
 _LIMITS = {  # of the run's policy, by what of a snapshot they hold
@@ -35,7 +31,7 @@ _OF_RUNS = f"of each run that is not released, the {MOST_RUNS} that sealed last"
 
 
 class StockMetrics(Collector):
-    """Takes stock at every scrape; while the database is away there is nothing to show."""
+    """Takes stock at every scrape."""
 
     def __init__(self, take_stock: Callable[[], Stock]) -> None:
         self._take_stock = take_stock
@@ -44,12 +40,7 @@ class StockMetrics(Collector):
         return _families(Stock())
 
     def collect(self) -> Iterable[Metric]:
-        try:
-            stock = self._take_stock()
-        except HfmdsError as error:  # what this process counts by itself is worth knowing, too
-            log.warning("cannot tell what is here: %s", error)
-            return ()
-        return _families(stock)
+        return _families(self._take_stock())
 
 
 def _families(stock: Stock) -> Iterator[Metric]:

@@ -2,19 +2,15 @@
 
 import asyncio
 import math
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Metric, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import event
 
-from coordinator.census import RunCensus, Surviving
+from coordinator.census import RunCensus
 from coordinator.fleet_metrics import FleetMetrics
 from coordinator.funnel_metrics import FunnelMetrics
 from coordinator.metrics import Metrics
@@ -326,30 +322,6 @@ def test_a_scrape_does_without_what_the_database_does_not_answer(
     assert read("scrape_failures_total", part="tasks") == 0
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "metrics of census are missing" in caplog.text
-
-
-def test_a_scrape_does_not_wait_for_a_database_that_hangs() -> None:
-    asked, answer = [], threading.Event()
-
-    class Hanging:
-        def describe(self) -> Iterator[Metric]:
-            yield GaugeMetricFamily("devices", "Devices.")
-
-        def collect(self) -> Iterator[Metric]:
-            asked.append(1)
-            assert answer.wait(60)
-            yield GaugeMetricFamily("devices", "Devices.", value=1)
-
-    failures = Counter("failures", "Failures.", ("part",))
-    with ThreadPoolExecutor(1) as thread:
-        surviving = Surviving("census", Hanging(), thread, failures, patience_seconds=0.01)
-        assert list(surviving.collect()) == list(surviving.collect()) == []
-        answer.set()
-        while not (found := list(surviving.collect())):
-            pass
-    assert [family.name for family in found] == ["devices"]
-    assert failures.labels("census")._value.get() >= 2
-    assert len(asked) < 2 + failures.labels("census")._value.get()  # the first was not repeated
 
 
 def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path: Path) -> None:

@@ -183,6 +183,8 @@ def test_while_the_database_is_away_the_rest_is_shown() -> None:
     StoreMetrics(registry).watch(take_stock)
     assert registry.get_sample_value("hfmds_store_accepted_samples_total") == 0
     assert registry.get_sample_value("hfmds_store_content_bytes") is None
+    failures = "hfmds_store_scrape_failures_total"
+    assert registry.get_sample_value(failures, {"part": "stock"}) == 1
 
 
 def test_hostile_names_make_no_series(store: Store) -> None:
