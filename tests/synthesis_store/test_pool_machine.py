@@ -483,4 +483,4 @@ class TestInShort(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
 
 @pytest.mark.integration
 class TestAtLength(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=35, stateful_step_count=40, **ALWAYS_THE_SAME)
+    settings = settings(max_examples=20, stateful_step_count=40, **ALWAYS_THE_SAME)
