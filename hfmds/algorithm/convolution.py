@@ -85,6 +85,8 @@ def saving_scheme(
     deep = channels * tall >= _LEAST_DEPTH and out_channels >= _LEAST_CHANNELS
     if not deep or groups > 1 or stride != (1, 1) or dilation != (1, 1):
         return None
+    if width + 2 * padding[1] < taps:  # an error, of which torch tells
+        return None
     found = scheme(width, taps, padding[1])
     return found if found.saving >= _LEAST_SAVING else None
 

@@ -124,6 +124,11 @@ def test_nothing_is_saved_where_it_would_not_pay() -> None:
         require_plain(*pair(32, 64, 5), x)
 
 
+def test_of_images_narrower_than_the_kernel_torch_tells() -> None:
+    with pytest.raises(RuntimeError, match="size"):
+        pair(32, 64, 5)[1](images(6, 32, 14, 3))
+
+
 def test_many_or_large_images_take_no_more_memory_than_plainly() -> None:
     assert saves(images(524, 32, 14, 14))
     assert not saves(images(525, 32, 14, 14))
