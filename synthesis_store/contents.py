@@ -7,15 +7,14 @@ transactions that take turns: neither can slip past the other.
 
 Whoever notes content gets a mark, which is gone before the content is. So a writer whose mark is
 still there when its row is written knows that the content is: with every other writer waiting, an
-object store is not asked. A note with a mark is left alone by all others, since its writer may put
-the content later, and sees to it then; only a note that nobody will come back for loses its mark.
+object store is not asked.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -73,7 +72,6 @@ _EXPECT_AGAIN = (
 _GIVE_UP = update(LooseBlobRow).where(*_THIS).values(reason=_WHY)
 _NO_MORE_LOOSE = delete(LooseBlobRow).where(*_THIS)
 _NO_MORE_LOOSE_IF_MARKED = _NO_MORE_LOOSE.where(LooseBlobRow.mark == _MARK)
-_UNMARK = update(LooseBlobRow).where(*_THIS, LooseBlobRow.mark == _MARK).values(mark="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,37 +139,25 @@ class Contents:
         connection.execute(_NO_MORE_LOOSE, _key(digest))
 
     def sweep(self, digests: Iterable[Digest]) -> Erased:
-        """Delete those of these that are loose, that nothing needs and that nobody expects."""
-        # Each once: several devices may have sent the same.
-        return self._delete(self._loose(dict.fromkeys(digests)))
+        """Delete those of these that are loose and that nothing needs.
 
-    def give_up(self, marks: Mapping[Digest, str]) -> Erased:
-        """Sweep what was expected and maybe put with these marks, and comes to nothing.
-
-        What others have expected since stays, for them to claim or to give up. One who expected it
-        before and claims it later finds it gone, and has to repeat its upload.
+        An upload of the same content that is under way finds it gone and has to be repeated.
         """
-        # Another one's end may have taken the note with it, before this one's content was put.
-        for some in _groups(list(marks), _ASKED_AT_ONCE):
-            with changing(self._engine) as connection:
-                for digest in some:
-                    loosen(connection, digest)
-        return self.let_go(marks)
-
-    def let_go(self, marks: Mapping[Digest, str]) -> Erased:
-        """Sweep what was expected with these marks, if there is still a note of it."""
-        loose = self._loose(marks)
-        # Before anything is deleted: a commit that fails then must not bring back a mark.
-        for some in _groups(loose, _ASKED_AT_ONCE):
-            with changing(self._engine) as connection:
-                for digest in some:
-                    connection.execute(_UNMARK, {**_key(digest), "new_mark": marks[digest]})
+        # Each once: several devices may have sent the same.
+        loose = self._loose(dict.fromkeys(digests))
+        self._unmark(loose)
         return self._delete(loose)
+
+    def _unmark(self, loose: list[Digest]) -> None:
+        """Before anything is deleted: a commit that fails then must not bring back a mark."""
+        for some in _groups(loose, _ASKED_AT_ONCE):
+            with transaction(self._engine) as session:
+                session.execute(update(LooseBlobRow).where(_named(some)).values(mark=""))
 
     def _delete(self, loose: list[Digest]) -> Erased:
         erased = Erased()
         for some in _groups(loose, _SWEPT_AT_ONCE):
-            # What has a mark is another's, who sees to it.
+            # What has a mark again is somebody's who came meanwhile, and sees to it.
             unmarked = select(LooseBlobRow).where(_named(some), LooseBlobRow.mark == "")
             # A commit that failed would bring back rows whose content is deleted.
             with transaction(self._engine, after_commits=True) as session:
@@ -202,12 +188,7 @@ class Contents:
             nobodys = or_(nobodys, LooseBlobRow.writer == self._replica)
         with reading(self._engine) as session:
             left_over = [row.digest for row in session.scalars(select(LooseBlobRow).where(nobodys))]
-        for some in _groups(left_over, _ASKED_AT_ONCE):
-            with transaction(self._engine) as session:
-                # Asked again: what somebody has expected since is on its way.
-                unmark = update(LooseBlobRow).where(_named(some), nobodys).values(mark="")
-                session.execute(unmark.execution_options(synchronize_session=False))
-        return self._delete(left_over)
+        return self.sweep(left_over)
 
     def _sweep(self, session: Session, rows: Iterable[LooseBlobRow]) -> Erased:
         by_reason: dict[str, Erased] = {}

@@ -177,7 +177,7 @@ class Pools:
                 if not isinstance(error, Unavailable):
                     await asyncio.to_thread(self._note_refusal, key.pool_id, error)
                 if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
-                    await asyncio.to_thread(self._discard, key, begun[1] if begun else "")
+                    await asyncio.to_thread(self._discard, key)
                 raise
 
     def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> tuple[PoolSpec, str]:
@@ -212,10 +212,9 @@ class Pools:
 
     def _expect(self, key: BatchKey) -> str:
         """Make room for the upload: a device has one under way in a pool, the one it began last."""
-        mark = self.contents.expect(key.digest)
-        for abandoned, its_mark in self.uploads.begin(key, mark, self._now()):
-            self._discard(abandoned, its_mark)
-        return mark
+        for abandoned in self.uploads.begin(key, self._now()):
+            self._discard(abandoned)
+        return self.contents.expect(key.digest)
 
     def _accept(self, key: BatchKey, spec: PoolSpec, mark: str) -> bool:
         """Check the content that has arrived and make it the device's batch."""
@@ -224,19 +223,16 @@ class Pools:
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
         if not self.records.record_batch(key, measured, mark):
-            self.contents.let_go({key.digest: mark})
             return False
         self._metrics.count_batch(len(batch), measured)
         with log_context(run=spec.run_id, round=spec.round_number):
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
         return True
 
-    def _discard(self, key: BatchKey, mark: str = "") -> None:
-        """`mark` is the upload's, if it is known; else it is that of the one under way."""
-        under_way = self.uploads.end(key)
+    def _discard(self, key: BatchKey) -> None:
+        self.uploads.end(key)
         self._content.staging.discard(uploader(key), key.digest)
-        if mark or under_way:  # else nothing was put
-            self.contents.give_up({key.digest: mark or under_way})
+        self.contents.sweep([key.digest])
 
     def _note_refusal(self, pool_id: str, error: HfmdsError) -> None:
         reason = self._metrics.count_refusal(error)
@@ -301,14 +297,10 @@ class Pools:
             self._require_harmless(made)
             try:
                 sealed = self.sealed_records.record(made, named, basis)
-            except BaseException:
-                self.contents.give_up(made.marks)
-                raise
-            if sealed.snapshot is not made.snapshot:  # another one was faster
-                self.contents.give_up(made.marks)
-                return sealed
-            self.contents.let_go(made.marks)  # of shards that the pool has as batches
-            self._announce(sealed)
+            finally:  # shards that came to nothing
+                self.contents.sweep(shard.digest for shard in made.snapshot.shards)
+            if sealed.snapshot is made.snapshot:
+                self._announce(sealed)
             return sealed
 
     def _require_harmless(self, made: Made) -> None:
@@ -317,7 +309,7 @@ class Pools:
         reason = final_halt_reason(snapshot.spec.policy, made.p99, snapshot.samples)
         if reason:
             self.records.halt(snapshot.pool_id, reason)
-            self.contents.give_up(made.marks)
+            self.contents.sweep(shard.digest for shard in snapshot.shards)
             raise WrongState(f"pool {snapshot.pool_id} is halted: {reason}")
 
     def _announce(self, sealed: Sealed) -> None:

@@ -21,40 +21,39 @@ class Uploads:
     def __init__(self, most: int = MOST_UPLOADS) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._under_way: OrderedDict[str, tuple[BatchKey, str, datetime]] = OrderedDict()
+        self._under_way: OrderedDict[str, tuple[BatchKey, datetime]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, key: BatchKey, mark: str, now: datetime) -> list[tuple[BatchKey, str]]:
-        """Note an upload, or that it goes on; those to be discarded for it, with their marks."""
-        discarded: list[tuple[BatchKey, str]] = []
+    def begin(self, key: BatchKey, now: datetime) -> list[BatchKey]:
+        """Note an upload, or that it goes on; those that are to be discarded for it."""
+        discarded: list[BatchKey] = []
         with self._lock:
             before = self._under_way.pop(uploader(key), None)
             if before is not None and before[0] != key:
-                discarded.append(before[:2])
-            self._under_way[uploader(key)] = key, mark, now
+                discarded.append(before[0])
+            self._under_way[uploader(key)] = key, now
             if len(self._under_way) > self._most:
-                _, oldest = self._under_way.popitem(last=False)
-                discarded.append(oldest[:2])
+                _, (oldest, _) = self._under_way.popitem(last=False)
+                discarded.append(oldest)
         return discarded
 
-    def end(self, key: BatchKey) -> str:
-        """Forget an upload that is complete, or discarded; its mark, empty if it is unknown."""
+    def end(self, key: BatchKey) -> None:
+        """Forget an upload that is complete, or discarded."""
         with self._lock:
-            if self._under_way.get(uploader(key), (None,))[0] != key:
-                return ""
-            return self._under_way.pop(uploader(key))[1]
+            if self._under_way.get(uploader(key), (None,))[0] == key:
+                del self._under_way[uploader(key)]
 
     def of_device(self, device_id: str) -> list[BatchKey]:
         """Those of one device, in whatever pool."""
         with self._lock:
-            return [key for key, *_ in self._under_way.values() if key.device_id == device_id]
+            return [key for key, _ in self._under_way.values() if key.device_id == device_id]
 
     def begun_before(self, moment: datetime) -> list[BatchKey]:
         """Those that nobody has gone on with since."""
         with self._lock:
-            return [key for key, _, begun_at in self._under_way.values() if begun_at < moment]
+            return [key for key, begun_at in self._under_way.values() if begun_at < moment]
 
 
 def uploader(key: BatchKey) -> str:
