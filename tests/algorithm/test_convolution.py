@@ -125,7 +125,7 @@ def test_nothing_is_saved_where_it_would_not_pay() -> None:
 
 
 def test_of_images_narrower_than_the_kernel_torch_tells() -> None:
-    with pytest.raises(RuntimeError, match="Kernel size can.t be greater"):
+    with pytest.raises(RuntimeError, match=r"Kernel size can.t be greater"):
         pair(32, 64, 5)[1](images(6, 32, 14, 3))
 
 
