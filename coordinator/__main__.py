@@ -43,7 +43,7 @@ from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.pace import Pace
 from hfmds.service.peer import Peer
 from hfmds.service.process import published_addresses, run
-from hfmds.service.program_metrics import show_program
+from hfmds.service.program_metrics import show_program, show_readiness
 from hfmds.service.rotation import following_rotation
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
@@ -69,6 +69,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     server = GrpcServer(
         settings.listen, rpc_metrics, limits=settings.limits, tls=settings.tls, gate=gate
     )
+    show_readiness("coordinator", registry, server.unready_reason)
     store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE", settings.tls))
     with (
         closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),

@@ -15,7 +15,7 @@ from hfmds.service.allocator import reuse_freed_memory
 from hfmds.service.gate import Gate
 from hfmds.service.metrics_http import MetricsServer
 from hfmds.service.process import published_addresses, run
-from hfmds.service.program_metrics import show_program
+from hfmds.service.program_metrics import show_program, show_readiness
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.service.shutdown import Shutdown
@@ -50,6 +50,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
         tls=settings.tls,
         gate=gate,
     )
+    show_readiness("store", registry, server.unready_reason)
     with (
         closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),
         MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,

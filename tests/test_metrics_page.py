@@ -13,7 +13,7 @@ from coordinator.metrics import Metrics
 from coordinator.standing import HeadCount
 from edge_client.metrics import EdgeMetrics
 from hfmds.algorithm.types import LeakageSummary
-from hfmds.service.program_metrics import show_program
+from hfmds.service.program_metrics import show_program, show_readiness
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.tls import TlsFiles
 from hfmds.wire.types import TaskStage
@@ -36,6 +36,7 @@ def programs() -> CollectorRegistry:
 def servers() -> CollectorRegistry:
     registry = CollectorRegistry()
     RpcMetrics("PROGRAM", registry)
+    show_readiness("PROGRAM", registry, lambda: None)
     return registry
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -44,6 +44,19 @@ def show_program(
         registry.register(CertificateExpiry(program, tls.certificate))
     if places:
         registry.register(Disks(program, places))
+
+
+def show_readiness(
+    program: str, registry: CollectorRegistry, unready_reason: Callable[[], str | None]
+) -> None:
+    """Export whether a server is ready: while storage is away it answers scrapes all the same."""
+    ready = Gauge(
+        f"hfmds_{program}_ready",
+        "1 while calls may be sent here; 0 while it starts or stops, or the database or the "
+        "content does not answer.",
+        registry=registry,
+    )
+    ready.set_function(lambda: unready_reason() is None)
 
 
 class CertificateExpiry(Collector):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import time
@@ -122,19 +123,25 @@ def test_a_program_that_has_lost_its_storage_says_so_until_it_is_back(
         blobs_url=s3_blobs_url,
         storage_patience_seconds="0.5",
     )
-    url = f"http://{program.address('metrics')}/readyz"
+    pages = f"http://{program.address('metrics')}"
 
     def ready() -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(url) as answer:
+            with urllib.request.urlopen(f"{pages}/readyz") as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             return refusal.code, refusal.read().decode()
 
+    def shown() -> float:
+        """By the metric, which is asked of a program without storage, too."""
+        with urllib.request.urlopen(f"{pages}/metrics") as answer:
+            (found,) = re.findall(r"^hfmds_\w+_ready (\S+)$", answer.read().decode(), re.MULTILINE)
+        return float(found)
+
     def until_ready_is(status: int, what: str) -> None:
         while True:
             found = ready()
-            if found[0] == status and what in found[1]:
+            if found[0] == status and what in found[1] and shown() == (status == 200):
                 break
             time.sleep(0.05)
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from hfmds.pki.authority import Authority
 from hfmds.service.identity import Identity, Kind
-from hfmds.service.program_metrics import show_program, software_version
+from hfmds.service.program_metrics import show_program, show_readiness, software_version
 from hfmds.service.settings import ServerSettings
 from hfmds.service.tls import TlsFiles
 
@@ -25,6 +25,14 @@ def test_version_and_process_are_told() -> None:
     assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 1e6
     assert EXPIRY.encode() not in generate_latest(registry)  # there is no TLS
     assert b"disk" not in generate_latest(registry)
+
+
+def test_a_server_tells_whether_it_is_ready_as_it_is_at_the_scrape() -> None:
+    registry = CollectorRegistry()
+    reasons = ["starting", None, "the database has not answered for 21 s"]
+    show_readiness("tester", registry, lambda: reasons.pop(0))
+    shown = [registry.get_sample_value("hfmds_tester_ready") for _ in range(3)]
+    assert shown == [0, 1, 0]
 
 
 def test_a_replaced_certificate_shows_its_own_end(tmp_path: Path) -> None:

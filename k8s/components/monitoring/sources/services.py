@@ -270,6 +270,28 @@ def _processes(made: Dashboard) -> None:
             span=8,
         )
     )
+    made.with_panel(
+        lines(
+            "Ready",
+            "1 while calls may be sent there. 0 for long: the database or the content does not "
+            "answer, docs/runbooks.md#not-ready.",
+            query(f'{{__name__=~"{_SERVERS}_ready"}}', "{{job}} {{instance}}"),
+            steps=True,
+            maximum=1,
+        )
+    )
+    made.with_panel(
+        lines(
+            "Metrics that are missing",
+            "Scrapes in five minutes that went without a part, as the database was away or too "
+            "slow; what is drawn of it has gaps, docs/runbooks.md#not-ready.",
+            query(
+                f'sum by (job, part) (increase({{__name__=~"{_SERVERS}_scrape_failures_total"}}'
+                "[5m]))",
+                "{{job}} {{part}}",
+            ),
+        )
+    )
 
 
 def _rate(what: str, matchers: str = "") -> str:
