@@ -51,9 +51,9 @@ def _identity(certificate: x509.Certificate) -> Identity | None:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
         identity = identity_from(uri)
+        units = certificate.issuer.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError, InvalidInput):
-        return None  # no name, several of them, or another fleet's
-    units = certificate.issuer.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+        return None  # no name, several of them, or another fleet's; or it cannot be read
     if not may_make((str(unit.value) for unit in units), identity.kind):
         return None  # whoever has the key of an issuer, which a program has, could make admins
     return identity

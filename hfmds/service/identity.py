@@ -41,8 +41,13 @@ _KIND_OF_UNIT = {DEVICES_UNIT: Kind.DEVICE, SERVICES_UNIT: Kind.SERVICE}
 
 
 def may_make(units: Iterable[str], kind: Kind) -> bool:
-    """Whether an authority of these organisational units may make such a party."""
-    return all(_KIND_OF_UNIT.get(unit, kind) is kind for unit in units)
+    """Whether an authority of these organisational units may make such a party.
+
+    TLS takes names for the same that differ in case or in white space, and whoever signs writes the
+    authority's name as they like: "DEVICES" is no other unit.
+    """
+    spelt = (" ".join(unit.split()).lower() for unit in units)
+    return all(_KIND_OF_UNIT.get(unit, kind) is kind for unit in spelt)
 
 
 @dataclass(frozen=True, slots=True)

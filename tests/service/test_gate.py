@@ -10,6 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import NameOID
 
 from hfmds.errors import NotAllowed, TooLate, Unavailable
 from hfmds.pki.authority import Authority, KeyPair
@@ -37,8 +42,10 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.authority, _ = Authority.create("tests", NOW, 10 * DAY)
-        self.issuer, _ = Authority.create_issuer("tests", NOW, 10 * DAY)
-        self.service_issuer, _ = Authority.create_service_issuer("tests", NOW, 10 * DAY)
+        self.issuer, self.issuer_pair = Authority.create_issuer("tests", NOW, 10 * DAY)
+        self.service_issuer, self.service_issuer_pair = Authority.create_service_issuer(
+            "tests", NOW, 10 * DAY
+        )
 
     def files(self, name: str, pair: KeyPair) -> TlsFiles:
         files = TlsFiles(*(self._folder / f"{name}.{kind}" for kind in ("crt", "key", "ca")))
@@ -170,6 +177,38 @@ def test_the_service_issuer_makes_services_and_nobody_else(fleet: Fleet, kind: K
             unary,
             access={"Unary": frozenset({kind})},
         )
+
+
+@pytest.mark.parametrize("spell", [str.upper, str.title, lambda unit: f" {unit}\t"])
+def test_who_has_an_issuers_key_makes_nobody_else_by_spelling_its_name_otherwise(
+    fleet: Fleet, spell: Callable[[str], str]
+) -> None:
+    for stolen, own in (
+        (fleet.issuer_pair, CAMERA),
+        (fleet.service_issuer_pair, Identity(Kind.SERVICE, "store")),
+    ):
+        thief = misspelt(stolen, spell)
+        believed = {"Unary": frozenset({own.kind, Kind.OWNER})}
+        assert (
+            talk(fleet, fleet.of(own, thief), unary, access=believed) == b"hello"
+        )  # as it is by TLS
+        with pytest.raises(NotAllowed, match="names a device, service or admin"):
+            talk(fleet, fleet.of(Identity(Kind.OWNER, "mallory"), thief), unary, access=believed)
+
+
+def misspelt(stolen: KeyPair, spell: Callable[[str], str]) -> Authority:
+    """One with the key of another, that spells its organisational unit otherwise."""
+    found = x509.load_pem_x509_certificate(stolen.certificate)
+    unit, key = NameOID.ORGANIZATIONAL_UNIT_NAME, load_pem_private_key(stolen.key, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    name = x509.Name(
+        x509.NameAttribute(part.oid, spell(str(part.value)) if part.oid == unit else part.value)
+        for part in found.subject
+    )
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), found.serial_number, NOW - DAY, NOW + DAY
+    ).sign(key, hashes.SHA256())
+    return Authority(KeyPair(stolen.key, made.public_bytes(Encoding.PEM)))
 
 
 @pytest.mark.parametrize("days", [-1, 400, 5000])
