@@ -12,6 +12,7 @@ PostgreSQL and S3 have means of their own: docs/operations.md.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -77,7 +78,7 @@ def back_up(
     """
     _require_embedded(data_dir)
     if os.path.lexists(target):
-        raise ConfigurationError(f"{target} is there; give a folder that does not exist yet")
+        raise _is_there(target)
     partial = target.with_name(target.name + partial_suffix(program))
     links = data_dir / _LINKS
     with closing(FolderLock(links, "HFMDS_DATA_DIR")), full_disk_is_unavailable(target):
@@ -86,12 +87,25 @@ def back_up(
             if make_room:
                 make_room(bytes_on_disk(_sizes(data_dir)))
             made = _fill(program, data_dir, partial)
-            partial.rename(target)
+            _give_name(partial, target)
         except BaseException:
             remove_folder(partial)  # a full disk would stay full
             raise
         sync_folder(target.parent)
     return made
+
+
+def _give_name(partial: Path, target: Path) -> None:
+    try:
+        partial.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise _is_there(target) from error  # since it was begun
+
+
+def _is_there(target: Path) -> ConfigurationError:
+    return ConfigurationError(f"{target} is there; give a folder that does not exist yet")
 
 
 def partial_suffix(program: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from hfmds.errors import ConfigurationError, CorruptData, Unavailable
@@ -39,7 +39,7 @@ def back_up_in_turn(
     name than a time is left alone.
     """
     make_data_folder(folder, "the folder of backups")
-    target = folder / now.strftime(_NAME)
+    target = folder / _unused_name(folder, now)
 
     def make_room(needed_bytes: int) -> None:
         for left in _cut_off(folder, program):
@@ -50,6 +50,14 @@ def back_up_in_turn(
     made = back_up(program, data_dir, target, make_room)
     _shorten(folder, program, keep)
     return target, made
+
+
+def _unused_name(folder: Path, now: datetime) -> str:
+    """Of this second, or of the next in which nobody has made or begun a backup there."""
+    taken = {path.name.partition(".")[0] for path in folder.iterdir()}
+    while (name := now.strftime(_NAME)) in taken:
+        now += timedelta(seconds=1)
+    return name
 
 
 def _shorten(folder: Path, program: str, keep: int) -> None:

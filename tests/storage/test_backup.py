@@ -214,6 +214,20 @@ def test_nothing_is_written_over(program: Program, backup: Path, tmp_path: Path)
     restore(backup, PROGRAM, tmp_path / "volume")
 
 
+def test_a_backup_of_somebody_else_that_was_quicker_is_not_written_over(
+    program: Program, tmp_path: Path
+) -> None:
+    target = tmp_path / "backups" / "monday"
+
+    def meanwhile(_: int) -> None:
+        target.mkdir(parents=True)
+        (target / "theirs").touch()
+
+    with pytest.raises(ConfigurationError, match="is there; give a folder that does not exist"):
+        back_up(PROGRAM, program.data_dir, target, meanwhile)
+    assert [path.name for path in target.parent.rglob("*")] == ["monday", "theirs"]
+
+
 def test_a_blob_that_has_changed_on_disk_is_told(program: Program, tmp_path: Path) -> None:
     digest = program.keep(b"content")
     flip(program.blobs.local_path(digest))

@@ -113,6 +113,14 @@ def test_what_another_program_is_making_is_left_alone(nights: Nights) -> None:
     assert making.is_dir()
 
 
+def test_of_one_second_each_has_a_name_of_its_own(nights: Nights) -> None:
+    making = nights.backups / f"2026-01-05T021700{partial_suffix('synthesis_store')}"
+    making.mkdir(parents=True)
+    names = [nights.back_up(0).name for _ in range(2)]
+    assert names == ["2026-01-05T021701", "2026-01-05T021702"]
+    assert making.is_dir()
+
+
 def test_backups_of_another_program_are_left_alone(nights: Nights) -> None:
     nights.backups.mkdir()
     other = nights.backups / "2026-01-01T021700"
