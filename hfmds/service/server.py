@@ -158,6 +158,8 @@ class GrpcServer:
                 reason = trouble()
                 if (reason is None) != (self._unready_reason is None):
                     await self.set_ready(reason is None, reason or "")
+                elif reason is not None and self._unready_reason != _STOPPING:
+                    self._unready_reason = reason  # for longer by now, or another one
                 await asyncio.sleep(every_seconds)
 
         task = asyncio.create_task(follow())

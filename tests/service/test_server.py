@@ -407,15 +407,28 @@ def test_a_server_is_ready_while_there_is_no_trouble() -> None:
 
         async with running() as it:
             await it.server.set_ready(True)
-            look = lambda: trouble[-1] if trouble else None  # noqa: E731
+            found: list[str | None] = []
+
+            def look() -> str | None:
+                found.append(trouble[-1] if trouble else None)
+                return found[-1]
+
             async with it.server.following(look, every_seconds=0.01):
                 trouble.append("the database is silent")
                 await until(it, "the database is silent")
                 assert await health(it) == NOT_SERVING
+                trouble.append("content is silent")
+                await until(it, "content is silent")
                 trouble.clear()
                 await until(it, None)
                 assert await health(it) == SERVING
+                trouble.append("the database is silent")
+                await until(it, "the database is silent")
                 await it.server.stop(0)
+                found.clear()
+                while len(found) < 2:  # noqa: ASYNC110 (it looks further; there is no event)
+                    await asyncio.sleep(0.01)
+                assert it.server.unready_reason() == "stopping"
                 await it.server.set_ready(True)  # as one that had looked just before
                 assert it.server.unready_reason() == "stopping"
 
