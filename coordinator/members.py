@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.fleet_records import FleetRecords
 from coordinator.forgetting import forget_certificates, forget_devices, forget_run_out
+from coordinator.listing import by_device
 from coordinator.tables import CertificateRow, DeviceRow, MemberRow, RevokedCertificateRow
 from hfmds.errors import LimitExceeded
 from hfmds.service.exclusions import Exclusions
@@ -118,15 +119,9 @@ class Members:
             return Forgotten(devices, certificates)
 
     def list(self, after: str = "", most: int | None = None) -> list[Member]:
-        """All that ever enrolled, were revoked or in quarantine, by id; so many behind an id.
-
-        By id as the database orders text: it must agree with itself on what is behind an id.
-        """
-        query = select(MemberRow).order_by(MemberRow.device_id).limit(most)
-        if after:
-            query = query.where(MemberRow.device_id > after)
+        """All that ever enrolled, were revoked or in quarantine, by id; so many behind an id."""
         with reading(self._engine) as session:
-            rows = session.scalars(query).all()
+            rows = session.scalars(by_device(MemberRow, after, most)).all()
             newest: dict[str, CertificateRow] = {}
             theirs = select(CertificateRow).order_by(CertificateRow.issued_at)
             if most is not None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, select
 
+from coordinator.listing import by_device
 from coordinator.tables import DeviceRow
 from coordinator.task_records import TaskRecords
 from hfmds.storage.database import reading, transaction
@@ -192,15 +193,9 @@ class Registry:
             return dict(Counter(_state(one in here, one in leases) for one in known))
 
     def list(self, after: str = "", most: int | None = None) -> list[Device]:
-        """All devices that ever checked in, by id; so many of them behind an id.
-
-        By id as the database orders text: it must agree with itself on what is behind an id.
-        """
-        query = select(DeviceRow).order_by(DeviceRow.device_id).limit(most)
-        if after:
-            query = query.where(DeviceRow.device_id > after)
+        """All devices that ever checked in, by id; so many of them behind an id."""
         with reading(self._engine) as session:
-            rows = session.scalars(query).all()
+            rows = session.scalars(by_device(DeviceRow, after, most)).all()
         leases, listed = self._tasks.leases(self._clock()), [row.device_id for row in rows]
         tallies: dict[str, tuple[int, int]] = {}
         failures: dict[str, str] = {}
