@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind
+from hfmds.service.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_make
 
 # Servers judge who calls, and devices judge servers. A device without a battery may believe that
 # it is 1970; the clocks of servers differ by seconds.
@@ -120,7 +120,8 @@ class Authority:
     @property
     def is_for_devices_alone(self) -> bool:
         """Whether servers take from it only identities of devices."""
-        return DEVICES_UNIT in _units(self._certificate)
+        units = [str(unit) for unit in _units(self._certificate)]
+        return [kind for kind in Kind if may_make(units, kind)] == [Kind.DEVICE]
 
     def is_among(self, believed: bytes) -> bool:
         """Whether its certificate is one of these, PEM."""

@@ -188,6 +188,7 @@ def test_who_has_an_issuers_key_makes_nobody_else_by_spelling_its_name_otherwise
         (fleet.service_issuer_pair, Identity(Kind.SERVICE, "store")),
     ):
         thief = misspelt(stolen, spell)
+        assert thief.is_for_devices_alone == (own.kind is Kind.DEVICE)
         believed = {"Unary": frozenset({own.kind, Kind.OWNER})}
         assert (
             talk(fleet, fleet.of(own, thief), unary, access=believed) == b"hello"
