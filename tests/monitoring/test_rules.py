@@ -36,6 +36,7 @@ def test_prometheus_takes_the_rules() -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(600)  # of stories that last for days, minute by minute
 def test_alerts_fire_when_they_should_and_only_then() -> None:
     promtool("test", "rules", STORIES)
 
