@@ -35,7 +35,12 @@ from hfmds.algorithm.methods.settings import FedAvg, FedProx, Hfmds
 from hfmds.algorithm.parts import classifier_of
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.privacy import measured
-from hfmds.algorithm.prototypes import update_prototypes
+from hfmds.algorithm.prototypes import (
+    ClassMeans,
+    kept,
+    prototypes_after_training,
+    prototypes_at_refresh,
+)
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches, initial_noise
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import Evaluation, LabelledImages
@@ -132,6 +137,8 @@ def _train(graphs: Graphs, work: LocalWork, progress: Progress) -> TrainedModel:
     batches = _Batches(work, pool)
     graphs.require_memory(step_name, settings.batch_size * (2 if pool else 1))
 
+    looked_on = method if isinstance(method, Hfmds) and method.local_prototypes else None
+    seen = ClassMeans()
     samples = len(work.shard)
     steps_per_epoch = math.ceil(samples / settings.batch_size)
     steps = steps_per_epoch * settings.local_epochs
@@ -143,9 +150,12 @@ def _train(graphs: Graphs, work: LocalWork, progress: Progress) -> TrainedModel:
             changing = {name: found[NEXT + name] for name in changing}
             step += 1
             epoch_loss += require_finite_loss(float(array_of(found["loss"])), step, steps)
+            if looked_on:
+                seen.add(array_of(found["features"])[: len(rows)], work.shard.labels[rows])
             progress(step, steps)
     trained = {name: _value_of(changing, name) for name in start}
-    return TrainedModel(trained, samples, epoch_loss / steps_per_epoch)
+    memory = prototypes_after_training(work.memory, seen, looked_on) if looked_on else {}
+    return TrainedModel(trained, samples, epoch_loss / steps_per_epoch, memory)
 
 
 def _loss_of(work: LocalWork) -> tuple[str, Mapping[str, Any]]:
@@ -215,12 +225,7 @@ def _synthesise(graphs: Graphs, work: LocalWork, progress: Progress) -> Synthesi
     real = shard.take(subset)  # synthetic image i is matched with its image i
 
     features, logits = _features(graphs, weights, normalise(shard.pixels, by))
-    prototypes = update_prototypes(
-        {int(c): zbar for c, zbar in work.memory.items()},
-        features,
-        shard.labels,
-        settings.prototype_momentum,
-    )
+    prototypes = prototypes_at_refresh(work.memory, features, shard.labels, settings)
     labels = tensor(real.labels)
     aims = graphs.call(
         "targets",
@@ -269,7 +274,7 @@ def _synthesise(graphs: Graphs, work: LocalWork, progress: Progress) -> Synthesi
         gradient_ratio=of_matching / max(of_classification, 1e-12),
     )
     batch = measured(LabelledImages(pixels, real.labels), real.pixels, shard.pixels)
-    return Synthesis(batch, {str(c): zbar for c, zbar in prototypes.items()}, health)
+    return Synthesis(batch, kept(prototypes), health)
 
 
 def _features(

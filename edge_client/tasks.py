@@ -172,12 +172,9 @@ class TaskRunner:
             log.info(
                 "training on %d own and %d synthetic images", len(shard), len(pool) if pool else 0
             )
-            local = self._local_work(task, "train", shard, pool)
-            memory, residual = split_memory(local.memory)
+            local, residual = self._local_work(task, "train", shard, pool)
             with self._meter("train", progress) as meter:
-                trained = self._engine.train(
-                    dataclasses.replace(local, memory=memory), meter.progress
-                )
+                trained = self._engine.train(local, meter.progress)
             packed, memory = pack(task.recipe, local.weights, trained, residual)
             update = self._put(encode_update(packed), progress)
             traffic = Traffic(received_bytes=received)
@@ -207,7 +204,7 @@ class TaskRunner:
 
         def work(progress: Progress) -> SynthesisReport:
             log.info("synthesising from %d own images", len(shard))
-            local = self._local_work(task, "synthesise", shard)
+            local, _ = self._local_work(task, "synthesise", shard)
             with self._meter("synthesise", progress) as meter:
                 made = self._engine.synthesise(local, meter.progress)
             if made.health:
@@ -254,7 +251,7 @@ class TaskRunner:
         def work(progress: Progress) -> EvaluationReport:
             log.info("evaluating on %d own images", len(shard))
             with self._meter("evaluate", progress) as meter:
-                local = self._local_work(task, "evaluate", shard)
+                local, _ = self._local_work(task, "evaluate", shard)
                 found = self._engine.evaluate(local, meter.progress)
             traffic = Traffic(received_bytes=received)
             report = EvaluationReport(found, traffic, meter.seconds, self._told(meter))
@@ -286,17 +283,23 @@ class TaskRunner:
         kind: Phase,
         shard: LabelledImages,
         pool: LabelledImages | None = None,
-    ) -> LocalWork:
-        return LocalWork(
+    ) -> tuple[LocalWork, Memory]:
+        """What the engine gets, and what the last training did not send."""
+        kept = self._state.memory(
+            task.run_uid, task.recipe.method.memory_of(kind), task.round_number
+        )
+        memory, residual = split_memory(kept)
+        work = LocalWork(
             recipe=task.recipe,
             round_number=task.round_number,
             weights=StoredWeights(self._cache.path(task.weights), f"weights {task.weights}"),
             shard=shard,
             seed=task.seed,
             pool=pool,
-            memory=self._state.memory(task.run_uid, kind, task.round_number),
+            memory=memory,
             plan=self._cache.path(task.plan) if task.plan and self._engine.needs_plan else None,
         )
+        return work, residual
 
     async def _compute(self, task: Assignment, what: str, work: Callable[[Progress], R]) -> R:
         with span("compute"):

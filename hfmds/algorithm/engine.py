@@ -21,7 +21,10 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called after each step with steps done and steps in all; raising from it ends the work."""
 
 Memory: TypeAlias = Mapping[str, NDArray[np.float32]]
-"""What a device keeps of a task for its next one of the same kind and run; it never leaves it."""
+"""What a device keeps of a task for a later one of the same run; it never leaves it.
+
+For the next one of the same kind, unless the method says otherwise (`Method.memory_of`).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,8 +266,8 @@ class LocalFleet:
             yield replace(trained, memory=memory), packed
 
     def _memory(self, phase: Phase, device_id: str, round_number: int) -> Memory:
-        """Of its last task of this kind before this round, which may be a replayed one."""
-        memories = self._memories[phase, device_id]
+        """What its next task starts with, from before this round, which may be a replayed one."""
+        memories = self._memories[self._recipe.method.memory_of(phase), device_id]
         earlier = [t for t in memories if t < round_number]
         return memories[max(earlier)] if earlier else {}
 

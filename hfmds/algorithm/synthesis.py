@@ -24,7 +24,7 @@ from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.models import SplitModel, quick_model
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.privacy import measured
-from hfmds.algorithm.prototypes import update_prototypes
+from hfmds.algorithm.prototypes import kept, prototypes_at_refresh
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages
@@ -38,7 +38,7 @@ def synthesise(
 ) -> Synthesis:
     """Make one device's synthetic batch, with the global weights and its own real images.
 
-    The device's memory are its prototypes at the refresh before. Where to compute is torch's
+    The device's memory are its prototypes of the time before. Where to compute is torch's
     `device`.
     """
     recipe, shard, seed = work.recipe, work.shard, work.seed
@@ -51,11 +51,8 @@ def synthesise(
     labels = torch.from_numpy(real.labels).to(device)  # y
 
     shard_features = _features(model, normalise(shard.pixels, recipe.normalisation), device)
-    prototypes = update_prototypes(
-        {int(c): zbar for c, zbar in work.memory.items()},
-        shard_features.numpy(force=True),
-        shard.labels,
-        settings.prototype_momentum,
+    prototypes = prototypes_at_refresh(
+        work.memory, shard_features.numpy(force=True), shard.labels, settings
     )
     z = shard_features[torch.from_numpy(subset).to(device)]
     zbar = torch.from_numpy(np.stack([prototypes[c] for c in real.labels.tolist()])).to(device)
@@ -96,7 +93,7 @@ def synthesise(
             gradient_ratio=gradient_ratio,
         )
     batch = measured(LabelledImages(pixels, real.labels), real.pixels, shard.pixels)
-    return Synthesis(batch, {str(c): zbar for c, zbar in prototypes.items()}, health)
+    return Synthesis(batch, kept(prototypes), health)
 
 
 def hard_features(z: Tensor, zbar: Tensor, mu: float | Tensor) -> Tensor:

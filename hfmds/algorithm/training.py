@@ -18,6 +18,7 @@ from torch import Tensor
 from hfmds.algorithm.divergence import require_finite_loss
 from hfmds.algorithm.engine import LocalWork, Progress
 from hfmds.algorithm.models import SplitModel, quick_model
+from hfmds.algorithm.prototypes import ClassMeans
 from hfmds.algorithm.recipes import TrainingRecipe
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
@@ -47,6 +48,7 @@ class LocalTraining:
         # Real and synthetic samples draw from streams of their own: with or without a pool the
         # real batches are the same, so runs with and without it compare sample by sample.
         self.real_order = generator(work.seed, "real")
+        self.seen: ClassMeans | None = None  # of the real samples, where the method wants them
         self._synthetic_order = generator(work.seed, "synthetic")
 
     def network(self, weights: Weights) -> SplitModel:

@@ -210,6 +210,11 @@ _FIELDS_WITH_OPTION = (
     _F("hfmds.mu", "mu", "How hard features are made; 0: plain feature matching."),
     _F("hfmds.prototype_momentum", "prototype_momentum", "Momentum of prototypes (lambda)."),
     _F("hfmds.matching_weight", "matching_weight", "Weight of feature matching; 0: none."),
+    _F(
+        "hfmds.local_prototypes",
+        "local_prototypes",
+        "true: prototypes of the local model in training, not of the global one.",
+    ),
     _F("policy.minimum_devices", "minimum_devices", "Devices a round needs to open and to count."),
     _F("policy.deadline_seconds", "deadline_seconds", "When a phase closes with what it has."),
     _F("policy.lease_seconds", "lease_seconds", "How long a silent device may keep a task."),

@@ -133,7 +133,7 @@ class TrainingRecipe(_message.Message):
     def __init__(self, batch_size: _Optional[int] = ..., local_epochs: _Optional[int] = ..., learning_rate: _Optional[float] = ..., momentum: _Optional[float] = ..., weight_decay: _Optional[float] = ..., alpha: _Optional[float] = ..., later_from_round: _Optional[int] = ..., later_learning_rate: _Optional[float] = ...) -> None: ...
 
 class SynthesisRecipe(_message.Message):
-    __slots__ = ("every_rounds", "first_round", "samples_per_device", "steps", "learning_rate", "mu", "prototype_momentum", "matching_weight")
+    __slots__ = ("every_rounds", "first_round", "samples_per_device", "steps", "learning_rate", "mu", "prototype_momentum", "matching_weight", "local_prototypes")
     EVERY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROUND_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_PER_DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class SynthesisRecipe(_message.Message):
     MU_FIELD_NUMBER: _ClassVar[int]
     PROTOTYPE_MOMENTUM_FIELD_NUMBER: _ClassVar[int]
     MATCHING_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_PROTOTYPES_FIELD_NUMBER: _ClassVar[int]
     every_rounds: int
     first_round: int
     samples_per_device: int
@@ -150,7 +151,8 @@ class SynthesisRecipe(_message.Message):
     mu: float
     prototype_momentum: float
     matching_weight: float
-    def __init__(self, every_rounds: _Optional[int] = ..., first_round: _Optional[int] = ..., samples_per_device: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., mu: _Optional[float] = ..., prototype_momentum: _Optional[float] = ..., matching_weight: _Optional[float] = ...) -> None: ...
+    local_prototypes: bool
+    def __init__(self, every_rounds: _Optional[int] = ..., first_round: _Optional[int] = ..., samples_per_device: _Optional[int] = ..., steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., mu: _Optional[float] = ..., prototype_momentum: _Optional[float] = ..., matching_weight: _Optional[float] = ..., local_prototypes: _Optional[bool] = ...) -> None: ...
 
 class Recipe(_message.Message):
     __slots__ = ("model", "normalisation", "rounds", "seed", "training", "cohort_size", "class_names", "fedavg", "hfmds", "fedprox", "moon", "fedgen", "fedmix", "fedgan", "aggregation", "compression", "sampling", "pool")

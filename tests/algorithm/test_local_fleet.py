@@ -148,6 +148,22 @@ def test_the_two_kinds_of_work_do_not_share_a_memory():
     assert sorted(made_again.memory) == sorted({str(c) for c in SHARDS["a"].labels})
 
 
+def test_local_prototypes_are_what_training_has_left():
+    workers = WatchedWorkers()
+    recipe = replace(HFMDS, method=replace(HFMDS.method, local_prototypes=True))
+    local = LocalFleet(recipe, {"a": SHARDS["a"]}, workers=workers)
+    pool = local.synthesise(1, weights())  # before any training: by the global model
+    for t in (1, 2):
+        list(local.train(t, weights(t), pool, ["a"]))
+    local.synthesise(3, weights())
+    made, trained, trained_again, made_again = (one.memory for one in workers.works)
+    assert made == trained == {}
+    assert sorted(trained_again) == sorted({str(c) for c in SHARDS["a"].labels})
+    left = method_of(recipe).train(workers.works[2]).memory
+    assert_same(made_again, left)
+    assert any((made_again[c] != trained_again[c]).any() for c in made_again)
+
+
 # --- pools, and carrying over ---------------------------------------------------------------------
 
 

@@ -14,9 +14,9 @@ from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.models import initial_weights, model_with, weights_of
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.recipes import Normalisation, TrainingRecipe
-from hfmds.algorithm.sampling import choose, epoch_batches
+from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.training import LocalTraining
+from hfmds.algorithm.training import LocalTraining, minimise
 from hfmds.algorithm.types import LabelledImages, Weights
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import (
@@ -223,3 +223,44 @@ def test_devices_train_at_the_rate_of_the_round(name: str):
 def test_a_later_learning_rate_without_its_round_is_refused(changes: dict[str, float]):
     with pytest.raises(InvalidInput, match="set both, or neither"):
         TrainingRecipe(**changes)  # type: ignore[arg-type]
+
+
+# --- prototypes of the local model ----------------------------------------------------------------
+
+LOCAL = replace(HFMDS, method=replace(HFMDS.method, local_prototypes=True, prototype_momentum=0.25))
+
+
+def test_local_prototypes_are_running_means_of_what_the_local_model_gives_in_training():
+    before = {"1": np.full(512, 3, np.float32)}
+    task = work(LOCAL, SHARD, seed=1, pool=POOL, memory=before)
+    trained = method_of(LOCAL).train(task)
+    assert_same(trained.weights, train(POOL).weights)  # looking on changes nothing
+
+    found: dict[int, list[np.ndarray]] = {}
+    training = LocalTraining(task)
+    loss = loss_with_pool(training)
+
+    def looked_on(rows: Indices) -> torch.Tensor:
+        with torch.no_grad():
+            z = training.model.features(training.batch(rows)[0])
+        for label, features in zip(SHARD.labels[rows].tolist(), z.numpy(), strict=True):
+            found.setdefault(label, []).append(features.copy())
+        return loss(rows)
+
+    minimise(training, looked_on)
+    assert sorted(trained.memory) == sorted(str(c) for c in found)
+    for c, features in found.items():
+        mean = np.mean(features, axis=0)
+        wanted = 0.75 * mean + 0.25 * before[str(c)] if str(c) in before else mean
+        np.testing.assert_allclose(trained.memory[str(c)], wanted, rtol=0, atol=1e-5)
+
+
+def test_a_synthesis_with_local_prototypes_takes_them_as_they_are():
+    features = np.arange(512, dtype=np.float32)
+    given = {str(c): features + c for c in range(3)}
+    made = method_of(LOCAL).synthesise(work(LOCAL, SHARD, memory=given))
+    assert_same(made.memory, given)
+    usual = method_of(HFMDS).synthesise(work(HFMDS, SHARD, memory=given))
+    assert made.health
+    assert usual.health
+    assert made.health.hard_margin != usual.health.hard_margin

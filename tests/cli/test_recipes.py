@@ -81,6 +81,7 @@ learning_rate = 0.1
 mu = 0.25
 prototype_momentum = 0.75
 matching_weight = 2.0
+local_prototypes = true
 
 [sampling]
 strategy = "power_of_choice"
@@ -125,7 +126,7 @@ def test_every_field_can_be_said_in_a_file(tmp_path: Path) -> None:
     assert recipe.model == ModelSpec("paper-cnn", 1, 20, 24, 2)
     assert recipe.normalisation == Normalisation((0.1,), (1.0,))
     assert recipe.training == TrainingRecipe(5, 2, 1.0, 0.5, 0.0, 0.3, 4, 0.1)
-    assert recipe.method == Hfmds(3, 2, 11, 12, 0.1, 0.25, 0.75, 2.0)
+    assert recipe.method == Hfmds(3, 2, 11, 12, 0.1, 0.25, 0.75, 2.0, True)
     assert recipe.compression == "fp16"
     assert recipe.aggregation == AggregationRecipe(
         rule="multi_krum",

@@ -13,7 +13,7 @@ from torch import Tensor
 from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.pixels import normalise, to_pixels
-from hfmds.algorithm.prototypes import update_prototypes
+from hfmds.algorithm.prototypes import prototypes_at_refresh
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import choose, epoch_batches, initial_noise
 from hfmds.algorithm.seeds import generator
@@ -111,9 +111,7 @@ def test_synthesis_by_steps_is_that_of_the_torch_engine() -> None:
     subset = choose(len(shard), method.samples_per_device, generator(SEED, "subset"))
     real = shard.take(subset)
     features = called("features", **given, images=normalise(shard.pixels, recipe.normalisation))
-    prototypes = update_prototypes(
-        {}, features["features"].numpy(), shard.labels, method.prototype_momentum
-    )
+    prototypes = prototypes_at_refresh({}, features["features"].numpy(), shard.labels, method)
     target = called(
         "targets",
         **given,

@@ -105,6 +105,7 @@ METHODS: dict[str, Method] = {
         mu=0.35,
         prototype_momentum=0.65,
         matching_weight=1.5,
+        local_prototypes=True,
     ),
 }
 NORMALISATION = Normalisation(mean=(0.25, 0.5), std=(0.125, 0.375))

@@ -55,7 +55,7 @@ class FedAvgMethod(Generic[Settings]):
             training = LocalTraining(work, device)
             loss = minimise(training, self.loss(training), progress)
         weights = weights_of(training.model)
-        return TrainedModel(weights, len(work.shard), loss, self.remember(weights))
+        return TrainedModel(weights, len(work.shard), loss, self.remember(training, weights))
 
     def loss(self, training: LocalTraining) -> Loss:
         """The loss of a local step, given the training it is part of."""
@@ -66,8 +66,8 @@ class FedAvgMethod(Generic[Settings]):
 
         return loss
 
-    def remember(self, weights: Weights) -> Memory:
-        """What a device keeps of its trained model for its next round."""
+    def remember(self, training: LocalTraining, weights: Weights) -> Memory:
+        """What a device keeps of its training, which ended with these weights."""
         return {}
 
     def synthesise(

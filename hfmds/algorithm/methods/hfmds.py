@@ -5,19 +5,28 @@ The synthesis itself, loss term by loss term, is in `hfmds.algorithm.synthesis`.
 
 from __future__ import annotations
 
-from hfmds.algorithm.engine import LocalWork, Progress, Synthesis
+from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.algorithm.prototypes import ClassMeans, prototypes_after_training
 from hfmds.algorithm.synthesis import synthesise
 from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.types import Weights
 
 
 class HfmdsMethod(FedAvgMethod[Hfmds]):
     """Devices share images whose hard, class-relevant features match those of their own."""
 
     def loss(self, training: LocalTraining) -> Loss:
+        if self.settings.local_prototypes:
+            training.seen = ClassMeans()
         return loss_with_pool(training)
+
+    def remember(self, training: LocalTraining, weights: Weights) -> Memory:
+        if training.seen is None:
+            return {}
+        return prototypes_after_training(training.work.memory, training.seen, self.settings)
 
     def synthesise(
         self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"

@@ -48,7 +48,7 @@ class MoonMethod(FedAvgMethod[Moon]):
 
         return loss
 
-    def remember(self, weights: Weights) -> Memory:
+    def remember(self, training: LocalTraining, weights: Weights) -> Memory:
         return weights
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hfmds.algorithm.limits import require, require_above_zero, require_at_least, require_range
 from hfmds.algorithm.pool_policy import NEAR_NOISE, NEAR_PHOTOGRAPHS
+from hfmds.algorithm.seeds import Phase
 
 _BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names
 
@@ -43,6 +44,10 @@ class Method:
         Such values are sent as they are, and the server neither clips them nor steps with them.
         """
         return weight.rpartition(".")[2] in _BATCH_STATISTICS
+
+    def memory_of(self, kind: Phase) -> Phase:
+        """What a task of this kind starts with: what the last one of which kind has left."""
+        return kind
 
     def check_update(self, weights: Mapping[str, NDArray[np.float32]], whose: str) -> None:
         """Refuse an update that has the right tensors but values the method cannot use."""
@@ -222,6 +227,9 @@ class Hfmds(Method):
     mu: float = 0.5  # how far features are pushed from their prototype
     prototype_momentum: float = 0.5  # lambda
     matching_weight: float = 1.0  # factor of L_HFM
+    # Prototypes of the features that the local model gives while it trains, as Algorithm 1 has it,
+    # and not of those of the global model at the refresh; docs/paper.md says why that is not usual.
+    local_prototypes: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -235,6 +243,9 @@ class Hfmds(Method):
         require_range("hfmds.mu", self.mu, True, "a number")
         momentum = self.prototype_momentum
         require_range("hfmds.prototype_momentum", momentum, 0 <= momentum <= 1, "in [0, 1]")
+
+    def memory_of(self, kind: Phase) -> Phase:
+        return "train" if self.local_prototypes and kind == "synthesise" else kind
 
     def refreshes(self, round_number: int) -> bool:
         since_first = round_number - self.first_round

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -34,10 +35,10 @@ def test_the_page_of_methods_has_every_setting_with_its_default(kind: type[Metho
     (row,) = [r for r in METHODS_PAGE.read_text().splitlines() if f" `{kind.name}` | `" in r]
     _, file, _, settings, *_ = row.split("|")[1:]
     assert (MODULES / file.split("`")[1]).exists()
-    written = dict(re.findall(r"`(\w+)` ([-\d.]+)", settings))
+    written = dict(re.findall(r"`(\w+)` ([-\d.]+|False)", settings))
     in_code = {f.name: f.default for f in fields(kind)}
     assert MISSING not in in_code.values()
-    assert {name: float(value) for name, value in written.items()} == in_code
+    assert {name: ast.literal_eval(value) for name, value in written.items()} == in_code
 
 
 @pytest.mark.parametrize(
