@@ -43,10 +43,11 @@ class CrashPoint:
 class Watch:
     """Keeps a journal of what the program does, and kills the program at the point, if any."""
 
-    def __init__(self, journal: Path, point: CrashPoint | None) -> None:
+    def __init__(self, journal: Path, point: CrashPoint | None, done_before: int = 0) -> None:
+        """`done_before` is how often what the point is at was done in lives before this one."""
         self._journal = journal
         self._point = point
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter({point.what: done_before} if point else {})
         self._lock = threading.Lock()
 
     def around(self, what: str) -> Callable[[], None]:

@@ -77,7 +77,7 @@ def _become(order: dict[str, Any]) -> None:
         os.environ.update(order["environment"])
         sys.argv = [order["program"]]
         point = CrashPoint(**order["point"]) if order["point"] else None
-        watch = Watch(Path(order["journal"]), point)
+        watch = Watch(Path(order["journal"]), point, order["done_before"])
         if not order["commit_together"]:  # then there is a point between any two transactions
             database._MOST_TOGETHER = results._MOST_AT_ONCE = 1
         watch_commits(watch)

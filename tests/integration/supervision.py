@@ -11,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -50,6 +51,7 @@ class Launcher:
         point: CrashPoint | None,
         environment: Mapping[str, str] = MappingProxyType({}),
         *,
+        done_before: int = 0,
         commit_together: bool = False,
     ) -> int:
         """Start a program with these HFMDS_ settings and other variables; the process's id.
@@ -63,6 +65,7 @@ class Launcher:
             "log": str(log),
             "journal": str(journal),
             "point": dataclasses.asdict(point) if point else None,
+            "done_before": done_before,
             "commit_together": commit_together,
         }
         return self._order("start", order)
@@ -83,25 +86,26 @@ class Launcher:
 
 
 class Supervised:
-    """One program on a folder, killed at a point, if one is given, and then started again."""
+    """One program on a folder, killed at points, one after the other, and always started again."""
 
     def __init__(
         self,
         launcher: Launcher,
         program: str,
         folder: Path,
-        point: CrashPoint | None = None,
+        points: Sequence[CrashPoint] = (),
         *,
         commit_together: bool = False,
         **settings: str,
     ) -> None:
+        """The points are at the same thing, and in the order in which they come."""
         self.address = ""  # known once it is ready
         self._launcher = launcher
         self._program = program
         self._folder = folder
-        self._point = point
+        self._points = points
         self._commit_together = commit_together
-        self._again = False
+        self._lives: list[Path] = []  # the journal of each
         self._address_file = folder / f"{program}.json"
         self._settings = {
             "address_file": str(self._address_file),
@@ -116,8 +120,13 @@ class Supervised:
 
     @property
     def journal(self) -> Journal:
-        """What it did until it was killed, or until now."""
-        return Journal.read(self._journal_file("first"))
+        """What it did until it was killed first, or until now."""
+        return Journal.read(self._lives[0])
+
+    @property
+    def deaths(self) -> int:
+        """At how many of its points it was killed."""
+        return sum(Journal.read(life).killed for life in self._lives)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -133,14 +142,28 @@ class Supervised:
             self._launcher.kill(self._process)
 
     def _launch(self) -> int:
+        died = len(self._lives)
+        point = self._points[died] if died < len(self._points) else None
+        done_before = 0
+        if point:  # the next one, if what the point is at was done more often by dying
+            done_before = self._done(point)
+            point = replace(point, occurrence=max(point.occurrence, done_before + 1))
+        self._lives.append(self._folder / f"{self._program}-{died + 1}.journal")
         return self._launcher.start(
             self._program,
             self._settings,
             self.log,
-            self._journal_file("second" if self._again else "first"),
-            None if self._again else self._point,
+            self._lives[-1],
+            point,
+            done_before=done_before,
             commit_together=self._commit_together,
         )
+
+    def _done(self, point: CrashPoint) -> int:
+        """How often what the point is at was done; what it was killed before was not."""
+        journals = [Journal.read(life) for life in self._lives]
+        begun = sum(journal.done.count(point.what) for journal in journals)
+        return begun - (len(journals) if point.moment == "before" else 0)
 
     async def _until_ready(self) -> None:
         while not self._address_file.exists():
@@ -154,24 +177,20 @@ class Supervised:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look_after(self) -> None:
-        """Start it again if it was killed at its point; any other end is an error."""
+        """Start it again if it was killed at a point; any other end is an error."""
         if self._launcher.is_alive(self._process):
             return
-        killed = self.journal.killed and not self._again
+        killed = Journal.read(self._lives[-1]).killed
         assert killed, f"{self._program} ended by itself:\n{self.log.read_text()}"
-        self._again = True
         self._address_file.unlink(missing_ok=True)
         self._process = self._launch()
-
-    def _journal_file(self, which: str) -> Path:
-        return self._folder / f"{self._program}-{which}.journal"
 
 
 @asynccontextmanager
 async def servers(
     launcher: Launcher,
     folder: Path,
-    points: Mapping[str, CrashPoint] = MappingProxyType({}),
+    points: Mapping[str, Sequence[CrashPoint]] = MappingProxyType({}),
     *,
     commit_together: bool = False,
     **settings: str,
@@ -184,7 +203,7 @@ async def servers(
             launcher,
             name,
             folder,
-            points.get(name),
+            points.get(name, ()),
             commit_together=commit_together,
             **where,
             **settings,

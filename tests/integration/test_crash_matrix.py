@@ -10,7 +10,7 @@ kinds of rounds, where some of them do more: those are listed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,21 +44,26 @@ class Told:
     story: type[Tale]
     outcome: Outcome
     journals: dict[str, Journal]
+    deaths: dict[str, int]
 
 
 def tell(
-    story: type[Tale], launcher: Launcher, folder: Path, points: Mapping[str, CrashPoint]
+    story: type[Tale], launcher: Launcher, folder: Path, points: Mapping[str, Sequence[CrashPoint]]
 ) -> Told:
-    """The story with fresh programs."""
+    """The story with fresh programs, each killed at its points one after the other."""
     folder.mkdir(exist_ok=True)
     away = str(PATIENCE_SECONDS)
 
     async def told() -> Told:
         async with servers(launcher, folder, points, device_away_seconds=away) as programs:
-            coordinator, store = programs
-            outcome = await story(folder, coordinator.address, store.address).tell()
-            journals = {"coordinator": coordinator.journal, "synthesis_store": store.journal}
-            return Told(story, outcome, journals)
+            outcome = await story(folder, *(program.address for program in programs)).tell()
+            by_name = dict(zip(PROGRAMS, programs, strict=True))
+            return Told(
+                story,
+                outcome,
+                {name: program.journal for name, program in by_name.items()},
+                {name: program.deaths for name, program in by_name.items()},
+            )
 
     return asyncio.run(told())
 
@@ -84,6 +89,19 @@ def test_the_stories_are_as_they_say(undisturbed: list[Told]) -> None:
     assert late.cohorts == (("a", "b"),)
 
 
+def _told_with_deaths(
+    expected: Told, launcher: Launcher, folder: Path, program: str, points: Sequence[CrashPoint]
+) -> Iterator[tuple[Told, Sequence[CrashPoint]]]:
+    """The story until its program was killed at every point: with what was to come each time.
+
+    As many as come are in one telling, since a program must bear to be killed more than once.
+    """
+    while points:
+        told = tell(expected.story, launcher, folder / str(len(points)), {program: points})
+        yield told, points
+        points = points[max(told.deaths[program], 1) :]
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(
     ("program", "transition"),
@@ -104,15 +122,15 @@ def test_killed_at_a_commit_the_run_ends_the_same(
     if transition in ("StageNotes.write", "ExclusionRecords.replace"):  # how many is chance
         times = 1
     last = times if transition != "TaskRecords.renew" else 1  # slow devices renew more often
-    for occurrence in sorted({1, (times + 1) // 2, last}):
-        point = CrashPoint(transition, occurrence, moment)
-        told = tell(expected.story, launcher, tmp_path / str(occurrence), {program: point})
-        journal = told.journals[program]
+    occurrences = sorted({1, (times + 1) // 2, last})
+    points = [CrashPoint(transition, occurrence, moment) for occurrence in occurrences]
+    for told, left in _told_with_deaths(expected, launcher, tmp_path, program, points):
         # How often a program looks at a run that is cancelled meanwhile is chance: only
         # the last occurrence may be missing, and then it must not have been passed.
-        missing = 1 < occurrence == times and journal.done.count(transition) < occurrence
-        assert journal.killed or missing, f"{point} was not reached"
-        assert told.outcome == expected.outcome, f"{point} of {times}"
+        done = told.journals[program].done.count(transition)
+        missing = len(left) == 1 and left[0].occurrence > max(done, 1)
+        assert told.deaths[program] or missing, f"{left[0]} was not reached"
+        assert told.outcome == expected.outcome, f"{left} of {times}"
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -134,12 +152,11 @@ def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
     occurrences: tuple[int, ...],
     moment: Moment,
 ) -> None:
-    [expected] = [told.outcome for told in undisturbed if told.story is story]
-    for occurrence in occurrences:
-        point = CrashPoint(transition, occurrence, moment)
-        told = tell(story, launcher, tmp_path / str(occurrence), {"coordinator": point})
-        assert told.journals["coordinator"].killed, f"{point} was not reached"
-        assert told.outcome == expected, point
+    [expected] = [told for told in undisturbed if told.story is story]
+    points = [CrashPoint(transition, occurrence, moment) for occurrence in occurrences]
+    for told, left in _told_with_deaths(expected, launcher, tmp_path, "coordinator", points):
+        assert told.deaths["coordinator"], f"{left[0]} was not reached"
+        assert told.outcome == expected.outcome, left
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -152,6 +169,6 @@ def test_killed_while_storage_is_made_ready_the_run_ends_the_same(
     assert others
     for name in sorted(others):
         point = CrashPoint(name, 1, moment)
-        told = tell(expected.story, launcher, tmp_path / name, {program: point})
-        assert told.journals[program].killed, f"{point} was not reached"
+        told = tell(expected.story, launcher, tmp_path / name, {program: [point]})
+        assert told.deaths[program], f"{point} was not reached"
         assert told.outcome == expected.outcome, point

@@ -35,7 +35,7 @@ def with_process(
                 launcher,
                 "edge_client",
                 folder,
-                point,
+                (point,) if point else (),
                 device_id="a",
                 data=str(folder / "a.npz"),
                 state_dir=str(folder / "a"),

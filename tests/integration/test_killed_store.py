@@ -169,7 +169,7 @@ def tell(launcher: Launcher, folder: Path, point: CrashPoint | None) -> tuple[Ou
             launcher,
             "synthesis_store",
             folder,
-            point,
+            (point,) if point else (),
             data_dir=str(folder / "data"),
             listen="127.0.0.1:0",
             keep_snapshots="1",

@@ -91,7 +91,7 @@ class Told:
 
 def tell(launcher: Launcher, folder: Path, point: CrashPoint | None = None) -> Told:
     folder.mkdir()
-    points = {"coordinator": point} if point else {}
+    points = {"coordinator": [point]} if point else {}
 
     async def told() -> Told:
         away = str(PATIENCE_SECONDS)

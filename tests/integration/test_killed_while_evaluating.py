@@ -7,7 +7,7 @@ others or not at all shows in the numbers, and in when the run stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +72,7 @@ class Told:
         return self.state, self.reason, self.best_round, self.rounds
 
 
-def tell(launcher: Launcher, folder: Path, points: Mapping[str, CrashPoint]) -> Told:
+def tell(launcher: Launcher, folder: Path, points: Mapping[str, Sequence[CrashPoint]]) -> Told:
     folder.mkdir(exist_ok=True)
 
     async def told() -> Told:
@@ -129,7 +129,7 @@ def test_killed_at_the_last_of_these_commits_the_run_ends_the_same(
     # The last of each is that of the last round's evaluation.
     point = CrashPoint(transition, undisturbed.journal.done.count(transition), moment)
     for attempt in range(_ATTEMPTS):
-        told = tell(launcher, tmp_path / str(attempt), {"coordinator": point})
+        told = tell(launcher, tmp_path / str(attempt), {"coordinator": [point]})
         assert told.outcome == undisturbed.outcome, point
         if told.journal.killed:
             return
