@@ -8,9 +8,12 @@ its errors are silent, so what comes out is compared with torch before anyone ge
 from __future__ import annotations
 
 import logging
+import math
+import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import onnx
@@ -18,10 +21,13 @@ import torch
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.passes.dialect.common.cse_pass import CSEPass
+from torch.onnx.errors import OnnxExporterError
 
 from hfmds.errors import InvalidInput
 from hfmds.plans.format import BATCH, OPSET, Graph, TensorSpec
@@ -42,18 +48,31 @@ def export(step: Step) -> Graph:
         examples = tuple(_example(spec) for spec in step.inputs)
         shapes = tuple({0: batch} if BATCH in spec.shape else None for spec in step.inputs)
         program = torch.export.export(traced, examples, dynamic_shapes=shapes, strict=False)
-        # Not optimised: torch's optimiser takes small constants, such as Adam's epsilon, for zero.
-        exported = torch.onnx.export(
-            program,
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-            opset_version=OPSET,
-        )
-    assert exported is not None
-    data = _named(exported.model_proto, step.inputs, outputs)
+        _leave_out_detaching(program.graph)
+        try:
+            translated = _translated(program, take_apart=False)
+        except OnnxExporterError:
+            translated = _translated(program, take_apart=True)
+    data = _named(translated, step.inputs, outputs)
     fixed_bytes, bytes_per_image = memory_of(program)
     return Graph(data, step.inputs, outputs, fixed_bytes, bytes_per_image)
+
+
+def _translated(program: ExportedProgram, *, take_apart: bool) -> onnx.ModelProto:
+    """The program in ONNX's operators.
+
+    The exporter would first trace it anew, to take apart what it does not know: half of the time of
+    an export. There is nothing such in the steps of our networks; there may be in those of others.
+    """
+    if not take_apart:
+        program = copy(program)
+        program.run_decompositions = lambda *_: program
+    # Not optimised: torch's optimiser takes small constants, such as Adam's epsilon, for zero.
+    exported = torch.onnx.export(
+        program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET
+    )
+    assert exported is not None
+    return exported.model_proto
 
 
 def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
@@ -74,6 +93,7 @@ def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
     _infer_batch_of_views(traced)
     _merge_constants(traced)
     _turn_once(traced)
+    _count_by_batch(traced)
     traced.graph.eliminate_dead_code()
     _add_to_products(traced)
     _require_repeatable(traced)
@@ -105,6 +125,26 @@ def _turn_once(traced: GraphModule) -> None:
     for node in traced.graph.find_nodes(op="call_function", target=turn):
         if node.args[0].target is turn:
             node.replace_all_uses_with(node.args[0].args[0])
+
+
+def _leave_out_detaching(graph: FxGraph) -> None:
+    """Once traced, nothing asks for gradients any more; torch detaches every constant."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+
+
+def _count_by_batch(traced: GraphModule) -> None:
+    """Let the number of a tensor's elements be made of its batch, which ONNX can tell."""
+    aten = torch.ops.aten
+    for node in traced.graph.find_nodes(op="call_function", target=aten.sym_numel.default):
+        (x,) = node.args
+        with traced.graph.inserting_before(node):
+            count = traced.graph.call_function(aten.sym_size.int, (x, 0))
+            others = math.prod(x.meta["val"].shape[1:])
+            if others != 1:
+                count = traced.graph.call_function(operator.mul, (count, others))
+        node.replace_all_uses_with(count)
 
 
 def _add_to_products(traced: GraphModule) -> None:

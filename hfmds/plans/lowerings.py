@@ -45,6 +45,7 @@ def lowerings(*, weights_learn: bool) -> Table:
                 aten._native_batch_norm_legit,
                 aten.native_batch_norm_backward,
                 aten.native_layer_norm_backward,
+                aten.rsub,
                 aten.sigmoid_backward,
                 aten.silu_backward,
                 aten.slice_backward,
