@@ -135,15 +135,19 @@ def _leave_out_detaching(graph: FxGraph) -> None:
 
 
 def _count_by_batch(traced: GraphModule) -> None:
-    """Let the number of a tensor's elements be made of its batch, which ONNX can tell."""
+    """Let the number of a tensor's elements be made of its sizes, which ONNX can tell."""
     aten = torch.ops.aten
     for node in traced.graph.find_nodes(op="call_function", target=aten.sym_numel.default):
         (x,) = node.args
+        sizes = x.meta["val"].shape
+        count: Any = math.prod(size for size in sizes if isinstance(size, int))
         with traced.graph.inserting_before(node):
-            count = traced.graph.call_function(aten.sym_size.int, (x, 0))
-            others = math.prod(x.meta["val"].shape[1:])
-            if others != 1:
-                count = traced.graph.call_function(operator.mul, (count, others))
+            for dimension, size in enumerate(sizes):
+                if not isinstance(size, int):
+                    found = traced.graph.call_function(aten.sym_size.int, (x, dimension))
+                    if count != 1:
+                        found = traced.graph.call_function(operator.mul, (found, count))
+                    count = found
         node.replace_all_uses_with(count)
 
 

@@ -57,6 +57,7 @@ def results(out: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in out.glob(f"trials/*/{RESULT}")}
 
 
+@pytest.mark.timeout(600)  # a dozen starts of torch
 def test_killed_and_stopped_on_the_way_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
     config = write_config(tmp_path, LONGER)
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
