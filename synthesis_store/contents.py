@@ -5,9 +5,10 @@ loose beforehand, so that it is found, whenever the process is killed: by the ne
 data folder, or after a day by any. Deleting content and beginning to need it both happen in
 transactions that take turns: neither can slip past the other.
 
-Whoever notes content gets a mark, which is gone before the content is. So a writer whose mark is
-still there when its row is written knows that the content is: with every other writer waiting, an
-object store is not asked.
+Each writer has a note of its own, with a mark, until it has claimed the content or given it up: so
+what it puts late is found, too, whatever has become of what others have put. Its mark is void
+before the content is deleted. So a writer whose mark is good when its row is written knows that the
+content is here: with every other writer waiting, an object store is not asked.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Exists,
+    Select,
+    and_,
     bindparam,
     delete,
     insert,
@@ -29,7 +34,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from hfmds.digest import Digest
 from hfmds.errors import Unavailable
@@ -41,6 +46,8 @@ from synthesis_store.tables import BatchRow, LooseBlobRow, PoolRow, ShardRow
 
 log = logging.getLogger(__name__)
 
+Entry = TypeVar("Entry")
+
 _SWEPT_AT_ONCE = 8  # all other writers wait while an object store deletes so many
 _ASKED_AT_ONCE = 500
 _ABANDONED_AFTER = timedelta(days=1)  # no replica takes so long to write what it has noted
@@ -51,27 +58,20 @@ _BYTES = bindparam("bytes", type_=LooseBlobRow.size_bytes.type)
 _WHY = bindparam("why", type_=LooseBlobRow.reason.type)
 _WRITER = bindparam("writing", type_=LooseBlobRow.writer.type)
 _SINCE = bindparam("since", type_=LooseBlobRow.noted_at.type)
-_MARK = bindparam("new_mark", type_=LooseBlobRow.mark.type)
+_MARK = bindparam("its_mark", type_=LooseBlobRow.mark.type)
 _THIS = (LooseBlobRow.sha256 == _HASH, LooseBlobRow.size_bytes == _BYTES)
+_EXPECT = insert(LooseBlobRow).values(
+    sha256=_HASH, size_bytes=_BYTES, writer=_WRITER, noted_at=_SINCE, mark=_MARK
+)
 _LOOSEN = insert(LooseBlobRow).from_select(
-    [
-        LooseBlobRow.sha256,
-        LooseBlobRow.size_bytes,
-        LooseBlobRow.reason,
-        LooseBlobRow.writer,
-        LooseBlobRow.noted_at,
-        LooseBlobRow.mark,
-    ],
-    select(_HASH, _BYTES, _WHY, _WRITER, _SINCE, _MARK).where(
-        ~select(LooseBlobRow).where(*_THIS).exists()
+    [LooseBlobRow.sha256, LooseBlobRow.size_bytes, LooseBlobRow.reason],
+    select(_HASH, _BYTES, _WHY).where(
+        ~select(LooseBlobRow).where(*_THIS, LooseBlobRow.mark == "").exists()
     ),
 )
-_EXPECT_AGAIN = (
-    update(LooseBlobRow).where(*_THIS).values(writer=_WRITER, noted_at=_SINCE, mark=_MARK)
-)
-_GIVE_UP = update(LooseBlobRow).where(*_THIS).values(reason=_WHY)
-_NO_MORE_LOOSE = delete(LooseBlobRow).where(*_THIS)
-_NO_MORE_LOOSE_IF_MARKED = _NO_MORE_LOOSE.where(LooseBlobRow.mark == _MARK)
+_GIVE_REASON = update(LooseBlobRow).where(*_THIS, LooseBlobRow.mark == "").values(reason=_WHY)
+_FORGET = delete(LooseBlobRow).where(*_THIS, LooseBlobRow.mark == _MARK)
+_FORGET_IF_GOOD = _FORGET.where(~LooseBlobRow.void)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,18 @@ class Contents:
         self._replica = replica
         self._now = now
 
-    def expect(self, digest: Digest) -> str:
+    def expect(self, digest: Digest, instead_of: str = "") -> str:
         """Note, before content is written, that it may come to be here and belong to nothing.
 
-        Returns a mark to claim it with.
+        Returns a mark to claim it with, or to give it up. `instead_of` is an earlier one, of which
+        nobody will make use.
         """
         mark = uuid.uuid4().hex
-        row = {**_key(digest), "writing": self._replica, "since": self._now(), "new_mark": mark}
+        row = {"writing": self._replica, "since": self._now()}
         with changing(self._engine) as connection:
-            if not connection.execute(_LOOSEN, {**row, "why": ""}).rowcount:
-                connection.execute(_EXPECT_AGAIN, row)
+            if instead_of:
+                connection.execute(_FORGET, _key(digest, instead_of))
+            connection.execute(_EXPECT, {**_key(digest, mark), **row})
         return mark
 
     def given_up(self) -> list[Digest]:
@@ -131,49 +133,72 @@ class Contents:
 
         `mark` is that of an `expect` after which it was put, or found to be here.
         """
-        marked = {**_key(digest), "new_mark": mark}
-        if mark and connection.execute(_NO_MORE_LOOSE_IF_MARKED, marked).rowcount:
-            return  # nobody has swept since
+        if mark and connection.execute(_FORGET_IF_GOOD, _key(digest, mark)).rowcount:
+            return  # nobody has deleted it since
         if not self._blobs.contains(digest):
             raise Unavailable(f"content {digest} was removed meanwhile; send it again")
-        connection.execute(_NO_MORE_LOOSE, _key(digest))
+        connection.execute(_FORGET, _key(digest, mark))
+
+    def give_up(self, marks: Iterable[tuple[Digest, str]]) -> Erased:
+        """Sweep what was expected with these marks, if any, and has not been claimed."""
+        unclaimed = self._unclaimed([(digest, mark) for digest, mark in marks if mark])
+        for some in _groups(unclaimed, _ASKED_AT_ONCE):
+            with changing(self._engine) as connection:
+                for digest, mark in some:
+                    connection.execute(_FORGET, _key(digest, mark))
+                    loosen(connection, digest)
+        return self.sweep(digest for digest, _ in unclaimed)
 
     def sweep(self, digests: Iterable[Digest]) -> Erased:
         """Delete those of these that are loose and that nothing needs.
 
-        An upload of the same content that is under way finds it gone and has to be repeated.
+        What others expect is left to them, unless its deletion was asked for with a reason: then
+        their upload finds it gone, and has to be repeated.
         """
         # Each once: several devices may have sent the same.
         loose = self._loose(dict.fromkeys(digests))
-        self._unmark(loose)
-        return self._delete(loose)
+        self._void([digest for digest, reason in loose.items() if reason])
+        return self._delete(list(loose))
 
-    def _unmark(self, loose: list[Digest]) -> None:
-        """Before anything is deleted: a commit that fails then must not bring back a mark."""
-        for some in _groups(loose, _ASKED_AT_ONCE):
-            with transaction(self._engine) as session:
-                session.execute(update(LooseBlobRow).where(_named(some)).values(mark=""))
+    def _void(self, digests: list[Digest]) -> None:
+        """Before anything is deleted: a commit that fails then must not bring back a good mark."""
+        for some in _groups(digests, _ASKED_AT_ONCE):
+            with reading(self._engine) as session:
+                expected = [
+                    row.digest for row in session.scalars(_nobodys(some).where(_is_expected()))
+                ]
+            if expected:
+                with transaction(self._engine) as session:
+                    marked = _named(expected), LooseBlobRow.mark != ""
+                    session.execute(update(LooseBlobRow).where(*marked).values(void=True))
 
     def _delete(self, loose: list[Digest]) -> Erased:
         erased = Erased()
         for some in _groups(loose, _SWEPT_AT_ONCE):
-            # What has a mark again is somebody's who came meanwhile, and sees to it.
-            unmarked = select(LooseBlobRow).where(_named(some), LooseBlobRow.mark == "")
             # A commit that failed would bring back rows whose content is deleted.
             with transaction(self._engine, after_commits=True) as session:
-                found = session.scalars(unmarked)
+                found = session.scalars(_nobodys(some).where(~_is_expected()))
                 erased += self._sweep(session, [row for row in found if row.digest in some])
         return erased
 
-    def _loose(self, digests: Iterable[Digest]) -> list[Digest]:
-        """Those of these that are loose, as a rule few: only for them the others have to wait."""
-        loose: list[Digest] = []
+    def _loose(self, digests: Iterable[Digest]) -> dict[Digest, str]:
+        """Those of these that are loose, and why; few, as a rule: all others wait for them."""
+        loose: dict[Digest, str] = {}
         for some in _groups(list(digests), _ASKED_AT_ONCE):
             with reading(self._engine) as session:
-                found = session.scalars(select(LooseBlobRow).where(_named(some)))
-                named = {row.digest for row in found}
-            loose += [digest for digest in some if digest in named]
+                reasons = {row.digest: row.reason for row in session.scalars(_nobodys(some))}
+            loose |= {digest: reasons[digest] for digest in some if digest in reasons}
         return loose
+
+    def _unclaimed(self, marks: list[tuple[Digest, str]]) -> list[tuple[Digest, str]]:
+        """Those of these of which there is still a note, as a rule few."""
+        unclaimed: list[tuple[Digest, str]] = []
+        for some in _groups(marks, _ASKED_AT_ONCE):
+            marked = select(LooseBlobRow).where(_named(digest for digest, _ in some))
+            with reading(self._engine) as session:
+                noted = {row.mark for row in session.scalars(marked)}
+            unclaimed += [(digest, mark) for digest, mark in some if mark in noted]
+        return unclaimed
 
     def sweep_left_over(self, *, at_start: bool = False) -> Erased:
         """Delete loose content that nobody will come back for.
@@ -186,9 +211,12 @@ class Contents:
         )
         if at_start:
             nobodys = or_(nobodys, LooseBlobRow.writer == self._replica)
+        # What was given up and is expected anew is on its way.
+        query = select(LooseBlobRow).where(nobodys, or_(LooseBlobRow.mark != "", ~_is_expected()))
         with reading(self._engine) as session:
-            left_over = [row.digest for row in session.scalars(select(LooseBlobRow).where(nobodys))]
-        return self.sweep(left_over)
+            left_over = [(row.digest, row.mark) for row in session.scalars(query)]
+        erased = self.give_up(left_over)
+        return erased + self.sweep(digest for digest, mark in left_over if not mark)
 
     def _sweep(self, session: Session, rows: Iterable[LooseBlobRow]) -> Erased:
         by_reason: dict[str, Erased] = {}
@@ -213,23 +241,34 @@ class Contents:
 def loosen(connection: Connection, digest: Digest, reason: str = "") -> None:
     """The content may be needed no more; with a reason the log will say that it was erased."""
     row = {**_key(digest), "why": reason}
-    nobody = {"writing": "", "since": None, "new_mark": ""}
-    added = connection.execute(_LOOSEN, {**row, **nobody}).rowcount
+    added = connection.execute(_LOOSEN, row).rowcount
     if reason and not added:
-        connection.execute(_GIVE_UP, row)
+        connection.execute(_GIVE_REASON, row)
 
 
-def _key(digest: Digest) -> dict[str, object]:
-    return {"hash": digest.sha256, "bytes": digest.size_bytes}
+def _key(digest: Digest, mark: str = "") -> dict[str, object]:
+    return {"hash": digest.sha256, "bytes": digest.size_bytes, "its_mark": mark}
 
 
 def _named(digests: Iterable[Digest]) -> ColumnElement[bool]:
     return LooseBlobRow.sha256.in_([digest.sha256 for digest in digests])
 
 
-def _groups(digests: list[Digest], most: int) -> Iterator[list[Digest]]:
-    for start in range(0, len(digests), most):
-        yield digests[start : start + most]
+def _nobodys(digests: Iterable[Digest]) -> Select[LooseBlobRow]:
+    """The notes of these that no writer has made."""
+    return select(LooseBlobRow).where(_named(digests), LooseBlobRow.mark == "")
+
+
+def _is_expected() -> Exists:
+    """For a query of notes: whether somebody relies on it that the content stays."""
+    other = aliased(LooseBlobRow)
+    same = and_(other.sha256 == LooseBlobRow.sha256, other.size_bytes == LooseBlobRow.size_bytes)
+    return select(other).where(same, other.mark != "", ~other.void).exists()
+
+
+def _groups(entries: list[Entry], most: int) -> Iterator[list[Entry]]:
+    for start in range(0, len(entries), most):
+        yield entries[start : start + most]
 
 
 def is_needed(session: Session, sha256: str) -> bool:

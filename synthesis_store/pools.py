@@ -177,8 +177,11 @@ class Pools:
                 if not isinstance(error, Unavailable):
                     await asyncio.to_thread(self._note_refusal, key.pool_id, error)
                 if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
-                    await asyncio.to_thread(self._discard, key)
+                    await asyncio.to_thread(self._discard, key, begun[1] if begun else "")
                 raise
+            finally:
+                if begun is not None:
+                    self.uploads.leave(key, begun[1])
 
     def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> tuple[PoolSpec, str]:
         """Get ready for an upload: what the pool takes, and the mark of the content to come.
@@ -212,27 +215,31 @@ class Pools:
 
     def _expect(self, key: BatchKey) -> str:
         """Make room for the upload: a device has one under way in a pool, the one it began last."""
-        for abandoned in self.uploads.begin(key, self._now()):
-            self._discard(abandoned)
-        return self.contents.expect(key.digest)
+        mark, discarded = self.uploads.begin(key, self._now())
+        for upload in discarded:
+            self._discard(upload.key, upload.mark)
+        return self.contents.expect(key.digest, instead_of=mark)
 
     def _accept(self, key: BatchKey, spec: PoolSpec, mark: str) -> bool:
         """Check the content that has arrived and make it the device's batch."""
-        self.uploads.end(key)
         batch = self.sealing.read(key.digest, to_check=True)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
-        if not self.records.record_batch(key, measured, mark):
+        accepted = self.records.record_batch(key, measured, mark)
+        left = self.uploads.end(key)
+        if left or not accepted:
+            self.contents.give_up([(key.digest, mark), (key.digest, left)])
+        if not accepted:
             return False
         self._metrics.count_batch(len(batch), measured)
         with log_context(run=spec.run_id, round=spec.round_number):
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
         return True
 
-    def _discard(self, key: BatchKey) -> None:
-        self.uploads.end(key)
+    def _discard(self, key: BatchKey, mark: str = "") -> None:
+        left = self.uploads.end(key)
         self._content.staging.discard(uploader(key), key.digest)
-        self.contents.sweep([key.digest])
+        self.contents.give_up([(key.digest, mark), (key.digest, left)])
 
     def _note_refusal(self, pool_id: str, error: HfmdsError) -> None:
         reason = self._metrics.count_refusal(error)
@@ -294,11 +301,11 @@ class Pools:
                     f"none of the {len(named)} named batches is in it"
                 )
             made = self.sealing.make(basis)
-            self._require_harmless(made)
             try:
+                self._require_harmless(made)
                 sealed = self.sealed_records.record(made, named, basis)
             finally:  # shards that came to nothing
-                self.contents.sweep(shard.digest for shard in made.snapshot.shards)
+                self.contents.give_up(made.marks.items())
             if sealed.snapshot is made.snapshot:
                 self._announce(sealed)
             return sealed
@@ -309,7 +316,6 @@ class Pools:
         reason = final_halt_reason(snapshot.spec.policy, made.p99, snapshot.samples)
         if reason:
             self.records.halt(snapshot.pool_id, reason)
-            self.contents.sweep(shard.digest for shard in snapshot.shards)
             raise WrongState(f"pool {snapshot.pool_id} is halted: {reason}")
 
     def _announce(self, sealed: Sealed) -> None:

@@ -76,7 +76,7 @@ class Sealing:
         try:
             return self._make(basis, drafts)
         except BaseException:
-            self._contents.sweep(drafts)
+            self._contents.give_up(drafts.items())
             raise
 
     def _make(self, basis: Basis, drafts: dict[Digest, str]) -> Made:

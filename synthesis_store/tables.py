@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKey, String
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKey, String, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -150,19 +150,21 @@ class ShardRow(Base):
 
 
 class LooseBlobRow(Base):
-    """Content that may be on disk while no pool or snapshot needs it: to be claimed or deleted."""
+    """A note of content that may be on disk while nothing needs it: to be claimed or deleted."""
 
     __tablename__ = "loose_blobs"
 
     sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    # Of who may be about to write it, each has one; empty: nobody, it was given up.
+    mark: Mapped[str] = mapped_column(String(32), primary_key=True, default="", server_default="")
     # Why it was given up, if the log is to say that it was erased; else empty.
     reason: Mapped[str] = mapped_column(String(32), default="")
-    # The replica that may be about to write it, since when; empty: none, it was given up.
+    # The replica that may be about to write it, since when; empty: none.
     writer: Mapped[str] = mapped_column(_ID, default="")
     noted_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)
-    # Of who noted it last; empty: nobody may trust any more that it is here.
-    mark: Mapped[str] = mapped_column(String(32), default="", server_default="")
+    # Whether the content may have been deleted since: then the mark says nothing of it.
+    void: Mapped[bool] = mapped_column(default=False, server_default=false())
 
     @property
     def digest(self) -> Digest:

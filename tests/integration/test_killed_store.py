@@ -27,7 +27,7 @@ from hfmds.wire.types import PoolPolicy, PoolSpec, PoolState
 from tests.integration.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, Moment
 from tests.integration.scripted_devices import patience, peer
 from tests.integration.supervision import Launcher, Supervised
-from tests.synthesis_store.examples import SPEC, make_batch, named
+from tests.synthesis_store.examples import SPEC, joined, make_batch, named
 
 pytestmark = pytest.mark.integration
 
@@ -89,13 +89,17 @@ class Tale:
     async def _refused(self) -> None:
         policy = PoolPolicy(psnr_paired_max_db=1.0, leakage_action="refuse")
         await self._open("strict", replace(SPEC, run_id="run", policy=policy))
-        with pytest.raises(InvalidInput, match="psnr_paired"):
-            await self._put("strict", a=8)
+        # At once, so that one may give up what the other one is about to put, or has found there.
+        same = [self._put("strict", **{device_id: 8}) for device_id in ("a", "c")]
+        for refused in await asyncio.gather(*same, return_exceptions=True):
+            assert isinstance(refused, InvalidInput)
+            assert "psnr_paired" in str(refused)
 
     async def _halted(self) -> None:
         policy = PoolPolicy(halt_psnr_paired_p99_db=1.0)
         await self._open("halted", replace(SPEC, run_id="run", policy=policy))
-        batches = await self._put("halted", a=9)
+        # Of what c has, something is left out, and the rest written anew: it must not stay.
+        batches = await self._put("halted", a=(9, 10), c=(10, 11))
         with pytest.raises(WrongState, match="halted"):
             await self._seal("halted", **batches)
 
@@ -132,10 +136,11 @@ class Tale:
     async def _open(self, pool_id: str, spec: PoolSpec) -> None:
         await self._call(self._client.open_pool, pool_id, spec)
 
-    async def _put(self, pool_id: str, /, **seeds: int) -> dict[str, Digest]:
+    async def _put(self, pool_id: str, /, **seeds: int | tuple[int, ...]) -> dict[str, Digest]:
         batches = {}
-        for device_id, seed in seeds.items():
-            batch = self._blobs.put_bytes(encode_batch(make_batch(seed)))
+        for device_id, some in seeds.items():
+            parts = map(make_batch, some if isinstance(some, tuple) else (some,))
+            batch = self._blobs.put_bytes(encode_batch(joined(*parts)))
             await self._call(self._client.put_batch, pool_id, device_id, batch, self._blobs)
             batches[device_id] = batch
         return batches
@@ -208,7 +213,26 @@ def test_the_tale_is_as_it_says(undisturbed: tuple[Outcome, Journal]) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("transition", sorted({*OF_THE_STORE_ALONE, *ALSO_OF_RUNS}))
+@pytest.mark.parametrize("occurrence", [1, 2, 3])
+def test_killed_while_content_is_given_up_the_store_keeps_none_of_it(
+    launcher: Launcher,
+    undisturbed: tuple[Outcome, Journal],
+    tmp_path: Path,
+    occurrence: int,
+    moment: Moment,
+) -> None:
+    expected, journal = undisturbed
+    assert journal.done.count("Contents.give_up") == 3  # of two refused batches, and a draft
+    point = CrashPoint("Contents.give_up", occurrence, moment)
+    outcome, told = tell(launcher, tmp_path, point)
+    assert told.killed, f"{point} was not reached"
+    assert outcome == expected, point
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    "transition", sorted({*OF_THE_STORE_ALONE, *ALSO_OF_RUNS} - {"Contents.give_up"})
+)
 def test_killed_at_a_commit_the_store_comes_to_the_same(
     launcher: Launcher,
     undisturbed: tuple[Outcome, Journal],

@@ -57,6 +57,20 @@ def test_runs_of_before_keep_the_names_of_their_pools(database_url: str) -> None
             assert session.scalar(text("SELECT pool_mark_digits FROM runs")) == 8
 
 
+def test_content_noted_before_can_be_noted_by_another_writer(database_url: str) -> None:
+    columns, note = "sha256, size_bytes, reason, writer, mark", "'ab', 1, '', 'one', "
+    with opened_database(database_url) as engine:
+        Schema("synthesis_store").upgrade(engine, to="0002")
+        with transaction(engine) as session:
+            session.execute(text(f"INSERT INTO loose_blobs ({columns}) VALUES ({note} 'before')"))
+        Schema("synthesis_store").upgrade(engine)
+        with transaction(engine) as session:
+            session.execute(text(f"INSERT INTO loose_blobs ({columns}) VALUES ({note} 'after')"))
+        with reading(engine) as session:
+            found = session.execute(text("SELECT mark, void FROM loose_blobs ORDER BY mark")).all()
+    assert [tuple(row) for row in found] == [("after", False), ("before", False)]
+
+
 def test_programs_that_share_a_database_have_no_table_in_common() -> None:
     coordinator, store = (set(tables_of(program).tables) for program in PROGRAMS)
     assert coordinator

@@ -70,7 +70,9 @@ def test_storage_is_asked_if_content_was_swept_meanwhile(slow: tuple[Store, Slow
     contents, data = store.pools.contents, b"content"
     mark = contents.expect(digest_of(data))
     digest = blobs.put_bytes(data)
-    contents.sweep([digest])  # by another device that had sent the same, and was refused
+    with changing(store.engine) as connection:
+        loosen(connection, digest, "withdrawn")  # of another device, which had sent the same
+    assert contents.sweep([digest]) == Erased(1, len(data))
     contents.expect(digest)  # by a third one, which has not put it yet
     with pytest.raises(Unavailable, match="removed meanwhile"), changing(store.engine) as at:
         contents.claim(at, digest, mark)
@@ -86,6 +88,8 @@ def test_a_mark_is_gone_before_content_is_deleted(tmp_path: Path) -> None:
     contents = store.pools.contents
     mark = contents.expect(digest_of(b"content"))
     digest = store.blobs.put_bytes(b"content")
+    with changing(store.engine) as connection:
+        loosen(connection, digest, "withdrawn")
     with pytest.raises(Unavailable, match="lost"):
         contents.sweep([digest])
     with pytest.raises(Unavailable, match="removed meanwhile"), changing(store.engine) as at:
@@ -95,12 +99,69 @@ def test_a_mark_is_gone_before_content_is_deleted(tmp_path: Path) -> None:
 def test_what_somebody_expects_meanwhile_is_not_deleted(store: Store) -> None:
     contents, digest = store.pools.contents, store.blobs.put_bytes(b"content")
     contents.expect(digest)
-    contents._unmark([digest])
+    with changing(store.engine) as connection:
+        loosen(connection, digest, "withdrawn")
+    contents._void([digest])
     mark = contents.expect(digest)  # it is here, so nobody sends it again
     assert contents._delete([digest]) == Erased()
     with changing(store.engine) as connection:
         contents.claim(connection, digest, mark)
     assert store.blobs.contains(digest)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_who_put_the_same_and_are_refused_nothing_is_left(store: Store, first: int) -> None:
+    contents, digest = store.pools.contents, digest_of(b"content")
+    marks = [contents.expect(digest), contents.expect(digest)]
+    store.blobs.put_bytes(b"content")
+    assert contents.give_up([(digest, marks[first])]) == Erased()  # the other one sees to it
+    store.blobs.put_bytes(b"content")  # by the other one, whose bytes come later
+    assert contents.give_up([(digest, marks[1 - first])]) == Erased(1, len(b"content"))
+    assert not store.blobs.contains(digest)
+    assert store.loose_blobs() == 0
+
+
+def test_what_is_put_late_is_found_whatever_became_of_what_others_put(
+    store: Store, tmp_path: Path
+) -> None:
+    contents, digest = store.pools.contents, digest_of(b"content")
+    mark = contents.expect(digest)
+    contents.expect(digest)  # by one that is killed with this one
+    store.blobs.put_bytes(b"content")
+    with changing(store.engine) as connection:
+        contents.claim(connection, digest, mark)
+        loosen(connection, digest, "withdrawn")
+    assert contents.sweep([digest]) == Erased(1, len(b"content"))  # erased at once
+    store.blobs.put_bytes(b"content")
+    again = Store(tmp_path)
+    assert not again.blobs.contains(digest)
+    assert again.loose_blobs() == 0
+
+
+def test_who_put_a_batch_that_others_are_refused_keeps_it(store: Store) -> None:
+    contents, digest = store.pools.contents, store.blobs.put_bytes(b"content")
+    refused, mark = contents.expect(digest), contents.expect(digest)
+    contents.give_up([(digest, refused)])
+    with changing(store.engine) as connection:
+        contents.claim(connection, digest, mark)
+    assert store.blobs.contains(digest)
+
+
+def test_what_is_expected_again_while_left_overs_are_listed_is_not_one(store: Store) -> None:
+    contents, digest = store.pools.contents, store.blobs.put_bytes(b"content")
+    contents.expect(digest)
+    store.clock.advance(25 * 3600)
+    marks: list[str] = []
+
+    @event.listens_for(store.engine, "after_cursor_execute")
+    def _expect(_: object, __: object, statement: str, *___: object) -> None:
+        if statement.startswith("SELECT") and "noted_at <" in statement and not marks:
+            marks.append("")
+            marks[0] = contents.expect(digest)
+
+    assert contents.sweep_left_over() == Erased()
+    assert store.blobs.contains(digest)
+    assert contents.give_up([(digest, marks[0])]) == Erased(1, len(b"content"))
     assert store.loose_blobs() == 0
 
 

@@ -14,8 +14,8 @@ from hfmds.storage.database import changing
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.contents import loosen
 from synthesis_store.pool_records import BatchKey
-from synthesis_store.uploads import Uploads
-from tests.synthesis_store.examples import SPEC, START, Store, hung_up, make_batch
+from synthesis_store.uploads import Upload, Uploads
+from tests.synthesis_store.examples import SPEC, START, Store, chunks_of, hung_up, make_batch
 
 DATA = encode_batch(make_batch(1))
 OTHER = encode_batch(make_batch(2))
@@ -39,16 +39,29 @@ def test_a_device_has_one_under_way_in_a_pool_and_the_oldest_of_too_many_go() ->
     uploads = Uploads(most=2)
     a, b, c = (BatchKey("pool-1", device_id, digest_of(DATA)) for device_id in "abc")
     again = BatchKey("pool-1", "a", digest_of(OTHER))
-    assert uploads.begin(a, START) == []
-    assert uploads.begin(b, START) == []
-    assert uploads.begin(a, START) == []  # it goes on
-    assert uploads.begin(again, START) == [a]
-    assert uploads.begin(c, START) == [b]
-    uploads.end(a)  # not the one under way
+    assert uploads.begin(a, START) == ("", [])
+    assert uploads.begin(b, START) == ("", [])
+    uploads.leave(a, "a mark")
+    uploads.leave(again, "of one that is not under way")
+    assert uploads.begin(a, START) == ("a mark", [])  # it goes on
+    assert uploads.begin(again, START) == ("", [Upload(a, START, "a mark")])
+    assert uploads.begin(c, START) == ("", [Upload(b, START)])
+    assert uploads.end(a) == ""  # not the one under way
     assert len(uploads) == 2
-    uploads.end(again)
+    uploads.leave(again, "another mark")
+    assert uploads.end(again) == "another mark"
     assert uploads.begun_before(START + timedelta(seconds=1)) == [c]
     assert uploads.begun_before(START) == []
+
+
+def test_an_upload_that_breaks_again_and_again_is_noted_once(store: Store) -> None:
+    key = begin(store, "a")
+    for offset in (200, 220, 240):
+        with pytest.raises(ConnectionError):
+            asyncio.run(store.pools.put(key, offset, hung_up(DATA[offset : offset + 20])))
+    assert store.loose_blobs() == 1
+    asyncio.run(store.pools.put(key, 260, chunks_of(DATA[260:])))
+    assert (len(store.pools.uploads), store.loose_blobs()) == (0, 0)
 
 
 def test_what_nobody_goes_on_with_is_forgotten_with_its_bytes(store: Store) -> None:
