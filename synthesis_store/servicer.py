@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import grpc
@@ -30,7 +30,7 @@ from hfmds.wire.snapshots import (
     shared_shard_message,
     snapshot_message,
 )
-from hfmds.wire.types import Shard, SharedShard, require_id
+from hfmds.wire.types import SharedShard, require_id
 from synthesis_store.exclusions import ExclusionRecords
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import Pools
@@ -156,20 +156,23 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         have = set(map(digest_from, _bounded(request.have, "have")))
         limits = Limits(request.max_bytes, request.max_samples)
 
+        at = _position(request.page_token)
+
         def choose() -> Sequence[SharedShard]:
             return self._pools.serving.share(
-                snapshot_id, have, limits, request.seed, balanced=request.balanced
+                snapshot_id,
+                have,
+                limits,
+                request.seed,
+                balanced=request.balanced,
+                start=at,
+                most=ASKED_FOR_A_PAGE,
             )
 
         shared = await asyncio.to_thread(choose)
-        at = _after(request.page_token, (each.shard for each in shared))
-        taken, next_page_token = page(
-            map(shared_shard_message, shared[at : at + ASKED_FOR_A_PAGE]),
-            request.page_size,
-            "",
-            lambda message: message.shard.digest.sha256,
-        )
-        return pb.GetShareResponse(shards=taken, next_page_token=next_page_token)
+        shards, more = first_page_of(map(shared_shard_message, shared), request.page_size)
+        token = str(at + len(shards)) if more else ""
+        return pb.GetShareResponse(shards=shards, next_page_token=token)
 
     async def DownloadShard(
         self, request: pb.DownloadShardRequest, context: grpc.aio.ServicerContext
@@ -236,12 +239,6 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
 def _position(token: str) -> int:
     """Where the next page of shards begins; one that is no token of ours starts over."""
     return int(token) if token.isdecimal() and len(token) < _POSITION_DIGITS else 0
-
-
-def _after(token: str, shards: Iterable[Shard]) -> int:
-    """The position behind the shard that a page ended with; 0 if there is none such."""
-    hashes = (shard.digest.sha256 for shard in shards)
-    return next((at for at, sha256 in enumerate(hashes, start=1) if sha256 == token), 0)
 
 
 def _bounded(digests: Sequence[common_pb2.Digest], name: str) -> Sequence[common_pb2.Digest]:

@@ -15,14 +15,16 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from hfmds.digest import Digest
-from hfmds.errors import InvalidInput
+from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs
 from hfmds.wire.chunks import outgoing
-from hfmds.wire.types import SharedShard
-from synthesis_store.shares import Limits, share_of
+from hfmds.wire.types import Shard, SharedShard
+from synthesis_store.shares import Limits, choose
 from synthesis_store.snapshot_records import SnapshotRecords
 
 _REMEMBERED = 4  # snapshots; a large one has some megabytes of shards to list
+_REMEMBERED_PAGES = 32  # of which none has a megabyte
+_REMEMBERED_SHARES = 512  # four bytes for each shard of them
 _HOT_BYTES = 64 * CHUNK_BYTES
 _AHEAD_BYTES = 4 * CHUNK_BYTES  # are read in one trip to a thread, which costs as much as reading
 
@@ -34,15 +36,48 @@ class Serving:
         self._records = records
         self._blobs = blobs
         self._hot = HotBlobs(blobs)
-        # A fleet asks for the same one at once, and page by page; it never changes. Of one that was
-        # collected meanwhile the shards are refused.
+        # A fleet asks for the same at once, and page by page; it never changes. Of a snapshot that
+        # was collected meanwhile the shards are refused.
         self._snapshot = lru_cache(_REMEMBERED)(records.snapshot)
+        self._page = lru_cache(_REMEMBERED_PAGES)(records.snapshot)
+        self._places = lru_cache(_REMEMBERED_SHARES)(self._choose)
 
     def share(
-        self, snapshot_id: str, have: Set[Digest], limits: Limits, seed: int, *, balanced: bool
+        self,
+        snapshot_id: str,
+        have: Set[Digest],
+        limits: Limits,
+        seed: int,
+        *,
+        balanced: bool,
+        start: int,
+        most: int,
     ) -> list[SharedShard]:
-        """What a device gets of a snapshot, and what of that it lacks; may block."""
-        return share_of(self._snapshot(snapshot_id), have, limits, seed, balanced=balanced)
+        """What a device gets of a snapshot, and what of that it lacks; may block.
+
+        At most so many from a position in the share on. LimitExceeded if not even one shard is
+        small enough.
+        """
+        shards: Sequence[Shard]
+        if limits == Limits():
+            shards = self._page(snapshot_id, start, most).shards
+        else:
+            places = self._places(snapshot_id, limits, seed, balanced)[start : start + most]
+            every = self._snapshot(snapshot_id).shards
+            shards = [every[place] for place in places]
+        return [SharedShard(shard, shard.digest not in have) for shard in shards]
+
+    def _choose(self, snapshot_id: str, limits: Limits, seed: int, balanced: bool) -> Sequence[int]:
+        shards = self._snapshot(snapshot_id).shards
+        places = choose(shards, limits, seed, balanced=balanced)
+        if shards and not places:
+            smallest = min(shards, key=lambda shard: shard.digest.size_bytes)
+            raise LimitExceeded(
+                f"no shard of snapshot {snapshot_id} fits into {limits.max_bytes} bytes and "
+                f"{limits.max_samples} samples (0: any); the smallest has {smallest.samples} "
+                f"samples in {smallest.digest.size_bytes} bytes"
+            )
+        return places
 
     async def stream(
         self, snapshot_id: str, digests: Sequence[Digest], offset: int = 0

@@ -9,14 +9,13 @@ that is carried over to the next snapshot is as lucky there.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hfmds.algorithm.seeds import derive_seed
-from hfmds.digest import Digest
-from hfmds.errors import LimitExceeded
-from hfmds.wire.types import Shard, SharedShard, Snapshot
+from hfmds.wire.types import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +32,15 @@ class Limits:
         )
 
 
-def share_of(
-    snapshot: Snapshot, have: Set[Digest], limits: Limits, seed: int, *, balanced: bool
-) -> list[SharedShard]:
-    """What a device with these limits gets of a snapshot, and what of that it lacks.
-
-    LimitExceeded if not even one shard is small enough.
-    """
-    chosen = choose(snapshot.shards, limits, seed, balanced=balanced)
-    if snapshot.shards and not chosen:
-        smallest = min(snapshot.shards, key=lambda shard: shard.digest.size_bytes)
-        raise LimitExceeded(
-            f"no shard of snapshot {snapshot.snapshot_id} fits into {limits.max_bytes} bytes and "
-            f"{limits.max_samples} samples (0: any); the smallest has {smallest.samples} samples "
-            f"in {smallest.digest.size_bytes} bytes"
-        )
-    return [SharedShard(shard, shard.digest not in have) for shard in chosen]
-
-
-def choose(
-    shards: Sequence[Shard], limits: Limits, seed: int, *, balanced: bool
-) -> tuple[Shard, ...]:
-    """The shards of a share, in the order of the manifest; none if each alone is too large.
+def choose(shards: Sequence[Shard], limits: Limits, seed: int, *, balanced: bool) -> Sequence[int]:
+    """Where the shards of a share are in the manifest, in its order; none if each is too large.
 
     They are drawn until no other is within the limits. If `balanced`, each draw is for the class
     that the share has least of, and a shard's chance is as large as its part of that class: the
     classes come out even as far as there are shards for it.
     """
     if limits.allow(sum(s.digest.size_bytes for s in shards), sum(s.samples for s in shards)):
-        return tuple(shards)
+        return range(len(shards))
     # Unless classes are to be balanced, all samples are of one.
     counts = [shard.class_counts if balanced else {0: shard.samples} for shard in shards]
     queues = _queues(shards, counts, seed)
@@ -80,7 +59,7 @@ def choose(
                 break
         else:
             del queues[wanted]
-    return tuple(shards[index] for index in sorted(chosen))
+    return array("I", sorted(chosen))
 
 
 def _queues(

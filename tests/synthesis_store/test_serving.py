@@ -17,9 +17,11 @@ from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.messages import digest_message
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import SharedShard, Snapshot
+from hfmds.wire.types import Shard, SharedShard, Snapshot
 from synthesis_store.pool_records import BatchKey
-from synthesis_store.serving import HotBlobs
+from synthesis_store.serving import HotBlobs, Serving
+from synthesis_store.shares import Limits
+from synthesis_store.snapshot_records import SnapshotRecords
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch
 from tests.synthesis_store.test_servicer import Caller, over_grpc
 
@@ -88,6 +90,67 @@ def test_a_share_comes_in_pages(store: Store, snapshot: Snapshot, tmp_path: Path
         assert found == [shard.digest.sha256 for shard in snapshot.shards]
 
     over_grpc(store, tmp_path, test)
+
+
+class ReadShards(tuple[Shard, ...]):
+    """Shards that know how often all of them were looked at."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Shard]:
+        self.times += 1
+        return super().__iter__()
+
+
+class CountedRecords(SnapshotRecords):
+    """Knows what it was asked for."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._known = snapshot
+        self.every = ReadShards(snapshot.shards)
+        self.asked: list[tuple[int, int | None]] = []
+
+    def snapshot(self, snapshot_id: str, start: int = 0, most: int | None = None) -> Snapshot:
+        self.asked.append((start, most))
+        whole = not start and most is None
+        shards = self.every if whole else self._known.shards[start:][:most]
+        return replace(self._known, shards=shards)
+
+
+def test_pages_of_a_share_without_limits_are_read_page_by_page_and_once(
+    store: Store, snapshot: Snapshot
+) -> None:
+    records = CountedRecords(snapshot)
+    serving = Serving(records, store.blobs)
+    for _ in range(100):  # devices
+        share = [
+            shared.shard
+            for start in (0, 5, 10)
+            for shared in serving.share(
+                "id", set(), Limits(), 0, balanced=True, start=start, most=5
+            )
+        ]
+        assert share == list(snapshot.shards)
+    assert records.asked == [(0, 5), (5, 5), (10, 5)]
+
+
+def test_a_share_within_limits_is_chosen_once_for_all_its_pages(
+    store: Store, snapshot: Snapshot
+) -> None:
+    records, limits = CountedRecords(snapshot), Limits(max_samples=8 * 9)
+    serving = Serving(records, store.blobs)
+    pages = [
+        serving.share("id", set(), limits, 3, balanced=True, start=start, most=2)
+        for start in range(0, 12, 2)
+    ]
+    assert [len(page) for page in pages] == [2, 2, 2, 2, 1, 0]
+    assert len({shared.shard for page in pages for shared in page}) == 9
+    assert records.asked == [(0, None)]
+    looked = records.every.times
+    serving.share("id", set(), limits, 3, balanced=True, start=0, most=2)
+    assert records.every.times == looked
+    serving.share("id", set(), limits, 4, balanced=True, start=0, most=2)  # of another device
+    assert records.every.times == 2 * looked
 
 
 def test_the_shards_of_a_snapshot_come_in_pages(

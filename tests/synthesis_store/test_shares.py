@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from hfmds.digest import Digest, digest_of
 from hfmds.wire.types import Shard
-from synthesis_store.shares import Limits, choose
+from synthesis_store import shares as shares_of_snapshots
+from synthesis_store.shares import Limits
 
 
 def a_shard(number: int, *histogram: int, size_bytes: int = 100) -> Shard:
@@ -24,6 +26,13 @@ def of_one_class(*classes: int, samples: int = 10) -> list[Shard]:
         a_shard(number, *(samples * (c == own) for c in range(3)))
         for number, own in enumerate(classes)
     ]
+
+
+def choose(
+    shards: Sequence[Shard], limits: Limits, seed: int, *, balanced: bool
+) -> tuple[Shard, ...]:
+    places = shares_of_snapshots.choose(shards, limits, seed, balanced=balanced)
+    return tuple(shards[place] for place in places)
 
 
 def histogram(shards: tuple[Shard, ...]) -> list[int]:
