@@ -20,21 +20,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Exists,
-    Select,
-    and_,
-    bindparam,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, and_, bindparam, delete, insert, or_, select, update
 from sqlalchemy.orm import Session, aliased
+from sqlalchemy.sql import ColumnElement, Select
+from sqlalchemy.sql.expression import Exists
 
 from hfmds.digest import Digest
 from hfmds.errors import Unavailable

@@ -372,9 +372,11 @@ class Pools:
         """A snapshot with its shards, or so many of them from a position on."""
         return self.sealed_records.snapshot(snapshot_id, start, most)
 
-    def snapshots(self, run_id: str | None) -> list[Snapshot]:
-        """Snapshots of one run, or of all, newest first and without shards."""
-        return self.sealed_records.snapshots(run_id)
+    def snapshots(
+        self, run_id: str | None, after: str = "", most: int | None = None
+    ) -> list[Snapshot]:
+        """Snapshots of one run, or of all, newest first and without shards; or a page of them."""
+        return self.sealed_records.snapshots(run_id, after, most)
 
     def clear_left_over(self) -> None:
         """Remove what uploads have left that nobody goes on with."""

@@ -20,7 +20,7 @@ from hfmds.wire.chunks import MAX_DIGESTS, chunk_decoder, download_message, spli
 from hfmds.wire.events import event_message
 from hfmds.wire.fleet import exclusions_from, require_version
 from hfmds.wire.messages import digest_from, require_count, require_part
-from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of, page
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of
 from hfmds.wire.snapshots import (
     contribution_from,
     contribution_message,
@@ -139,14 +139,12 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         self, request: pb.ListSnapshotsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListSnapshotsResponse:
         run_id = require_id(request.run_id, "run_id") if request.run_id else None
-        snapshots = await asyncio.to_thread(self._pools.snapshots, run_id)
-        taken, next_page_token = page(
-            map(snapshot_message, snapshots),
-            request.page_size,
-            request.page_token,
-            lambda snapshot: snapshot.snapshot_id,
+        snapshots = await asyncio.to_thread(
+            self._pools.snapshots, run_id, request.page_token, ASKED_FOR_A_PAGE
         )
-        return pb.ListSnapshotsResponse(snapshots=taken, next_page_token=next_page_token)
+        taken, more = first_page_of(map(snapshot_message, snapshots), request.page_size)
+        token = taken[-1].snapshot_id if more else ""
+        return pb.ListSnapshotsResponse(snapshots=taken, next_page_token=token)
 
     async def GetShare(
         self, request: pb.GetShareRequest, context: grpc.aio.ServicerContext

@@ -167,13 +167,22 @@ class SnapshotRecords:
         with reading(self._engine) as session:
             return _snapshot(session, _snapshot_row(session, snapshot_id), start, most)
 
-    def snapshots(self, run_id: str | None = None) -> list[Snapshot]:
-        """Snapshots of one run, or of all, newest first and without shards."""
-        query = select(SnapshotRow).order_by(SnapshotRow.number.desc())
+    def snapshots(
+        self, run_id: str | None = None, after: str = "", most: int | None = None
+    ) -> list[Snapshot]:
+        """Snapshots of one run, or of all, newest first and without shards.
+
+        Or so many of them behind a certain one; if that is gone, from the newest on.
+        """
+        query = select(SnapshotRow).order_by(SnapshotRow.number.desc()).limit(most)
         if run_id is not None:
             query = query.join(PoolRow).join(RunReferenceRow)
             query = query.where(RunReferenceRow.run_id == run_id)
         with reading(self._engine) as session:
+            of_last = select(SnapshotRow.number).filter_by(snapshot_id=after)
+            last = session.scalar(of_last) if after else None
+            if last is not None:
+                query = query.where(SnapshotRow.number < last)
             return [decode_snapshot(row.description) for row in session.scalars(query)]
 
     def require_shards(self, snapshot_id: str, digests: Sequence[Digest]) -> None:

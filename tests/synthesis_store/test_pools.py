@@ -549,6 +549,10 @@ def test_snapshots_are_listed_newest_first_and_without_shards(store: Store) -> N
     assert store.pools.snapshots(None) == expected
     assert store.pools.snapshots("run-1") == [expected[0], expected[2]]
     assert store.pools.snapshots("run-3") == []
+    newest = expected[0].snapshot_id
+    assert store.pools.snapshots(None, after=newest, most=1) == [expected[1]]
+    assert store.pools.snapshots("run-1", after=newest) == [expected[2]]
+    assert store.pools.snapshots(None, after="one that is gone", most=2) == expected[:2]
 
 
 def test_only_a_snapshots_own_shards_are_served(store: Store) -> None:
