@@ -40,6 +40,20 @@ class Known:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """The 99th of each measurement over so many samples."""
+
+    samples: int
+    p99: Mapping[str, float]
+
+    @classmethod
+    def of(cls, values: NDArray[np.float32]) -> Percentiles:
+        """`values` has a row for each measurement, and some samples."""
+        found = np.percentile(values.astype(np.float64), 99, axis=1).tolist()
+        return cls(values.shape[1], dict(zip(MEASUREMENTS, found, strict=True)))
+
+
 class Merging:
     """Takes what is carried over, then batches in device-id order; of equal ones the first stays.
 
@@ -64,11 +78,13 @@ class Merging:
         self._seen: set[bytes] = set()
         self._histogram = np.zeros(classes, np.int64)
         self._measurements: list[NDArray[np.float32]] = []
+        self._taken_over = 0  # of these
 
     def take_over(self, known: Known) -> None:
         """Count the samples of a shard that was kept from the snapshot before."""
         self._seen.update(split_hashes(known.hashes))
         self._count(known)
+        self._taken_over += 1
 
     def add(self, batch: SyntheticBatch) -> tuple[SyntheticBatch, Known]:
         """The samples of the batch that are new: `batch` itself if all are, maybe none."""
@@ -103,12 +119,12 @@ class Merging:
         """Measured leakage over the kept samples; there must be one."""
         return summarise_leakage(self._values("psnr_paired"), self._values("psnr_nearest"))
 
-    def percentiles(self) -> dict[str, float]:
-        """The 99th of each measurement over the kept samples; there must be one."""
-        return {
-            name: float(np.percentile(self._values(name).astype(np.float64), 99))
-            for name in MEASUREMENTS
-        }
+    def percentiles(self) -> list[Percentiles]:
+        """Of the kept samples that are new, among which older ones hide nothing, and of all."""
+        every = self._measurements
+        parts = [every[self._taken_over :], every] if self._taken_over else [every]
+        merged = [np.concatenate(part, axis=1) for part in parts if part]
+        return [Percentiles.of(values) for values in merged if values.size]
 
     def histograms(self) -> LeakageHistograms:
         """How the measured leakage of the kept samples is spread."""

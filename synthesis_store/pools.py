@@ -313,7 +313,7 @@ class Pools:
     def _require_harmless(self, made: Made) -> None:
         """Halt a pool of which a snapshot would give too much away."""
         snapshot = made.snapshot
-        reason = final_halt_reason(snapshot.spec.policy, made.p99, snapshot.samples)
+        reason = final_halt_reason(snapshot.spec.policy, made.percentiles)
         if reason:
             self.records.halt(snapshot.pool_id, reason)
             raise WrongState(f"pool {snapshot.pool_id} is halted: {reason}")

@@ -7,13 +7,14 @@ the policy; it cannot find out whether they are true. Which samples are over the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hfmds.algorithm.histograms import LeakageHistograms, histograms_of
 from hfmds.algorithm.leakage_limits import leaking, passed
 from hfmds.algorithm.pool_policy import NO_LIMIT, PoolPolicy
 from hfmds.algorithm.types import SyntheticBatch
+from synthesis_store.merging import Percentiles
 
 _HALTS = {
     "psnr_paired": "halt_psnr_paired_p99_db",
@@ -42,8 +43,8 @@ def measure(batch: SyntheticBatch, policy: PoolPolicy) -> Measured:
 def halt_reason(policy: PoolPolicy, leakage: LeakageHistograms) -> str:
     """Why a pool that is being filled must be halted; empty: it need not be.
 
-    From histograms, which know a percentile to the width of a range only: what passes here may be
-    halted when it is sealed, and nothing is halted here that would have passed there.
+    From histograms, which know a percentile to the width of a range only, and take it for the least
+    that it can be: what passes here may be halted when it is sealed.
     """
     if leakage.samples < max(policy.halt_minimum_samples, 1):
         return ""
@@ -56,15 +57,13 @@ def halt_reason(policy: PoolPolicy, leakage: LeakageHistograms) -> str:
     return ""
 
 
-def final_halt_reason(policy: PoolPolicy, p99: Mapping[str, float], samples: int) -> str:
-    """Why a pool that is being sealed must be halted instead; empty: it need not be.
-
-    `p99` is the 99th percentile of each measurement.
-    """
-    for name, setting in _HALTS.items():
-        limit = getattr(policy, setting)
-        if p99[name] > limit:
-            return _halted(name, p99[name], setting, limit, samples)
+def final_halt_reason(policy: PoolPolicy, found: Iterable[Percentiles]) -> str:
+    """Why a pool that is being sealed must be halted instead; empty: it need not be."""
+    for percentiles in found:
+        for name, setting in _HALTS.items():
+            limit, p99 = getattr(policy, setting), percentiles.p99[name]
+            if p99 > limit:
+                return _halted(name, p99, setting, limit, percentiles.samples)
     return ""
 
 

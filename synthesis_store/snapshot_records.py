@@ -25,6 +25,7 @@ from hfmds.wire.records import (
 from hfmds.wire.types import Contribution, PoolSpec, PoolState, Shard, Snapshot
 from synthesis_store.contents import Contents, loosen
 from synthesis_store.events import StoreEventKind, StoreEvents
+from synthesis_store.merging import Percentiles
 from synthesis_store.pool_records import batches_of, require_pool
 from synthesis_store.states import POOL_TRANSITIONS
 from synthesis_store.tables import (
@@ -77,7 +78,7 @@ class Made:
     snapshot: Snapshot
     shards: tuple[KnownShard, ...]
     marks: Mapping[Digest, str]  # of those that were written for it
-    p99: Mapping[str, float]  # of each measurement over its samples
+    percentiles: Sequence[Percentiles]  # of its new samples, and of all
 
 
 class SnapshotRecords:

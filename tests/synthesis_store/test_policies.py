@@ -131,6 +131,24 @@ def test_what_looked_harmless_while_filled_is_halted_when_sealed(store: Store) -
     assert store.held_bytes() == 0
 
 
+def test_a_pool_that_leaks_is_halted_among_however_many_older_samples(store: Store) -> None:
+    policy = PoolPolicy(refresh="accumulate", halt_psnr_paired_p99_db=20)
+    spec = replace(SPEC, policy=policy, run_id="run-2", max_samples_per_device=300)
+    store.pools.open("pool-2", spec)
+    first = store.seal("pool-2", a=store.put("a", measured(1, *[10] * 300), "pool-2"))
+    store.pools.open("pool-3", spec)
+    b = store.put("b", measured(2, 25), "pool-3")  # not one in a hundred of all
+    with pytest.raises(WrongState, match="is halted: the 99th percentile of psnr_paired of its 1"):
+        store.seal("pool-3", b=b)
+    store.pools.open("pool-4", spec)
+    c = store.put("c", measured(3, *[19] * 3), "pool-4")
+    second = store.seal("pool-4", c=c)
+    assert (second.parent_snapshot_id, second.samples) == (first.snapshot_id, 303)
+    store.pools.open("pool-5", spec)
+    same_again = store.put("d", measured(3, *[19] * 3), "pool-5")  # none of it is new
+    assert store.seal("pool-5", d=same_again).samples == 303
+
+
 def test_a_batch_made_with_other_weights_is_refused_before_a_byte_is_kept(store: Store) -> None:
     content = encode_batch(make_batch(1))
     key = BatchKey("pool-1", "a", digest_of(content))
