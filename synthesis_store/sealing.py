@@ -222,7 +222,7 @@ class Sealing:
         self._require_going_on()
         data = encode_batch(batch)
         digest = digest_of(data)
-        drafts[digest] = self._contents.expect(digest)
+        drafts[digest] = self._contents.expect(digest, instead_of=drafts.get(digest, ""))
         return self._blobs.put_bytes(data)
 
 

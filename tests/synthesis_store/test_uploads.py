@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.digest import digest_of
+from hfmds.errors import Unavailable
 from hfmds.storage.database import changing
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.contents import loosen
@@ -76,6 +77,17 @@ def test_what_nobody_goes_on_with_is_forgotten_with_its_bytes(store: Store) -> N
     assert (len(store.pools.uploads), store.loose_blobs()) == (1, 1)
     assert store.pools.query(gone_on_with).offset == 250
     assert store.held_bytes() == 250
+
+
+def test_what_could_not_be_taken_leaves_if_nobody_comes_back_for_it(store: Store) -> None:
+    store.pools.sealing.stop()  # nothing can be read any more
+    with pytest.raises(Unavailable):
+        store.put("a", DATA)
+    assert store.blobs.contains(digest_of(DATA))  # so that it need not be sent again
+    store.clock.advance(3601)
+    store.pools.clear_left_over()
+    assert not store.blobs.contains(digest_of(DATA))
+    assert (len(store.pools.uploads), store.loose_blobs()) == (0, 0)
 
 
 def test_bytes_of_a_withdrawn_device_do_not_wait_to_be_resumed(store: Store) -> None:
