@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import defaultdict
+from collections.abc import Iterable
 
 
 class Bell:
@@ -21,13 +23,15 @@ class Bell:
 
     def ring(self) -> None:
         """Wake everyone. May be called from any thread."""
+        ring_all([self])
+
+    def _ring(self) -> set[asyncio.Future[None]]:
+        """Wake the threads that wait; the coroutines that are to be woken."""
         with self._condition:
             self._rings += 1
             self._condition.notify_all()
             sleepers, self._sleepers = self._sleepers, set()
-        for sleeper in sleepers:
-            if not sleeper.get_loop().is_closed():  # else nobody is there to wake
-                sleeper.get_loop().call_soon_threadsafe(_wake, sleeper)
+        return sleepers
 
     def wait(self, known_rings: int, timeout_seconds: float) -> None:
         """Block this thread until a ring after `known_rings`, or the timeout."""
@@ -49,6 +53,22 @@ class Bell:
             sleeper.cancel()
 
 
-def _wake(sleeper: asyncio.Future[None]) -> None:
-    if not sleeper.done():
-        sleeper.set_result(None)
+def ring_all(bells: Iterable[Bell]) -> None:
+    """Ring them, such that all coroutines of an event loop go on in the same turn of it.
+
+    What they ask for then comes together, and not one after the other. May be called from any
+    thread.
+    """
+    by_loop = defaultdict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]](list)
+    for bell in bells:
+        for sleeper in bell._ring():
+            by_loop[sleeper.get_loop()].append(sleeper)
+    for loop, sleepers in by_loop.items():
+        if not loop.is_closed():  # else nobody is there to wake
+            loop.call_soon_threadsafe(_wake, sleepers)
+
+
+def _wake(sleepers: Iterable[asyncio.Future[None]]) -> None:
+    for sleeper in sleepers:
+        if not sleeper.done():
+            sleeper.set_result(None)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TypeAlias
 
 from coordinator import traces
-from coordinator.bell import Bell
+from coordinator.bell import Bell, ring_all
 from coordinator.content import RunContents
 from coordinator.drain import DrainRecords
 from coordinator.funnel import StageNotes
@@ -137,8 +137,7 @@ class Dispatch:
         """Wake these devices' check-ins: there may be work for them. May be called anywhere."""
         with self._waiting_lock:
             bells = [bell for device in devices for bell in self._waiting.get(device, ())]
-        for bell in bells:
-            bell.ring()
+        ring_all(bells)
 
     def announce_to(self, devices: tuple[str, ...]) -> None:
         """Wake these devices' check-ins, or, if none is named, every one."""

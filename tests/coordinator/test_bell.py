@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Iterator, Sequence
 
-from coordinator.bell import Bell
+from coordinator.bell import Bell, ring_all
+from coordinator.together import Together
 
 
 def test_a_ring_wakes_a_thread_and_a_coroutine() -> None:
@@ -41,3 +44,31 @@ def test_a_wait_without_a_ring_ends_at_its_timeout() -> None:
     bell.wait(bell.rings, 0.01)
     asyncio.run(bell.wait_async(bell.rings, 0.01))
     assert bell.rings == 0
+
+
+def test_what_is_asked_at_bells_that_are_rung_together_is_answered_together() -> None:
+    bells, answered = [Bell() for _ in range(50)], list[int]()
+
+    def answer(asked: Sequence[Bell]) -> Sequence[bool]:
+        answered.append(len(asked))
+        return [True] * len(asked)
+
+    def one_after_the_other() -> Iterator[Bell]:
+        for bell in bells:
+            time.sleep(0.001)
+            yield bell
+
+    async def scenario() -> None:
+        together = Together[Bell, bool](answer, most_at_once=len(bells))
+
+        async def ask_when_rung(bell: Bell) -> None:
+            await bell.wait_async(0, 30)
+            await together.ask(bell)
+
+        asking = [asyncio.create_task(ask_when_rung(bell)) for bell in bells]
+        await asyncio.sleep(0.05)  # they wait now
+        await asyncio.to_thread(ring_all, one_after_the_other())
+        await asyncio.wait_for(asyncio.gather(*asking), 20)
+
+    asyncio.run(scenario())
+    assert answered == [len(bells)]
