@@ -12,10 +12,12 @@ from sqlalchemy import (
     Engine,
     Select,
     SQLColumnExpression,
+    and_,
     bindparam,
     delete,
     func,
     literal,
+    or_,
     select,
 )
 from sqlalchemy.orm import Session
@@ -157,10 +159,20 @@ class RunRecords:
             raise _no_run(run_id)
         return RunState[state]
 
-    def list(self) -> list[RunRecord]:
-        """All runs, newest first."""
+    def list(self, after: str = "", most: int | None = None) -> list[RunRecord]:
+        """All runs, newest first; so many of them behind a run.
+
+        Behind one that is gone the list starts over: better twice than never.
+        """
+        newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id).limit(most)
         with reading(self._engine) as session:
-            newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id)
+            if after and (last := session.get(RunRow, after)):
+                of_the_same_time = and_(
+                    RunRow.created_at == last.created_at, RunRow.run_id > last.run_id
+                )
+                newest_first = newest_first.where(
+                    or_(RunRow.created_at < last.created_at, of_the_same_time)
+                )
             return [_record(session, row) for row in session.scalars(newest_first)]
 
     def states(self) -> dict[RunState, int]:

@@ -130,9 +130,9 @@ class Runs:
             self._parts.switchboard.post(Topic.RUN, run_id)
         return self._seen(record)
 
-    def list(self) -> list[Run]:
-        """All runs, newest first."""
-        return [self._seen(record) for record in self._parts.runs.list()]
+    def list(self, after: str = "", most: int | None = None) -> list[Run]:
+        """All runs, newest first; so many of them behind a run."""
+        return [self._seen(record) for record in self._parts.runs.list(after, most)]
 
     def census(self) -> RunCensus:
         """How many runs there are, and those that have not ended."""

@@ -32,7 +32,7 @@ from hfmds.wire.chunks import chunk_decoder, split_upload
 from hfmds.wire.events import event_message
 from hfmds.wire.messages import digest_from, require_finite, require_part
 from hfmds.wire.oversight import drain_message, funnel_message, status_message
-from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of, page
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of
 from hfmds.wire.runs import device_message, round_message, run_message, spec_from
 from hfmds.wire.types import RetryLater, require_id
 
@@ -187,8 +187,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListRuns(
         self, request: admin_pb2.ListRunsRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListRunsResponse:
-        runs = map(run_message, await asyncio.to_thread(self._runs.list))
-        entries, token = page(runs, request.page_size, request.page_token, lambda run: run.run_id)
+        found = await asyncio.to_thread(self._runs.list, request.page_token, ASKED_FOR_A_PAGE)
+        entries, more = first_page_of(map(run_message, found), request.page_size)
+        token = entries[-1].run_id if more else ""
         return admin_pb2.ListRunsResponse(runs=entries, next_page_token=token)
 
     async def GetRun(

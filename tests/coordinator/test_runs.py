@@ -46,6 +46,23 @@ def test_creating_a_run_twice_is_one_run_and_another_specification_a_conflict(
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("both_databases")
+def test_runs_are_listed_behind_a_run_also_among_those_of_the_same_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            records, spec = bench.parts.runs, make_spec(devices=2)
+            for run_id, created_at in (("old", 1.0), ("b", 2.0), ("a", 2.0), ("new", 3.0)):
+                records.create(run_id, spec, created_at)
+            in_order = ["new", "a", "b", "old"]
+            assert [run.run_id for run in records.list()] == in_order
+            for position, run_id in enumerate(in_order):
+                behind = [run.run_id for run in records.list(run_id, most=2)]
+                assert behind == in_order[position + 1 :][:2]
+            assert [run.run_id for run in records.list("gone", most=2)] == in_order[:2]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("run_id", ["../run", "a b", "", "x" * 101])
 def test_a_run_id_that_is_no_id_is_refused(tmp_path: Path, run_id: str) -> None:
     async def scenario() -> None:
