@@ -9,11 +9,13 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hfmds.cli.main import main
+from hfmds.service.tls import TlsFiles
 from tests.images.containers import Podman
 from tests.images.operator import Operator
 from tests.images.plain import Machine, moved
@@ -21,6 +23,7 @@ from tests.images.test_secured_pods import keep
 from tests.k8s.conftest import on_top_of
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
+from tests.servers.tls import Tls
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -30,28 +33,36 @@ STORE = moved("7411", "7412")
 FIRST, SECOND = (moved("7401", "7402", "7403", "7404") | STORE for _ in range(2))
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    server = PostgresServer()
-    server.start()
-    yield server.new_database()
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    server = S3Server()
-    server.start()
-    yield server
-    server.close()
-
-
 @pytest.fixture
 def pki(tmp_path: Path) -> Path:
     folder = tmp_path / "pki"
     hosts = [f"--host={one}" for one in (*SERVICES, "127.0.0.1")]
     assert main(["pki", "init", "--folder", str(folder), *hosts]) == 0
+    made = ["pki", "issue", "service", "storage", "--folder", str(folder), "--host", "127.0.0.1"]
+    assert main(made) == 0
     return folder
+
+
+@pytest.fixture
+def of_storage(pki: Path) -> TlsFiles:
+    """The certificate of PostgreSQL and S3, which cert-manager makes for each."""
+    pair = pki / "service-storage.crt", pki / "service-storage.key"
+    return TlsFiles(*pair, pki / "authority.crt")
+
+
+@pytest.fixture
+def database(of_storage: TlsFiles) -> Iterator[str]:
+    with closing(PostgresServer()) as server:
+        server.start()
+        with closing(Tls(of_storage, server.port)) as before:
+            yield server.new_database().replace(f":{server.port}/", f":{before.port}/")
+
+
+@pytest.fixture
+def s3(of_storage: TlsFiles) -> Iterator[S3Server]:
+    with closing(S3Server(of_storage)) as server:
+        server.start()
+        yield server
 
 
 @pytest.fixture
@@ -82,8 +93,8 @@ def secrets(tmp_path: Path, pki: Path, database: str, s3: S3Server) -> Path:
 def test_a_run_goes_on_when_the_coordinator_that_leads_is_killed(
     podman: Podman, images: dict[str, str], secrets: Path, pki: Path, s3: S3Server, tmp_path: Path
 ) -> None:
-    places = {"AWS_ENDPOINT_URL": s3.endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
-    patch = json.dumps([{"op": "replace", "path": "/data", "value": places}])
+    place = {"op": "replace", "path": "/data/AWS_ENDPOINT_URL", "value": s3.endpoint}
+    patch = json.dumps([place])
     here = [{"target": {"kind": "ConfigMap", "name": "hfmds-s3"}, "patch": patch}]
     resources = on_top_of("overlays/prod", [], here)
     pods = {

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from hfmds.storage.locations import open_location
 from tests.k8s.conftest import MANIFESTS
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
+from tests.servers.tls import Tls
 
 pytestmark = pytest.mark.integration
 
@@ -48,53 +46,6 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------------
-
-
-class Tls:
-    """Puts TLS before a PostgreSQL that has none, as that of the tests; others take it as its own.
-
-    Who asks for TLS, as libpq does with a message of its own, gets it; who does not is hung up on.
-    """
-
-    _ASKED = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
-
-    def __init__(self, files: TlsFiles, port: int) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(files.certificate, files.key)
-        self._behind = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _serve(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                caller, _ = self._listener.accept()
-                threading.Thread(target=self._pass_on, args=(caller,), daemon=True).start()
-
-    def _pass_on(self, caller: socket.socket) -> None:
-        with closing(caller), suppress(OSError):
-            if caller.recv(8, socket.MSG_WAITALL) != self._ASKED:
-                return
-            caller.sendall(b"S")
-            with (
-                self._context.wrap_socket(caller, server_side=True) as inside,
-                socket.create_connection(("127.0.0.1", self._behind)) as server,
-            ):
-                back = threading.Thread(target=_copy, args=(server, inside), daemon=True)
-                back.start()
-                _copy(inside, server)
-                back.join()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
 
 
 def checked(url: str, port: int, host: str, authority: Path) -> str:
