@@ -53,7 +53,7 @@ class Machine:
 
     def close(self) -> None:
         """Remove all that was started."""
-        self._podman("rm", "--force", "--ignore", "--time", "0", *self._started, check=False)
+        self._podman("rm", "--force", "--ignore", "--volumes", "--time", "0", *self._started, check=False)
 
     def _arguments(
         self, pod: Resource, container: Resource, ports: Mapping[str, str]
@@ -74,7 +74,7 @@ class Machine:
                 yield from ("--volume", f"{self._secrets / name}:{place}:ro")
             else:
                 assert "emptyDir" in volume
-                yield from ("--tmpfs", f"{place}:mode=1777,exec")
+                yield from ("--volume", place)  # as new, with the owner that the image has there
         command = container.get("command", [])
         if command:
             yield from ("--entrypoint", command[0])
