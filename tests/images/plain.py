@@ -53,7 +53,9 @@ class Machine:
 
     def close(self) -> None:
         """Remove all that was started."""
-        self._podman("rm", "--force", "--ignore", "--volumes", "--time", "0", *self._started, check=False)
+        self._podman(
+            "rm", "--force", "--ignore", "--volumes", "--time", "0", *self._started, check=False
+        )
 
     def _arguments(
         self, pod: Resource, container: Resource, ports: Mapping[str, str]
