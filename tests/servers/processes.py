@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 START_SECONDS = 60.0
+_TOLD_CHARACTERS = 4_000  # of a log, when a server does not come
 _FIRST_PORT = 15_000
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -41,10 +42,20 @@ def _held_port(held: ExitStack) -> int:
             return port
 
 
+class ServerEnded(AssertionError):
+    """A server ended before it answered."""
+
+
 def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait for a server that was started; its log tells why it did not come."""
     deadline = time.monotonic() + START_SECONDS
     while not answers():
-        assert process.poll() is None, f"the server ended:\n{log.read_text()}"
-        assert time.monotonic() < deadline, f"the server does not answer:\n{log.read_text()}"
+        if process.poll() is not None:
+            raise ServerEnded(f"the server ended with code {process.returncode}:\n{_end_of(log)}")
+        assert time.monotonic() < deadline, f"the server does not answer:\n{_end_of(log)}"
         time.sleep(0.02)
+
+
+def _end_of(log: Path) -> str:
+    """What was told last: a log may hold all that earlier starts said."""
+    return log.read_text()[-_TOLD_CHARACTERS:]
