@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +52,7 @@ from hfmds.service.shutdown import Shutdown
 from hfmds.storage.database import database_look, open_database, shown_url
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 from hfmds.storage.watch import watching
 from hfmds.wire.store_client import StoreClient
 
@@ -62,6 +63,7 @@ _STORAGE_THREADS = 12  # fewer than the database's connections
 
 async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; ready once storage is open and the runs are going on."""
+    limit_threads(settings.threads)
     registry = CollectorRegistry()
     show_program("coordinator", registry, settings.tls, settings.disk_places)
     metrics = Metrics(registry)
@@ -148,6 +150,14 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     await store.close()
 
 
+def limit_threads(threads: int) -> None:
+    """For torch, which is loaded when a run first needs it, and reads this then.
+
+    A run of most methods goes on without it, so that a coordinator is soon back after a crash.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
 def open_tables(settings: CoordinatorSettings) -> Engine:
     """The coordinator's database, with the tables that this version works with."""
     engine = open_database(settings.resolved_database_url, "coordinator")
@@ -165,7 +175,7 @@ def open_parts(
     loop: asyncio.AbstractEventLoop,
 ) -> Parts:
     """The coordinator's parts, kept where the settings say."""
-    held_out = HeldOut(settings.held_out, settings.threads)
+    held_out = HeldOut(settings.held_out)
     blobs = open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     )

@@ -25,7 +25,6 @@ from coordinator.run_records import RunRecord
 from coordinator.switchboard import Topic
 from coordinator.task_rows import PhaseKey
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.types import Checkpoint, RoundResult, Weights
 from hfmds.digest import Digest
 from hfmds.errors import HfmdsError, NotFound, Unavailable, WrongState
@@ -236,6 +235,8 @@ class RunDriver:
     def _first(self) -> Checkpoint:
         start = self._record.start
         if start is None:
+            from hfmds.algorithm.methods.registry import first_checkpoint  # with torch
+
             return first_checkpoint(self._record.spec.recipe)
         return Checkpoint(0, StoredWeights(self._blobs.local_path(start), "the first model"))
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
-from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import Evaluation, Weights
 from hfmds.data.named_images import load_named_images
@@ -15,9 +12,8 @@ from hfmds.wire.types import RunSpec
 class HeldOut:
     """Evaluates models; without a source it knows nothing and says so."""
 
-    def __init__(self, source: str | None, threads: int = 1) -> None:
+    def __init__(self, source: str | None) -> None:
         """Load the source; ConfigurationError if it cannot be used."""
-        torch.set_num_threads(threads)
         what = "the held-out set (HFMDS_HELD_OUT)"
         self._images = load_named_images(source, what) if source else None
 
@@ -35,5 +31,7 @@ class HeldOut:
         """Accuracy and loss; None without a set."""
         if self._images is None:
             return None
+        from hfmds.algorithm.evaluation import evaluate  # with torch
+
         images = self._images.labelled_for(recipe)
         return evaluate(recipe.model, weights, recipe.normalisation, images)

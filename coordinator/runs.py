@@ -25,7 +25,6 @@ from coordinator.parts import Parts
 from coordinator.run_records import RunRecord
 from coordinator.starting import copy_first_model
 from coordinator.switchboard import Topic
-from hfmds.algorithm.methods.registry import weights_bytes
 from hfmds.algorithm.recipes import Recipe
 from hfmds.errors import InvalidInput, NotFound, Unavailable
 from hfmds.service.open_files import OWN_FILES, open_files_allowed
@@ -202,6 +201,8 @@ class Runs:
             yield chunk
 
     def _require_size(self, recipe: Recipe) -> None:
+        from hfmds.algorithm.methods.registry import weights_bytes  # with torch
+
         size_bytes, largest = weights_bytes(recipe), self._parts.contents.max_blob_bytes
         if size_bytes > largest:
             raise InvalidInput(

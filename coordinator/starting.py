@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from coordinator.content import RunContents
 from coordinator.run_records import RunRecords
-from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.parts import classifier_of
 from hfmds.algorithm.types import Weights
 from hfmds.digest import Digest
@@ -33,6 +32,8 @@ def copy_first_model(
             "give the recipe the same model, or start from another"
         )
     digest = runs.model(start.run_id, start.round_number)
+    from hfmds.algorithm.methods.registry import first_checkpoint  # with torch
+
     stored = StoredWeights(contents.of(start.run_id).blobs.local_path(digest), str(start))
     weights = _taken_over(first_checkpoint(spec.recipe).weights, stored, str(start))
     return contents.of(run_id).blobs.put_bytes(encode_weights(weights))

@@ -23,7 +23,7 @@ from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import database_look, open_database, shown_url
 from hfmds.storage.files import FolderLock
 from hfmds.storage.locations import open_location
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 from hfmds.storage.staging import Staging
 from hfmds.storage.watch import watching
 from hfmds.wire.chunks import Content

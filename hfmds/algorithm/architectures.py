@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hfmds.algorithm.networks import PaperCNN, ResNetGN
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.recipes import PAPER_CNN, RESNET_GN, ModelSpec
 from hfmds.algorithm.split_model import SplitModel, require_sound, require_split
 from hfmds.errors import ConfigurationError, Conflict, HfmdsError, InvalidInput
 
@@ -25,7 +25,7 @@ ENTRY_POINT_GROUP = "hfmds.models"
 Factory: TypeAlias = Callable[[ModelSpec], nn.Module]
 """Builds the network for a spec's images and classes; often simply the class of the network."""
 
-_OURS: dict[str, Factory] = {"paper-cnn": PaperCNN, "resnet-gn": ResNetGN}
+_OURS: dict[str, Factory] = {PAPER_CNN: PaperCNN, RESNET_GN: ResNetGN}
 _registered: dict[str, Factory] = {}
 _loaded: dict[str, Factory] = {}  # from entry points, when first asked for
 _found_sound: set[ModelSpec] = set()
@@ -50,11 +50,6 @@ def register_architecture(name: str, factory: Factory, *, replace: bool = False)
 def known_architectures() -> list[str]:
     """All names a recipe may use on this machine."""
     return sorted({*_OURS, *_registered, *entry_points(group=ENTRY_POINT_GROUP).names})
-
-
-def comes_with_us(architecture: str) -> bool:
-    """Whether it is a network of HFMDS-FL itself, which changes with our own code only."""
-    return architecture in _OURS
 
 
 def build_architecture(spec: ModelSpec) -> SplitModel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.methods.server import server_of
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate, sample_cohort
 from hfmds.algorithm.types import (
@@ -62,7 +62,7 @@ class Fleet(Protocol):
 
 def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundResult]:
     """Run the rounds after `start`, yielding each; save its checkpoint to be able to resume."""
-    method = method_of(recipe)
+    server = server_of(recipe)
     weights, pool, server_state = start.weights, start.pool, start.server_state
     for t in range(start.round_number + 1, recipe.rounds + 1):
         traffic = Traffic()
@@ -83,7 +83,7 @@ def federate(fleet: Fleet, recipe: Recipe, start: Checkpoint) -> Iterator[RoundR
 
         # w^{t+1}: the mean over K_t, or what the recipe wants instead, and whatever else the
         # method's server does.
-        aggregate = method.aggregate(t, weights, updates, server_state)
+        aggregate = server.aggregate(t, weights, updates, server_state)
         del updates  # the fleet's to keep or to forget, and not held until the next ones are there
         weights, server_state = aggregate.weights, aggregate.server_state
         traffic += aggregate.traffic

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.recipes import PAPER_CNN, RESNET_GN, ModelSpec
 from hfmds.algorithm.split_model import SplitModel
 from hfmds.errors import InvalidInput
 
@@ -21,7 +21,7 @@ class PaperCNN(SplitModel):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        _require_size("paper-cnn", spec, least=16)
+        _require_size(PAPER_CNN, spec, least=16)
         height, width = _after_convolutions(spec.height), _after_convolutions(spec.width)
         self.conv1 = nn.Conv2d(spec.channels, 32, kernel_size=5)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=5)
@@ -49,7 +49,7 @@ class ResNetGN(SplitModel):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        _require_size("resnet-gn", spec, least=8)
+        _require_size(RESNET_GN, spec, least=8)
         self.stem = nn.Sequential(_convolution(spec.channels, 16), _normalisation(16), nn.ReLU())
         # Every block halves the image. With a first block at full size, of 32 channels, training
         # took three times as long and did no better on 2,000 images of CIFAR-10 (8 epochs, one

@@ -20,12 +20,16 @@ from hfmds.algorithm.limits import (
 from hfmds.algorithm.methods.settings import FedAvg, Method
 from hfmds.algorithm.pool_policy import PoolPolicy
 
+PAPER_CNN, RESNET_GN = "paper-cnn", "resnet-gn"
+OUR_ARCHITECTURES = (PAPER_CNN, RESNET_GN)
+"""The networks of HFMDS-FL itself, which change with our own code only."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Which network, for which images: enough to build it anywhere."""
 
-    architecture: str = "paper-cnn"
+    architecture: str = PAPER_CNN
     channels: int = 3
     height: int = 32
     width: int = 32

@@ -10,7 +10,7 @@ import typer
 
 from hfmds.cli.console import output
 from hfmds.storage.database import opened_database, shown_url
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 
 app = typer.Typer(
     help="Upgrade the tables of the programs in a PostgreSQL database. (An embedded SQLite is "

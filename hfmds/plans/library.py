@@ -23,8 +23,7 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
-from hfmds.algorithm.architectures import comes_with_us
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.recipes import OUR_ARCHITECTURES, ModelSpec
 from hfmds.errors import InvalidInput, Unavailable
 from hfmds.plans.format import FORMAT_VERSION, OPSET
 
@@ -44,7 +43,7 @@ def plan_key(model: ModelSpec) -> str:
         "format": FORMAT_VERSION,
         "opset": OPSET,
         "model": asdict(model),
-        "network": "ours" if comes_with_us(model.architecture) else _THIS_PROCESS,
+        "network": "ours" if model.architecture in OUR_ARCHITECTURES else _THIS_PROCESS,
         "code": _code(),
         "versions": [version(package) for package in ("torch", "onnx", "onnxscript")],
     }

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hfmds.algorithm.architectures import known_architectures, register_architecture
 from hfmds.algorithm.models import build_model, initial_weights, model_bytes, weights_of
 from hfmds.algorithm.networks import PaperCNN
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.recipes import OUR_ARCHITECTURES, ModelSpec
 from hfmds.errors import ConfigurationError, Conflict, InvalidInput
 from tests.algorithm.examples import assert_same
 
@@ -70,7 +70,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def test_our_own_networks_are_known():
-    assert {"paper-cnn", "resnet-gn"} <= set(known_architectures())
+    assert {"paper-cnn", "resnet-gn"} == set(OUR_ARCHITECTURES) <= set(known_architectures())
+    assert all(build_model(ModelSpec(name)).features for name in OUR_ARCHITECTURES)
     assert isinstance(build_model(ModelSpec()), PaperCNN)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.local_fleet import LocalFleet
-from hfmds.algorithm.methods.registry import first_checkpoint, weights_bytes
+from hfmds.algorithm.methods.registry import first_checkpoint, method_of, weights_bytes
+from hfmds.algorithm.methods.server import MethodServer, server_of
 from hfmds.algorithm.methods.settings import METHODS
 from hfmds.algorithm.parts import classifier_of
 from hfmds.algorithm.recipes import ModelSpec, Recipe
@@ -46,6 +47,13 @@ def assert_same_rounds(left: Sequence[RoundResult], right: Sequence[RoundResult]
 def test_no_method_is_left_out():
     assert EVERY_METHOD.keys() == METHODS.keys()
     assert all(EVERY_METHOD[name].name == name for name in EVERY_METHOD)
+
+
+@every_method
+def test_methods_say_whether_their_server_learns(name: str):
+    method, server = method_of(recipe_for(name)), server_of(recipe_for(name))
+    assert method.settings.server_learns == (type(method).aggregate is not MethodServer.aggregate)
+    assert type(server) is (type(method) if method.settings.server_learns else MethodServer)
 
 
 @every_method

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 TORCH_FREE = [
     "aggregation",
     "compression",
     "divergence",
     "engine",
+    "federation",
     "limits",
+    "methods.server",
     "methods.settings",
     "parts",
     "pixels",
@@ -27,5 +32,28 @@ def test_what_the_store_and_torch_free_devices_import_needs_no_torch():
     modules += [f"hfmds.algorithm.{name}" for name in TORCH_FREE]
     unwanted = "{'torch', 'sklearn', 'grpc'} & {*sys.modules}"
     program = f"import sys, {', '.join(modules)}; print({unwanted})"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.stdout.strip() == "set()", result.stderr
+    assert _told_by(program) == "set()"
+
+
+@pytest.mark.parametrize("program", ["coordinator", "synthesis_store"])
+def test_programs_load_torch_and_alembic_when_they_need_them(program: str):
+    unwanted = "{'torch', 'alembic'} & {*sys.modules}"
+    told = _told_by(f"import sys, {program}.__main__; print({unwanted})")
+    assert told == "set()"
+
+
+def test_the_coordinator_limits_the_threads_of_a_torch_that_comes_later():
+    told = _told_by(
+        "from coordinator.__main__ import limit_threads; limit_threads(1); "
+        "import torch; print(torch.get_num_threads())"
+    )
+    assert told == "1"
+
+
+def _told_by(program: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if "THREADS" not in name}
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()

@@ -11,7 +11,7 @@ from hfmds.cli.backup_commands import DATA_DIRS
 from hfmds.cli.database_commands import Program
 from hfmds.cli.main import main
 from hfmds.storage.database import opened_database
-from hfmds.storage.migrations import Schema, SchemaState
+from hfmds.storage.schema import Schema, SchemaState
 from synthesis_store.settings import StoreSettings
 
 Output = pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ import pytest
 
 from hfmds.cli.main import main
 from hfmds.storage.database import opened_database
-from hfmds.storage.migrations import Schema, SchemaState
+from hfmds.storage.schema import Schema, SchemaState
 
 Output = pytest.CaptureFixture[str]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.storage.database import open_database
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 from tests.integration.operator_at_work import Outcome
 from tests.integration.scripted_devices import Call
 from tests.integration.stage import TASKS, stage, undisturbed

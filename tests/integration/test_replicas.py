@@ -22,7 +22,7 @@ import pytest
 from coordinator.tables import LeadershipRow
 from hfmds.errors import NotFound
 from hfmds.storage.database import opened_database, reading
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 from hfmds.wire.types import Phase
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import Call, Meddler, meddle_not

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, inspect, text
 
 from hfmds.errors import ConfigurationError
 from hfmds.storage.database import open_database, reading, shown_url, transaction
-from hfmds.storage.migrations import Schema, SchemaState
+from hfmds.storage.schema import Schema, SchemaState
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ def test_tables_of_a_newer_program_are_refused(schema: Schema, engine: Engine) -
 UPGRADE = """
 import sys
 from hfmds.storage.database import opened_database
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 with opened_database(sys.argv[1]) as engine:
     Schema("tests.storage.toy").upgrade(engine)
 """

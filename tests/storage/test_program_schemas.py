@@ -1,14 +1,17 @@
 """The migrations of the programs make the tables that their code works with."""
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, text
 
 from hfmds.storage.database import opened_database, reading, transaction
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 
 PROGRAMS = ["coordinator", "synthesis_store"]
 
@@ -16,6 +19,17 @@ PROGRAMS = ["coordinator", "synthesis_store"]
 def tables_of(program: str) -> MetaData:
     metadata: MetaData = import_module(f"{program}.tables").Base.metadata
     return metadata
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_names_of_files_tell_the_revisions(program: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(program) / "migrations"))
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+    known = [script.revision for script in scripts.walk_revisions()]
+    assert Schema(program).revisions == known[::-1]
+    assert Schema(program).newest == scripts.get_current_head()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -17,7 +17,7 @@ from hfmds.algorithm.types import MEASUREMENTS, LabelledImages, SyntheticBatch
 from hfmds.digest import Digest, digest_of
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import open_database, reading
-from hfmds.storage.migrations import Schema
+from hfmds.storage.schema import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch

@@ -6,7 +6,7 @@ A method is what it does differently from FedAvg in one or more of these places:
     loss            what a device minimises
     remember        what a device keeps for its next round
     synthesise      what a device shares besides its weights
-    aggregate       what the server does with the updates
+    aggregate       what the server does with the updates (`server`)
 
 The same object serves a simulated device, a real one and the server. It keeps no state: whatever
 must last is in the weights, in the device's memory or in the pool.
@@ -14,33 +14,23 @@ must last is in the weights, in the device's memory or in the pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Generic, TypeVar, cast
 
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
-from hfmds.algorithm.aggregation import Aggregate, combine
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
-from hfmds.algorithm.methods.settings import Method
+from hfmds.algorithm.methods.server import MethodServer, Settings
 from hfmds.algorithm.models import initial_weights, seeded, weights_of
-from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.seeds import derive_seed
 from hfmds.algorithm.training import LocalTraining, Loss, minimise
-from hfmds.algorithm.types import Update, Weights
+from hfmds.algorithm.types import Weights
 from hfmds.errors import InvalidInput
 
-Settings = TypeVar("Settings", bound=Method, covariant=True)
 
-
-class FedAvgMethod(Generic[Settings]):
+class FedAvgMethod(MethodServer[Settings]):
     """Local training on own data, and the mean."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.settings = cast(Settings, recipe.method)
 
     def first_weights(self, seed: int) -> Weights:
         """w^0. Names of what is not the classifier's have a "/" in them."""
@@ -75,24 +65,3 @@ class FedAvgMethod(Generic[Settings]):
     ) -> Synthesis:
         """DataSynthesis of Algorithm 1, for methods with a pool."""
         raise InvalidInput(f"method {self.settings.name} shares no images: nothing to synthesise")
-
-    def aggregate(
-        self,
-        round_number: int,
-        weights: Weights,
-        updates: Iterable[Update],
-        server_state: Weights | None = None,
-    ) -> Aggregate:
-        """w^{t+1} from w^t and the updates, which come in device-id order.
-
-        `server_state` is what the last aggregate had of it; none in the first round.
-        """
-        trained = [name for name in weights if self.settings.trains(name, round_number)]
-        return combine(
-            self.recipe.aggregation,
-            weights,
-            updates,
-            names=trained,
-            measured=self.settings.measures,
-            server_state=server_state,
-        )

@@ -28,6 +28,7 @@ class Method:
     samples_per_device = 0  # most images a device shares at a refresh; 0: there is no pool
     with_shares = False  # whether those images are mixtures, with class shares
     uses_alpha = False  # whether devices train on those images as on their own, by training.alpha
+    server_learns = False  # whether the server trains a network, besides taking the mean
     near_threshold = NEAR_PHOTOGRAPHS  # at which two of them count as near duplicates, by default
 
     def refreshes(self, round_number: int) -> bool:
@@ -103,6 +104,7 @@ class FedGen(Method):
     """
 
     name = "fedgen"
+    server_learns = True
     label_weight: float = 1.0  # of the loss on generated features
     latent_weight: float = 1.0  # of the distance to the prediction on generated features
     decay: float = 0.98  # of both weights, per round
