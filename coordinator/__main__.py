@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from coordinator.drain import DrainRecords
 from coordinator.events import EventRecords
 from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
+from coordinator.learning import Learning
 from coordinator.membership import open_membership
 from coordinator.metrics import Metrics
 from coordinator.oversight import Oversight
@@ -63,7 +63,6 @@ _STORAGE_THREADS = 12  # fewer than the database's connections
 
 async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; ready once storage is open and the runs are going on."""
-    limit_threads(settings.threads)
     registry = CollectorRegistry()
     show_program("coordinator", registry, settings.tls, settings.disk_places)
     metrics = Metrics(registry)
@@ -150,14 +149,6 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
     await store.close()
 
 
-def limit_threads(threads: int) -> None:
-    """For torch, which is loaded when a run first needs it, and reads this then.
-
-    A run of most methods goes on without it, so that a coordinator is soon back after a crash.
-    """
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-
-
 def open_tables(settings: CoordinatorSettings) -> Engine:
     """The coordinator's database, with the tables that this version works with."""
     engine = open_database(settings.resolved_database_url, "coordinator")
@@ -175,7 +166,8 @@ def open_parts(
     loop: asyncio.AbstractEventLoop,
 ) -> Parts:
     """The coordinator's parts, kept where the settings say."""
-    held_out = HeldOut(settings.held_out)
+    learning = Learning(settings.threads)
+    held_out = HeldOut(settings.held_out, learning)
     blobs = open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     )
@@ -212,6 +204,7 @@ def open_parts(
         ),
         switchboard=switchboard,
         store=store,
+        learning=learning,
         held_out=held_out,
         metrics=metrics,
         clock=time.time,

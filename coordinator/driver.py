@@ -177,9 +177,12 @@ class RunDriver:
 
     def _drive(self) -> None:
         self.heed()
+        recipe = self._record.spec.recipe
+        if recipe.method.server_learns:
+            self._parts.learning.load()
         fleet, start = RemoteFleet(self._record, self, self._parts, self._models), self._start()
         self._watch.begin(start.round_number + 1)
-        for result in federate(fleet, self._record.spec.recipe, start):
+        for result in federate(fleet, recipe, start):
             completed = self._completed(result)
             now = self._parts.clock()
             record = self._parts.runs.complete_round(self.run_id, completed, now)
@@ -235,9 +238,7 @@ class RunDriver:
     def _first(self) -> Checkpoint:
         start = self._record.start
         if start is None:
-            from hfmds.algorithm.methods.registry import first_checkpoint  # with torch
-
-            return first_checkpoint(self._record.spec.recipe)
+            return self._parts.learning.first_checkpoint(self._record.spec.recipe)
         return Checkpoint(0, StoredWeights(self._blobs.local_path(start), "the first model"))
 
     def _completed(self, result: RoundResult) -> Round:

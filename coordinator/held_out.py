@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.learning import Learning
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import Evaluation, Weights
 from hfmds.data.named_images import load_named_images
@@ -12,8 +13,9 @@ from hfmds.wire.types import RunSpec
 class HeldOut:
     """Evaluates models; without a source it knows nothing and says so."""
 
-    def __init__(self, source: str | None) -> None:
+    def __init__(self, source: str | None, learning: Learning) -> None:
         """Load the source; ConfigurationError if it cannot be used."""
+        self._learning = learning
         what = "the held-out set (HFMDS_HELD_OUT)"
         self._images = load_named_images(source, what) if source else None
 
@@ -31,7 +33,4 @@ class HeldOut:
         """Accuracy and loss; None without a set."""
         if self._images is None:
             return None
-        from hfmds.algorithm.evaluation import evaluate  # with torch
-
-        images = self._images.labelled_for(recipe)
-        return evaluate(recipe.model, weights, recipe.normalisation, images)
+        return self._learning.evaluate(recipe, weights, self._images.labelled_for(recipe))

@@ -15,6 +15,7 @@ from coordinator.drain import DrainRecords
 from coordinator.events import EventRecords
 from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
+from coordinator.learning import Learning
 from coordinator.metrics import Metrics
 from coordinator.phase_records import PhaseRecords
 from coordinator.registry import Registry
@@ -62,6 +63,7 @@ class Parts:
     dispatch: Dispatch
     switchboard: Switchboard
     store: PoolStore
+    learning: Learning
     held_out: HeldOut
     metrics: Metrics
     clock: Callable[[], float]

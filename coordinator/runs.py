@@ -120,7 +120,9 @@ class Runs:
         self._require_size(spec.recipe)
         _require_open_files(spec.recipe.cohort_size)
         self._parts.held_out.check(spec)
-        start = copy_first_model(self._parts.runs, self._parts.contents, run_id, spec)
+        start = copy_first_model(
+            self._parts.runs, self._parts.contents, self._parts.learning, run_id, spec
+        )
         record, is_new = self._parts.runs.create(run_id, spec, self._parts.clock(), by, start)
         if is_new:
             with log_context(run=run_id):
@@ -201,9 +203,8 @@ class Runs:
             yield chunk
 
     def _require_size(self, recipe: Recipe) -> None:
-        from hfmds.algorithm.methods.registry import weights_bytes  # with torch
-
-        size_bytes, largest = weights_bytes(recipe), self._parts.contents.max_blob_bytes
+        size_bytes = self._parts.learning.weights_bytes(recipe)
+        largest = self._parts.contents.max_blob_bytes
         if size_bytes > largest:
             raise InvalidInput(
                 f"the model, with what {recipe.method.name} learns besides it, would have "

@@ -6,6 +6,7 @@ So the old run may go on, drop the model or be deleted.
 from __future__ import annotations
 
 from coordinator.content import RunContents
+from coordinator.learning import Learning
 from coordinator.run_records import RunRecords
 from hfmds.algorithm.parts import classifier_of
 from hfmds.algorithm.types import Weights
@@ -16,7 +17,7 @@ from hfmds.wire.types import RunSpec
 
 
 def copy_first_model(
-    runs: RunRecords, contents: RunContents, run_id: str, spec: RunSpec
+    runs: RunRecords, contents: RunContents, learning: Learning, run_id: str, spec: RunSpec
 ) -> Digest | None:
     """Copy the model that a new run starts from, durably; None if it has fresh weights.
 
@@ -32,10 +33,8 @@ def copy_first_model(
             "give the recipe the same model, or start from another"
         )
     digest = runs.model(start.run_id, start.round_number)
-    from hfmds.algorithm.methods.registry import first_checkpoint  # with torch
-
     stored = StoredWeights(contents.of(start.run_id).blobs.local_path(digest), str(start))
-    weights = _taken_over(first_checkpoint(spec.recipe).weights, stored, str(start))
+    weights = _taken_over(learning.first_checkpoint(spec.recipe).weights, stored, str(start))
     return contents.of(run_id).blobs.put_bytes(encode_weights(weights))
 
 

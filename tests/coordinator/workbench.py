@@ -20,6 +20,7 @@ from coordinator.drain import DrainRecords
 from coordinator.events import EventRecords
 from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.held_out import HeldOut
+from coordinator.learning import Learning
 from coordinator.metrics import Metrics
 from coordinator.oversight import Oversight
 from coordinator.parts import Parts
@@ -301,7 +302,8 @@ async def workbench(
         ),
         switchboard=Switchboard(),
         store=store,
-        held_out=HeldOut(held_out),
+        learning=(learning := Learning()),
+        held_out=HeldOut(held_out, learning),
         metrics=metrics,
         clock=clock,
         loop=asyncio.get_running_loop(),

@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import edge_client.__main__
+import hfmds.algorithm.methods.registry  # which programs load when they need it
+import hfmds.storage.migrations  # noqa: F401
 from coordinator import results
 from coordinator.__main__ import main as coordinator
+from hfmds.service.collector import spare_what_stays
 from hfmds.storage import database
 from synthesis_store.__main__ import main as synthesis_store
 from tests.integration.crash_points import CrashPoint, Watch, watch_commits, watch_steps
@@ -41,6 +44,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
+    spare_what_stays()  # or every child would look through all that torch brings, and copy it
     children: set[int] = set()  # those not waited for: their ids cannot be another's
     for line in sys.stdin:
         match json.loads(line):
