@@ -160,10 +160,10 @@ class Supervised:
         )
 
     def _done(self, point: CrashPoint) -> int:
-        """How often what the point is at was done; what it was killed before was not."""
+        """How often what the points are at was done; what it was killed before was not."""
         journals = [Journal.read(life) for life in self._lives]
         begun = sum(journal.done.count(point.what) for journal in journals)
-        return begun - (len(journals) if point.moment == "before" else 0)
+        return begun - sum(at.moment == "before" for at in self._points[: len(journals)])
 
     async def _until_ready(self) -> None:
         while not self._address_file.exists():
