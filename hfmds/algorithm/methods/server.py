@@ -1,7 +1,6 @@
 """What a method does at the server, without torch: the mean of what devices send.
 
-A method whose server learns, too, has its own way there, in torch, which is loaded for it alone: a
-server that only averages starts in half the time and needs a quarter of the memory.
+A method whose server learns, too, has its own way there, in torch, which is loaded for it alone.
 """
 
 from __future__ import annotations
