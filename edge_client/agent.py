@@ -200,7 +200,8 @@ class Agent:
                 outcome = "late"
             except HfmdsError as error:
                 log.error("task failed: %s", error)  # foreseen: no traceback
-                await self._report_failure(task.task_id, str(error), _cause(error))
+                # Not where things are on this device, nor what its owner calls them.
+                await self._report_failure(task.task_id, error.public, _cause(error))
                 outcome = "failed"
             except Exception as error:
                 log.exception("task failed")

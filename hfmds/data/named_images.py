@@ -2,6 +2,9 @@
 
 A run may name its classes; which number "cat" has is then the run's business. So the images are
 kept with the names their owner gave them, and mapped by name when a run comes.
+
+Where the images are, and what classes are called that a run does not know, is their owner's affair:
+of an error, others are told no such thing (`public`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from hfmds.algorithm.types import LabelledImages
 from hfmds.data.folders import class_folders, is_class_number, is_folder
 from hfmds.data.manifests import read_manifest
 from hfmds.data.sources import load_images
-from hfmds.errors import ConfigurationError
+from hfmds.errors import ConfigurationError, InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +31,23 @@ class NamedImages:
     class_names: tuple[str, ...] = ()
     # By its folder, or in a list of files: then label i is only a place in `class_names`.
     named_by_owner: bool = False
+    source: str = ""  # where they are
 
     def __len__(self) -> int:
         return len(self.images)
 
     def labelled_for(self, recipe: Recipe) -> LabelledImages:
-        """The images with the recipe's class numbers, or an error that says what does not fit."""
+        """The images with the recipe's class numbers; InvalidInput says what does not fit."""
         images = self.images
         if self.class_names and (recipe.class_names or self.named_by_owner):
             numbers = np.zeros(len(self.class_names), np.int64)
             for label in np.unique(images.labels).tolist():  # a class without images may be unknown
                 numbers[label] = self._number(self.class_names[label], recipe.class_names)
             images = LabelledImages(images.pixels, numbers[images.labels])
-        images.require_fit(recipe.model, self.what)
+        try:
+            images.require_fit(recipe.model, self.what)
+        except InvalidInput as error:
+            raise self._unfit(str(error), str(error)) from None
         return images
 
     def _number(self, name: str, run_names: tuple[str, ...]) -> int:
@@ -48,16 +55,23 @@ class NamedImages:
         if name in run_names:
             return run_names.index(name)
         if run_names:
-            raise ConfigurationError(
-                f"class {name!r} of {self.what} is not one of the run's classes "
-                f"({', '.join(run_names)}); rename or remove it"
+            reason = (
+                f"is not one of the run's classes ({', '.join(run_names)}); rename or remove it"
             )
-        if not is_class_number(name):
-            raise ConfigurationError(
-                f"class {name!r} of {self.what} is not a class number, and the run has no class "
-                "names; rename it, or give the run class names"
+        elif not is_class_number(name):
+            reason = (
+                "is not a class number, and the run has no class names; rename it, or give the run "
+                "class names"
             )
-        return int(name)
+        else:
+            return int(name)
+        raise self._unfit(
+            f"class {name!r} of {self.what} {reason}",
+            f"a class of {self.what} {reason}; which one, the log there says",
+        )
+
+    def _unfit(self, message: str, public: str) -> InvalidInput:
+        return InvalidInput(f"{message} ({self.source})" if self.source else message, public=public)
 
 
 def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ()) -> NamedImages:
@@ -66,21 +80,22 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
     `class_names` gives numbered data names, and class folders numbers; `what` names the images in
     errors, e.g. "the held-out set".
     """
-    what = f"{what} {source}"
     if is_folder(Path(source)) and not class_names:
         folder = Path(source).absolute()  # so that a folder called "digits" is a folder
         names = tuple(path.name for path in class_folders(folder))
-        return NamedImages(what, load_images(str(folder), names), names, named_by_owner=True)
+        images = load_images(str(folder), names)
+        return NamedImages(what, images, names, named_by_owner=True, source=source)
     if source.endswith(".csv") and not class_names:
         names = _names_in(Path(source))
-        return NamedImages(what, load_images(source, names), names, named_by_owner=True)
+        images = load_images(source, names)
+        return NamedImages(what, images, names, named_by_owner=True, source=source)
     images = load_images(source, class_names)
     if class_names and not 0 <= images.labels.min() <= images.labels.max() < len(class_names):
         raise ConfigurationError(
-            f"labels of {what} run from {images.labels.min()} to {images.labels.max()}, but "
-            f"{len(class_names)} class names are given, for 0 to {len(class_names) - 1}"
+            f"labels of {what} {source} run from {images.labels.min()} to {images.labels.max()}, "
+            f"but {len(class_names)} class names are given, for 0 to {len(class_names) - 1}"
         )
-    return NamedImages(what, images, class_names)
+    return NamedImages(what, images, class_names, source=source)
 
 
 def _names_in(manifest: Path) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from coordinator.phase_records import PhasePlan
 from coordinator.round_records import RoundRecords
@@ -93,6 +94,20 @@ def test_a_held_out_set_that_does_not_fit_the_model_is_told_at_creation(tmp_path
         async with workbench(tmp_path, held_out="digits:20#test") as bench:
             with pytest.raises(InvalidInput, match="HFMDS_HELD_OUT"):
                 await bench.create(make_spec())  # 16x16 images of 3 classes
+
+    asyncio.run(scenario())
+
+
+def test_classes_that_the_held_out_set_does_not_know_are_the_callers_fault(tmp_path: Path) -> None:
+    (tmp_path / "pets" / "yak").mkdir(parents=True)
+    Image.new("L", (16, 16)).save(tmp_path / "pets" / "yak" / "1.png")
+
+    async def scenario() -> None:
+        async with workbench(tmp_path / "bench", held_out=str(tmp_path / "pets")) as bench:
+            spec = make_spec()
+            named = replace(spec.recipe, class_names=("ant", "bee", "cat"))
+            with pytest.raises(InvalidInput, match=r"'yak'.*HFMDS_HELD_OUT.*ant, bee, cat"):
+                await bench.create(replace(spec, recipe=named))
 
     asyncio.run(scenario())
 

@@ -12,7 +12,7 @@ from PIL import Image
 from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.data.named_images import load_named_images
 from hfmds.data.sources import load_images
-from hfmds.errors import ConfigurationError
+from hfmds.errors import ConfigurationError, InvalidInput
 
 RECIPE = Recipe(ModelSpec("any", 1, 2, 2, 3), Normalisation((0.5,), (0.5,)), rounds=1)
 PETS = dataclasses.replace(RECIPE, class_names=("dog", "ant", "cat"))
@@ -43,7 +43,7 @@ def test_labels_are_mapped_by_name(folder: Path) -> None:
     path = manifest(folder, "path,label\n2024/a.png,cat\n2024/b.png,dog\nc.png,cat\n", "utf-8-sig")
     images = load_named_images(str(path), "the device's data")
     assert images.labelled_for(PETS).labels.tolist() == [2, 0, 2]
-    with pytest.raises(ConfigurationError, match=r"'cat'.*not a class number.*class names"):
+    with pytest.raises(InvalidInput, match=r"'cat'.*not a class number.*class names"):
         images.labelled_for(RECIPE)
 
 

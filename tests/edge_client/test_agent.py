@@ -501,22 +501,34 @@ def test_unforeseen_error_keeps_its_text_on_the_device(
     assert "Ada" in caplog.text
 
 
-def test_images_that_do_not_fit_the_model_are_reported(device: Device) -> None:
+def test_images_that_do_not_fit_the_model_are_reported(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
     wide = dataclasses.replace(images(0, 1), pixels=np.zeros((2, 1, 2, 5), np.uint8))
-    device.local = NamedImages("/data/wide", wide)
+    device.local = NamedImages("its data", wide, source="/home/ada/wide")
     device.work(device.train_task(), device.synthesise_task())
-    assert "/data/wide" in device.coordinator.failures["t1"]
+    assert "its data" in device.coordinator.failures["t1"]
     assert "[1, 2, 5]" in device.coordinator.failures["s1"]
+    assert "ada" not in str(device.coordinator.failures)  # where they are is nobody else's affair
+    assert "/home/ada/wide" in caplog.text
     assert "download" not in device.coordinator.calls  # no byte was moved for nothing
 
 
-def test_unknown_class_is_reported(device: Device) -> None:
-    device.local = NamedImages("/data/pets", images(0, 1), ("cat", "yak"), named_by_owner=True)
+def test_a_class_that_the_run_does_not_know_is_reported_without_its_name(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.local = NamedImages(
+        "its data", images(0, 1), ("cat", "yak"), named_by_owner=True, source="/home/ada/pets"
+    )
     task = device.train_task()
     recipe = dataclasses.replace(RECIPE, class_names=("ant", "bee", "cat"))
     device.work(dataclasses.replace(task, recipe=recipe))
-    assert "'yak'" in device.coordinator.failures["t1"]
-    assert "/data/pets" in device.coordinator.failures["t1"]
+    told = device.coordinator.failures["t1"]
+    assert "a class of its data is not one of the run's classes (ant, bee, cat)" in told
+    assert "yak" not in told
+    assert "ada" not in told
+    assert "class 'yak'" in caplog.text
+    assert "/home/ada/pets" in caplog.text
 
 
 def test_diverged_synthesis_is_reported(device: Device) -> None:
