@@ -90,14 +90,17 @@ class DeviceState:
             return {}
 
     def save_memory(self, run_uid: str, kind: Phase, round_number: int, memory: Memory) -> None:
-        """Keep what a task left for the next of its kind, if anything, and forget old ones."""
+        """Keep what a task left for the next of its kind, if anything, and forget others."""
         if not memory:
             return
         path = self._memory_path(run_uid, kind, round_number)
         make_folder_durably(path.parent)
         write_whole(path, encode_weights(memory))
-        for old in sorted(self._rounds(run_uid, kind))[:-_KEEP_ROUNDS]:
-            self._memory_path(run_uid, kind, old).unlink(missing_ok=True)
+        rounds = self._rounds(run_uid, kind)
+        # Later rounds than this one were undone, by a coordinator that came back from a backup.
+        kept = sorted(t for t in rounds if t <= round_number)[-_KEEP_ROUNDS:]
+        for other in set(rounds).difference(kept):
+            self._memory_path(run_uid, kind, other).unlink(missing_ok=True)
         self._forget_old_runs(but=path.parent)
 
     def _rounds(self, run_uid: str, kind: Phase) -> list[int]:

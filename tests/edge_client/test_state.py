@@ -100,6 +100,16 @@ def test_old_rounds_are_forgotten(state: DeviceState) -> None:
     assert state.memory("run", "train", 18)["0"][0] == 17
 
 
+def test_rounds_that_a_restored_coordinator_has_undone_are_forgotten(state: DeviceState) -> None:
+    for number in range(1, 11):
+        state.save_memory("run", "train", number, memory(number))
+    for number in (6, 7):  # again
+        state.save_memory("run", "train", number, memory(-number))
+    assert state.memory("run", "train", 7)["0"][0] == -6
+    assert state.memory("run", "train", 8)["0"][0] == -7
+    assert state.memory("run", "train", 11)["0"][0] == -7
+
+
 def kept_runs(folder: Path) -> set[str]:
     return {path.name for path in (folder / "runs").iterdir()}
 
