@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hfmds.digest import Digest, digest_of
-from hfmds.errors import CorruptData, LimitExceeded, NotFound
+from hfmds.errors import CorruptData, LimitExceeded, NotFound, Unavailable
 from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
 from hfmds.storage.staging import Staging
@@ -151,7 +151,7 @@ class _SentBlobs(FolderBlobs):
 
 
 class _ReceivingStaging(Staging):
-    """Counts what comes in."""
+    """Counts what comes in. LimitExceeded where there is no room for it."""
 
     def __init__(self, folder: Path, max_bytes: int, received: Moved) -> None:
         super().__init__(folder, max_bytes, setting="HFMDS_STATE_DIR")
@@ -159,4 +159,11 @@ class _ReceivingStaging(Staging):
 
     def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
         self._received(sum(map(len, pieces)))
-        return super().append(owner, digest, offset, *pieces)
+        try:
+            return super().append(owner, digest, offset, *pieces)
+        except Unavailable as error:
+            # This disk is full, not the sender away: to ask again and again would move the bytes
+            # again and again, for nothing.
+            raise LimitExceeded(
+                "the device's disk is full; free some of it, or set HFMDS_STATE_DIR to a larger one"
+            ) from error

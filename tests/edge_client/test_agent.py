@@ -852,6 +852,20 @@ def test_images_that_could_not_be_sent_today_are_not_synthesised(device: Device)
     assert "download" not in device.coordinator.calls
 
 
+def test_a_disk_that_fills_up_during_a_download_ends_the_task_with_the_reason(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", no_room)
+    device.work(device.train_task())
+    assert "the device's disk is full" in device.coordinator.failures["t1"]
+    assert str(device.folder) not in device.coordinator.failures["t1"]
+    assert device.coordinator.calls.count("download") == 1  # not again and again
+    assert device.peers.coordinator_patience.trouble() is None  # it was there
+
+
 @pytest.mark.parametrize("task", ["train_task", "synthesise_task", "evaluate_task"])
 def test_a_result_waits_in_memory_while_the_disk_is_full(
     tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
