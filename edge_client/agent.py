@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
 from edge_client.metrics import EdgeMetrics
+from edge_client.patience import bounded_pause
 from edge_client.peers import Peers
 from edge_client.state import Report
 from edge_client.tasks import TaskRunner
@@ -52,8 +53,6 @@ from hfmds.wire.types import (
 log = logging.getLogger(__name__)
 
 _KINDS = {TrainWork: "train", SynthesiseWork: "synthesise", EvaluateWork: "evaluate"}
-_LEAST_PAUSE_SECONDS = 0.1  # a server that says "at once" must not make this loop spin
-_LONGEST_PAUSE_SECONDS = 3600.0  # whatever it says, a device is not lost for longer
 
 
 class _MustRest(Exception):
@@ -114,16 +113,20 @@ class Agent:
     async def _run(self) -> int:
         """The same; how many tasks failed."""
         failed = failures = 0
-        idle_reason = ""
+        dropped = idle_reason = ""
         while True:
             if not await self._may_work():
                 return failed
             match await self._next_task():
                 case Assignment() as task:
                     idle_reason = ""
-                    failures = 0 if await self._take(task) else failures + 1
+                    outcome = await self._take(task)
+                    failed += outcome == "failed"
+                    # One that comes again was dropped since the store disagrees on what is over.
+                    again = outcome == "late" and task.task_id == dropped
+                    dropped = task.task_id if outcome == "late" else ""
+                    failures = failures + 1 if outcome == "failed" or again else 0
                     if failures:  # whatever is wrong here, the coordinator must not feel it
-                        failed += 1
                         await self._sleep(self._backoff.ceiling(failures))
                 case UnreadableTask() as task:
                     failures += 1
@@ -136,7 +139,7 @@ class Agent:
                         idle_reason = reason
                     if self._once:
                         return failed
-                    await self._sleep(_pause_seconds(after_seconds))
+                    await self._sleep(bounded_pause(after_seconds))
                 case Finished(reason):
                     log.info("no more work: %s", reason)
                     return failed
@@ -170,8 +173,8 @@ class Agent:
             # Devices may be started before the run is created: worth waiting for.
             raise Unavailable(f"{error}; HFMDS_RUN is {self._run_id!r}") from error
 
-    async def _take(self, task: Assignment) -> bool:
-        """Do a task, whatever may come of it; false if it failed."""
+    async def _take(self, task: Assignment) -> str:
+        """Do a task, whatever may come of it: the outcome, as metrics count it."""
         kind = _KINDS[type(task.work)]
         self._metrics.round.set(task.round_number)
         of_task: dict[str, str | int] = {
@@ -214,7 +217,7 @@ class Agent:
                 outcome = "accepted"
             note(outcome)
         self._metrics.tasks.labels(kind, outcome).inc()
-        return outcome != "failed"
+        return outcome
 
     async def _refuse(self, task: UnreadableTask) -> None:
         """Give up a task of a later version: other runs may have work that this one can do."""
@@ -253,7 +256,7 @@ class Agent:
         """Renew the lease every third of it, so that two calls may be lost; ends by an error."""
         lease_seconds = task.lease_seconds
         while True:
-            await self._sleep(_pause_seconds(lease_seconds / 3))
+            await self._sleep(bounded_pause(lease_seconds / 3))
             # While the coordinator is away the work goes on: it may be back in time.
             lease_seconds = await self._to_coordinator(self._coordinator.renew_lease, task.task_id)
 
@@ -285,13 +288,6 @@ class Agent:
             await self._to_coordinator(self._coordinator.report_failure, task_id, reason, cause)
         except HfmdsError as error:  # the task is over anyway
             log.info("the failure was not taken: %s", error)
-
-
-def _pause_seconds(told: float) -> float:
-    """How long to pause when so long was told, which may be no number."""
-    if told > _LEAST_PAUSE_SECONDS:
-        return min(told, _LONGEST_PAUSE_SECONDS)
-    return _LEAST_PAUSE_SECONDS
 
 
 def _cause(error: HfmdsError) -> FailureCause:

@@ -21,7 +21,15 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LONGEST_TOLD_SECONDS = 3600.0  # whatever a peer says, a device is not lost for longer
+_LEAST_TOLD_SECONDS = 0.1  # a peer that says "at once" must not make a device spin
+_LONGEST_TOLD_SECONDS = 3600.0  # whatever it says, a device is not lost for longer
+
+
+def bounded_pause(told_seconds: float) -> float:
+    """How long to pause when a peer told so long, which may be no number."""
+    if told_seconds > _LEAST_TOLD_SECONDS:
+        return min(told_seconds, _LONGEST_TOLD_SECONDS)
+    return _LEAST_TOLD_SECONDS
 
 
 class Patience:
@@ -69,7 +77,7 @@ class Patience:
     def _pause_seconds(self, error: HfmdsError, failures: int) -> float:
         if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
             # The peer is there, and has given every caller a time of its own.
-            return min(error.retry_after_seconds, _LONGEST_TOLD_SECONDS)
+            return bounded_pause(error.retry_after_seconds)
         # Drawn evenly: a fleet that lost its coordinator together must not return together.
         return self._rng.uniform(0, self._backoff.ceiling(failures))
 

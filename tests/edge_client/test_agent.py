@@ -461,6 +461,15 @@ def test_sealed_pool_drops_the_batch(device: Device) -> None:
     assert list(device.coordinator.syntheses) == ["s2"]
 
 
+def test_a_task_that_is_too_late_and_comes_again_and_again_is_paced(device: Device) -> None:
+    device.store.errors["put_batch"] = [TooLate("in quarantine") for _ in range(3)]
+    device.work(*[device.synthesise_task("s1")] * 4, device.synthesise_task("s2", 2))
+    assert [s for s in device.slept if s != 10.0] == [0.5, 1.0]  # the second and the third time
+    assert list(device.coordinator.syntheses) == ["s1", "s2"]
+    assert len(device.engine.works) == 2  # what was made for s1 was there
+    assert device.metric("tasks_total", kind="synthesise", outcome="late") == 3
+
+
 def test_every_check_in_tells_the_memory_that_is_free_then(device: Device) -> None:
     free = iter([1000, 2000, 3000])
     device.free_memory_bytes = lambda: next(free)

@@ -46,6 +46,7 @@ def test_it_waits_as_long_as_the_peer_has_said() -> None:
 
 def test_a_time_that_makes_no_sense_does_not_lose_the_device() -> None:
     assert pauses(Unavailable("full", retry_after_seconds=1e9)) == [3600.0]
+    assert pauses(Unavailable("full", retry_after_seconds=0.0)) == [0.1]  # nor makes it spin
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), HfmdsError("a fault of the server")])
