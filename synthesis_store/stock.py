@@ -49,7 +49,7 @@ class Stocktaking:
         self._log_id = log_id
         self._now = now
         self._lock = threading.Lock()
-        self._snapshots: dict[int, Snapshot] = {}  # the newest ones by number; they never change
+        self._snapshots: dict[str, Snapshot] = {}  # the newest ones by id; they never change
         self._halted = (0, 0)  # pools, in the event log up to this number
         self._content: tuple[datetime, int] | None = None
 
@@ -95,12 +95,14 @@ class Stocktaking:
             .order_by(newest.desc())
             .limit(MOST_RUNS)
         )
-        numbers = list(session.scalars(of_runs))
-        unknown = [number for number in numbers if number not in self._snapshots]
-        rows = select(SnapshotRow).where(SnapshotRow.number.in_(unknown))
-        found = {row.number: decode_snapshot(row.description) for row in session.scalars(rows)}
+        # By their ids: SQLite gives the number of a snapshot that was collected to the next one.
+        query = select(SnapshotRow.snapshot_id).where(SnapshotRow.number.in_(of_runs))
+        names = list(session.scalars(query.order_by(SnapshotRow.number.desc())))
+        unknown = [name for name in names if name not in self._snapshots]
+        rows = select(SnapshotRow).where(SnapshotRow.snapshot_id.in_(unknown))
+        found = {row.snapshot_id: decode_snapshot(row.description) for row in session.scalars(rows)}
         known = self._snapshots | found
-        self._snapshots = {number: known[number] for number in numbers if number in known}
+        self._snapshots = {name: known[name] for name in names}
         return tuple(self._snapshots.values())
 
 

@@ -126,6 +126,19 @@ def test_a_run_that_is_released_is_shown_no_more(store: Store) -> None:
     assert series(store.registry, "hfmds_store_newest_snapshot_samples") == {}
 
 
+@pytest.mark.usefixtures("both_databases")
+def test_a_snapshot_in_the_place_of_a_collected_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for run_id, samples in (("first", 3), ("second", 5)):
+        store.pools.open(f"pool-of-{run_id}", replace(SPEC, run_id=run_id))
+        batch = make_batch(samples, samples=samples)
+        store.seal(f"pool-of-{run_id}", a=store.put("a", batch, f"pool-of-{run_id}"))
+        shown = series(store.registry, "hfmds_store_newest_snapshot_samples")
+        assert shown == {run_id: samples}
+        store.pools.release(run_id)
+        store.pools.collect()
+
+
 def test_of_many_runs_those_are_shown_that_sealed_last(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for number in range(MOST_RUNS + 2):
