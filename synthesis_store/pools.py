@@ -110,6 +110,7 @@ class Pools:
     def recover(self) -> None:
         """Clear what the process before this one left half done."""
         swept = self.contents.sweep_left_over(at_start=True)
+        self.withdrawals.settle()
         purged = self._purge_uploads()
         log.info("store recovered", extra={"loose_blobs": swept.blobs, "stale_uploads": purged})
 
@@ -382,6 +383,7 @@ class Pools:
         """Remove what uploads have left that nobody goes on with."""
         self._purge_uploads()
         self.contents.sweep_left_over()
+        self.withdrawals.settle()
 
     def _purge_uploads(self) -> int:
         now, staging = self._now(), self._content.staging

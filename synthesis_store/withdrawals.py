@@ -95,9 +95,9 @@ class Withdrawals:
     def settle(self) -> None:
         """Say in the log of which withdrawn devices nothing is left."""
         with transaction(self._engine) as session:
-            given_up = select(LooseBlobRow).where(LooseBlobRow.reason != "")
+            given_up = select(LooseBlobRow).where(LooseBlobRow.mark == "")
             if session.scalar(select(given_up.exists())):
-                return  # some of it may be theirs; whoever sweeps it settles
+                return  # some of it may be theirs, and still here; whoever sweeps it settles
             pending = select(WithdrawalRow).where(WithdrawalRow.erased_at.is_(None))
             for row in session.scalars(pending.order_by(WithdrawalRow.device_id)):
                 if not _remaining_snapshots(session, row):

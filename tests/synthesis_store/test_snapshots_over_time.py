@@ -11,8 +11,10 @@ import pytest
 from sqlalchemy import event
 
 from hfmds.algorithm.types import SyntheticBatch
+from hfmds.digest import Digest
 from hfmds.errors import NotAllowed, NotFound, TooLate, Unavailable, WrongState
 from hfmds.event_chain import Event, flaw
+from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import reading
 from hfmds.wire.tensors import read_batch
 from hfmds.wire.types import Collected, PoolPolicy, PoolSpec, PoolState, Snapshot, Withdrawal
@@ -414,6 +416,57 @@ def test_equal_content_of_another_device_stays_when_one_is_withdrawn(tmp_path: P
     store.put("b", make_batch(1))
     store.pools.withdraw("a")
     assert store.seal(b=digest).samples == 3
+
+
+class AwayBlobs(FolderBlobs):
+    """Content of which nothing can be deleted while its storage is away."""
+
+    away = False
+
+    def delete(self, digest: Digest) -> None:
+        if self.away:
+            raise Unavailable("the object store is away")
+        super().delete(digest)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_withdrawal_is_complete_when_what_could_not_be_erased_is(
+    tmp_path: Path, restarted: bool
+) -> None:
+    blobs = AwayBlobs(tmp_path / "blobs")
+    store = Store(tmp_path, blobs=blobs)
+    store.pools.open("pool-1", SPEC)
+    store.put("a", make_batch(1))
+    blobs.away = True
+    with pytest.raises(Unavailable):
+        store.pools.withdraw("a")
+    blobs.away = False
+    assert told(store, "withdrawal-complete") == []
+    if restarted:
+        store = Store(tmp_path)
+    else:
+        store.pools.clear_left_over()
+    assert len(told(store, "withdrawal-complete")) == 1
+    assert store.held_bytes() == 0
+
+
+def test_a_withdrawal_is_not_complete_while_a_batch_that_was_left_out_is_here(
+    tmp_path: Path,
+) -> None:
+    blobs = AwayBlobs(tmp_path / "blobs")
+    store = Store(tmp_path, blobs=blobs)
+    store.pools.open("pool-1", SPEC)
+    a, b = store.put("a", make_batch(1)), store.put("b", make_batch(2))
+    blobs.away = True
+    with pytest.raises(Unavailable):
+        store.seal(a=a)
+    store.pools.withdraw("b")
+    assert blobs.contains(b)
+    assert told(store, "withdrawal-complete") == []
+    blobs.away = False
+    store.pools.clear_left_over()
+    assert not blobs.contains(b)
+    assert len(told(store, "withdrawal-complete")) == 1
 
 
 def test_a_withdrawal_in_the_middle_of_sealing_is_heeded(tmp_path: Path) -> None:
