@@ -1,13 +1,17 @@
 """The device's own images, which may grow while it runs: a camera adds a file, a label is mended.
 
 Looked at between tasks, and read again when a file has changed. What cannot be read, for a file is
-being written just now, leaves the device with what it had, and is tried again.
+being written just now, leaves the device with what it had. It is tried again when it has changed
+once more, and now and then: a broken file that nobody mends must not have all others read with
+every look.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -23,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _Fingerprint: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
+_TRY_AGAIN_SECONDS = 600.0
+
 
 class Images(Protocol):
     """Images that tasks can be done with."""
@@ -34,7 +40,13 @@ class Images(Protocol):
 class OwnImages:
     """Images of a source (see `hfmds.data.sources`), as they were at the last look."""
 
-    def __init__(self, source: str, what: str, class_names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        source: str,
+        what: str,
+        class_names: tuple[str, ...] = (),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Read the source; ConfigurationError if it cannot be used."""
         self._source = source
         self._what = what
@@ -42,6 +54,8 @@ class OwnImages:
         self._seen = _fingerprint(source)
         self._images = self._read()
         self._trouble = ""
+        self._monotonic = monotonic
+        self._unreadable: tuple[_Fingerprint, float] | None = None  # and when to try it again
 
     def __len__(self) -> int:
         return len(self._images)
@@ -53,11 +67,12 @@ class OwnImages:
     def look(self) -> None:
         """Read the images again if they have changed. Blocks: not on the event loop."""
         seen = _fingerprint(self._source)
-        if seen == self._seen:
+        if seen == self._seen or self._is_unreadable(seen):
             return
         try:
             images = self._read()
         except ConfigurationError as error:
+            self._unreadable = seen, self._monotonic() + _TRY_AGAIN_SECONDS
             if str(error) != self._trouble:
                 log.warning("the images have changed, but %s; those of before stay in use", error)
                 self._trouble = str(error)
@@ -65,7 +80,13 @@ class OwnImages:
         if len(images) != len(self._images):
             log.info("%d own images, after %d", len(images), len(self._images))
         # Files that came while we read are seen as changed at the next look.
-        self._seen, self._images, self._trouble = seen, images, ""
+        self._seen, self._images, self._trouble, self._unreadable = seen, images, "", None
+
+    def _is_unreadable(self, seen: _Fingerprint) -> bool:
+        if self._unreadable is None:
+            return False
+        found, again_at = self._unreadable
+        return found == seen and self._monotonic() < again_at
 
     def _read(self) -> NamedImages:
         return load_named_images(self._source, self._what, self._class_names)

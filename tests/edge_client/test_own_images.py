@@ -91,6 +91,23 @@ def test_a_file_half_written_leaves_the_images_of_before(
     assert len(images) == 2
 
 
+def test_a_broken_file_has_the_others_read_again_only_now_and_then(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reads = [0.0], []
+    images = OwnImages(str(folder), "the device's data", monotonic=lambda: now[0])
+    read = images._read
+    monkeypatch.setattr(images, "_read", lambda: reads.append(now[0]) or read())
+    (folder / "cat" / "2.png").write_bytes(b"no image")
+    for seconds in range(0, 1800, 30):
+        now[0] = float(seconds)
+        images.look()
+    assert reads == [0.0, 600.0, 1200.0]
+    add(folder, "cat/2.png", 20)
+    images.look()
+    assert len(images) == 2
+
+
 def test_a_source_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="does not exist"):
         OwnImages(str(tmp_path / "nothing"), "the device's data")
