@@ -55,6 +55,10 @@ REASON_KEY = "hfmds-reason"
 RETRY_KEY = "hfmds-retry-after-seconds"
 """The trailing metadata in which UNAVAILABLE may say when to try again."""
 
+# How gRPC tells that the answer was plain HTTP, and no server's of ours: a proxy has none behind it
+# just now, or does not let us through. It makes a code of it that ours would mean for good.
+_NOT_OURS = "Received http2 header with status"
+
 # gRPC's own word for it: below 0, a channel must not try again by itself, as ours do very soon.
 _LEAVE_IT_TO_THE_CALLER = ("grpc-retry-pushback-ms", "-1")
 
@@ -78,6 +82,8 @@ def error_from(rpc_error: grpc.aio.AioRpcError, peer: Peer) -> HfmdsError:
     code = rpc_error.code()
     said = rpc_error.details() or code.name
     retry_after_seconds = _seconds(_told(rpc_error, RETRY_KEY))
+    if said.startswith(_NOT_OURS):
+        code = grpc.StatusCode.UNAVAILABLE
     match code:
         case grpc.StatusCode.UNAVAILABLE if retry_after_seconds is not None:
             return Unavailable(f"{said} (answer of {peer})", retry_after_seconds)

@@ -1,15 +1,18 @@
-"""HTTP/2 by hand, for callers that a library would not let be so rude."""
+"""HTTP/2 by hand, for callers and servers that a library would not let be so rude."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
+from contextlib import suppress
 
 from hfmds.service.address import split_address
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
-_END_HEADERS = 4
+_END_STREAM, _END_HEADERS = 1, 4
+_TAKEN = 1  # of settings
 
 
 def connected(address: str) -> socket.socket:
@@ -27,6 +30,25 @@ def is_closed(connection: socket.socket) -> bool:
     except ConnectionError:
         pass
     return True
+
+
+async def answer_as_web_server(
+    status: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Answer each call with this status of HTTP's, and with nothing of gRPC's."""
+    await reader.readexactly(len(PREFACE))
+    writer.write(settings())
+    with suppress(asyncio.IncompleteReadError):  # the caller is gone
+        while True:
+            head = await reader.readexactly(9)
+            await reader.readexactly(int.from_bytes(head[:3]))
+            kind, flags, stream = head[3], head[4], int.from_bytes(head[5:])
+            if kind == _SETTINGS and not flags & _TAKEN:
+                writer.write(_frame(_SETTINGS, _TAKEN, 0, b""))
+            if kind == _HEADERS:
+                header = b"\x08\x03" + status.encode()  # :status, the eighth of HPACK's names
+                writer.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, header))
+    writer.close()
 
 
 def settings() -> bytes:

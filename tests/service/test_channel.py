@@ -1,10 +1,12 @@
 import asyncio
 import socket
+from functools import partial
 
 import pytest
 
 from hfmds.errors import NotFound, Unavailable
 from hfmds.service.channel import Backoff, Peer, call, open_channel, translating
+from tests.service import raw_http2
 from tests.service.loopback import Stub, running
 
 
@@ -51,6 +53,23 @@ def test_a_peer_that_is_away_is_named_with_its_setting() -> None:
         message = str(failure.value)
         assert message.startswith(f"coordinator at {peer.address} is unavailable (")
         assert message.endswith("is it running, and is HFMDS_COORDINATOR its address?")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("status", ["400", "403", "404", "503"])
+def test_a_proxy_that_has_lost_its_server_is_a_peer_that_is_away(status: str) -> None:
+    async def scenario() -> None:
+        proxy = await asyncio.start_server(
+            partial(raw_http2.answer_as_web_server, status), "127.0.0.1", 0
+        )
+        port = proxy.sockets[0].getsockname()[1]
+        peer = Peer("coordinator", f"127.0.0.1:{port}", "HFMDS_COORDINATOR")
+        channel = open_channel(peer)
+        with pytest.raises(Unavailable, match=f"is unavailable .*{status}.*its address"):
+            await call(peer, Stub(channel).unary, b"", timeout_seconds=5)
+        await channel.close()
+        proxy.close()
 
     asyncio.run(scenario())
 
