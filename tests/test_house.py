@@ -49,6 +49,7 @@ ROOMS: dict[str, set[str]] = {
         "hfmds.errors",
         "hfmds.service.identity",
         "hfmds.service.public_keys",
+        "hfmds.storage.files",
         "cryptography",
     },
     "hfmds.storage": {

@@ -12,6 +12,7 @@ from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.types import SyntheticBatch
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, CorruptData, NotFound
+from hfmds.storage.files import sync_file, sync_folder
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.shards import download_shards
 from hfmds.wire.store_client import StoreClient
@@ -24,9 +25,9 @@ def replacing(path: Path) -> Iterator[Path]:
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         yield draft
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(draft)
         draft.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
     finally:

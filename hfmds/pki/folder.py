@@ -15,6 +15,7 @@ from pathlib import Path
 from hfmds.errors import ConfigurationError, Conflict
 from hfmds.pki.authority import Authority, KeyPair, hosts_of, units_of
 from hfmds.service.identity import DEVICES_UNIT, SERVICES_UNIT, Identity
+from hfmds.storage.files import sync_folder
 
 _AUTHORITY = "authority"
 _ISSUER = "device-issuer"
@@ -154,6 +155,7 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
     fresh.unlink(missing_ok=True)
     _create(fresh, content, mode)
     fresh.replace(path)
+    sync_folder(path.parent)
 
 
 def _create(path: Path, content: bytes, mode: int) -> None:
@@ -166,3 +168,6 @@ def _create(path: Path, content: bytes, mode: int) -> None:
         ) from error
     with os.fdopen(file, "wb") as opened:
         opened.write(content)
+        opened.flush()
+        os.fsync(file)  # what it is of may be with others when the power comes back
+    sync_folder(path.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -123,6 +124,29 @@ def test_what_is_renewed_keeps_its_names_and_takes_the_old_ones_place(tmp_path: 
     assert names - {path.name for path in tmp_path.iterdir()} == {".service-coordinator.key.new"}
     renew_pair(tmp_path, authority, service, NOW, DAY, ["other.example"])
     assert hosts_of(certificate.read_bytes()) == ["other.example"]
+
+
+def test_keys_and_certificates_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    authority = create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    folder = tmp_path.name
+    assert synced[:4] == ["authority.key", folder, "authority.crt", folder]
+    issue_pair(tmp_path, authority, CAMERA, NOW, DAY)
+    synced.clear()
+    renew_pair(tmp_path, authority, CAMERA, NOW, DAY)
+    for name in ("device-camera-7.key", "device-camera-7.crt"):  # its bytes, then its name
+        assert synced[:3] == [f".{name}.new", folder, folder]
+        del synced[:3]
+    assert synced == []
 
 
 def test_what_is_not_there_cannot_be_renewed(tmp_path: Path) -> None:
