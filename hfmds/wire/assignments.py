@@ -47,6 +47,7 @@ MAX_REASON_CHARACTERS = 1000
 _MAX_NAME_CHARACTERS = 128
 _MAX_TRAFFIC_BYTES = 2**50  # so that no sum over a fleet passes 2^63
 _MAX_TRACEPARENT_CHARACTERS = 128
+_UNKNOWN_OUTCOME_SECONDS = 60.0
 _MOST = {  # that a device can say of a task; a hostile one must not spoil the sums of others
     "steps": 10**9,
     "cpu_seconds": 1e7,
@@ -192,8 +193,12 @@ def outcome_from(
             return flat_value(RetryLater, message.retry_later)
         case "finished":
             return flat_value(Finished, message.finished)
-        case _:
-            raise InvalidInput("CheckInResponse.outcome is missing")
+        case _:  # of a later version: devices outlive coordinators, and must not end by this
+            return RetryLater(
+                _UNKNOWN_OUTCOME_SECONDS,
+                "the coordinator's answer is of a kind this version does not know; upgrade the "
+                "device",
+            )
 
 
 def update_report_message(

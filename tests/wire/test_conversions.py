@@ -17,7 +17,7 @@ from hfmds.algorithm.types import Evaluation, Traffic
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, fleet_pb2, synthesis_store_pb2
 from hfmds.wire import assignments, events, fleet, messages, oversight, runs, snapshots
-from hfmds.wire.types import RoundPolicy, RunState, TrainWork, require_id
+from hfmds.wire.types import RetryLater, RoundPolicy, RunState, TrainWork, require_id
 from tests.wire import examples
 
 Pair = tuple[Any, Callable[[Any], Message], Callable[[Any], Any]]
@@ -210,8 +210,14 @@ def test_a_missing_choice_is_refused() -> None:
     message.ClearField("train")
     with pytest.raises(InvalidInput, match=r"Assignment\.work is missing"):
         assignments.assignment_from(message)
-    with pytest.raises(InvalidInput, match=r"CheckInResponse\.outcome is missing"):
-        assignments.outcome_from(coordinator_pb2.CheckInResponse())
+
+
+def test_an_outcome_of_a_later_version_has_the_device_ask_again() -> None:
+    unknown = coordinator_pb2.CheckInResponse.FromString(bytes([15 << 3 | 2, 0]))  # in field 15
+    outcome = assignments.outcome_from(unknown)
+    assert isinstance(outcome, RetryLater)
+    assert outcome.after_seconds == 60
+    assert "upgrade the device" in outcome.reason
 
 
 def test_a_missing_or_unknown_method_is_refused() -> None:
