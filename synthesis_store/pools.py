@@ -155,7 +155,7 @@ class Pools:
         """
         with log_context(pool=key.pool_id, device=key.device_id):
             begun: tuple[PoolSpec, str] | None = None
-            taken = False
+            taken = settled = False
 
             def begin() -> Content:
                 nonlocal begun
@@ -163,13 +163,14 @@ class Pools:
                 return self._content
 
             def accept() -> None:
-                nonlocal taken
+                nonlocal taken, settled
                 assert begun is not None
                 taken = self._accept(key, *begun)
+                settled = True
 
             try:
                 if key.digest.size_bytes > _SMALL_BYTES:
-                    await asyncio.to_thread(begin)
+                    await _to_its_end(begin)
                 await receive(begin, uploader(key), key.digest, offset, chunks, accept)
                 return not taken
             except _InPool:
@@ -179,10 +180,11 @@ class Pools:
                     await asyncio.to_thread(self._note_refusal, key.pool_id, error)
                 if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
                     await asyncio.to_thread(self._discard, key, begun[1] if begun else "")
+                    settled = True
                 raise
             finally:
-                if begun is not None:
-                    self.uploads.leave(key, begun[1])
+                if begun is not None and not settled:
+                    await self._leave(key, begun[1])
 
     def _begin(self, key: BatchKey, offset: int, weights: Digest | None) -> tuple[PoolSpec, str]:
         """Get ready for an upload: what the pool takes, and the mark of the content to come.
@@ -236,6 +238,15 @@ class Pools:
         with log_context(run=spec.run_id, round=spec.round_number):
             log.info("batch accepted", extra={"batch": str(key.digest), "samples": len(batch)})
         return True
+
+    async def _leave(self, key: BatchKey, mark: str) -> None:
+        """An upload broke. Calls of one device that overlap must not leave more than one note."""
+        nobodys = self.uploads.leave(key, mark)
+        if nobodys:
+            try:
+                await asyncio.to_thread(self.contents.give_up, [(key.digest, nobodys)])
+            except HfmdsError as error:  # then after a day; why the upload broke is what counts
+                log.warning("a broken upload is not cleared away yet: %s", error)
 
     def _discard(self, key: BatchKey, mark: str = "") -> None:
         left = self.uploads.end(key)
@@ -392,3 +403,13 @@ class Pools:
             if not staging.offset(uploader(key), key.digest):  # else bytes still come
                 self._discard(key)
         return purged
+
+
+async def _to_its_end(work: Callable[[], object]) -> None:
+    """Do it in a thread, and leave it only when it is done, also if the caller hangs up."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait({working})
+        raise

@@ -51,12 +51,18 @@ class Uploads:
                 discarded.append(oldest)
         return mark, discarded
 
-    def leave(self, key: BatchKey, mark: str) -> None:
-        """Keep the mark of a call that is over, for whoever goes on with the upload or ends it."""
+    def leave(self, key: BatchKey, mark: str) -> str:
+        """Keep the mark of a call that is over, for whoever goes on with the upload or ends it.
+
+        Returns the mark that nobody will come back for, if there is one: that of a call of the same
+        upload, or this one if the upload is under way no more.
+        """
         with self._lock:
             upload = self._under_way.get(uploader(key))
-            if upload is not None and upload.key == key:
-                self._under_way[uploader(key)] = replace(upload, mark=mark)
+            if upload is None or upload.key != key:
+                return mark
+            self._under_way[uploader(key)] = replace(upload, mark=mark)
+            return upload.mark
 
     def end(self, key: BatchKey) -> str:
         """Forget an upload that is complete, or discarded; the mark that was left with it."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from hfmds.digest import digest_of
+from hfmds.digest import Digest, digest_of
 from hfmds.errors import Unavailable
 from hfmds.storage.database import changing
 from hfmds.wire.tensors import encode_batch
@@ -42,8 +45,9 @@ def test_a_device_has_one_under_way_in_a_pool_and_the_oldest_of_too_many_go() ->
     again = BatchKey("pool-1", "a", digest_of(OTHER))
     assert uploads.begin(a, START) == ("", [])
     assert uploads.begin(b, START) == ("", [])
-    uploads.leave(a, "a mark")
-    uploads.leave(again, "of one that is not under way")
+    assert uploads.leave(a, "an early mark") == ""
+    assert uploads.leave(a, "a mark") == "an early mark"  # of a call that was quicker
+    assert uploads.leave(again, "of one that is not under way") == "of one that is not under way"
     assert uploads.begin(a, START) == ("a mark", [])  # it goes on
     assert uploads.begin(again, START) == ("", [Upload(a, START, "a mark")])
     assert uploads.begin(c, START) == ("", [Upload(b, START)])
@@ -63,6 +67,62 @@ def test_an_upload_that_breaks_again_and_again_is_noted_once(store: Store) -> No
     assert store.loose_blobs() == 1
     asyncio.run(store.pools.put(key, 260, chunks_of(DATA[260:])))
     assert (len(store.pools.uploads), store.loose_blobs()) == (0, 0)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_uploads_of_one_device_that_overlap_leave_no_note_each(store: Store, same: bool) -> None:
+    async def scenario() -> None:
+        over = asyncio.Event()
+
+        async def held(chunk: bytes) -> AsyncIterator[bytes]:
+            yield chunk
+            await over.wait()
+            raise ConnectionError("the device hung up")
+
+        calls: list[asyncio.Task[bool]] = []
+        for number in range(4):
+            data = DATA if same else encode_batch(make_batch(number))
+            start = 50 * number if same else 0  # where the one before stands
+            key = BatchKey("pool-1", "a", digest_of(data))
+            chunks = held(data[start : start + 50])
+            calls.append(asyncio.create_task(store.pools.put(key, start, chunks)))
+            while store.loose_blobs() < len(calls):  # noqa: ASYNC110 (of a database)
+                await asyncio.sleep(0.01)
+        over.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert len(store.pools.uploads) == 1
+    assert store.loose_blobs() <= 2  # of the last, and that the content may be here of another
+
+
+def test_a_device_that_hangs_up_at_once_leaves_no_note_each_time(tmp_path: Path) -> None:
+    store = Store(tmp_path, max_blob_bytes=1 << 30)
+    store.pools.open("pool-1", replace(SPEC, max_samples_per_device=10**6))
+    noting, cancelled = threading.Event(), threading.Event()
+    expect = store.pools.contents.expect
+
+    def slowly(*args: str, **kwargs: str) -> str:
+        noting.set()
+        assert cancelled.wait(10)
+        return expect(*args, **kwargs)
+
+    store.pools.contents.expect = slowly
+
+    async def hang_up(number: int) -> None:
+        key = BatchKey("pool-1", "a", Digest(f"{number:064x}", 5 << 20))
+        call = asyncio.create_task(store.pools.put(key, 0, chunks_of(b"")))
+        await asyncio.to_thread(noting.wait)
+        call.cancel()
+        await asyncio.sleep(0)
+        cancelled.set()
+        await asyncio.gather(call, return_exceptions=True)
+
+    for number in range(4):
+        noting.clear()
+        cancelled.clear()
+        asyncio.run(hang_up(number))
+    assert (len(store.pools.uploads), store.loose_blobs()) == (1, 1)
 
 
 def test_what_nobody_goes_on_with_is_forgotten_with_its_bytes(store: Store) -> None:
