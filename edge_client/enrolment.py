@@ -277,10 +277,18 @@ class Enrolment:
         """The key that the certificate is for; a next one takes its place when it has one."""
         if self._terms and self._next_key_path.exists():
             following = _key_at(self._next_key_path)
-            if following.sha256 == self._terms.key_sha256:
+            # By the certificate, too: we may have been killed before the terms were written.
+            if following.sha256 in (self._terms.key_sha256, self._certified_key()):
                 self._next_key_path.replace(self._files.key)
                 sync_folder(self._files.key.parent)
         return _key_at(self._files.key)
+
+    def _certified_key(self) -> str:
+        """Names the key that the certificate here is for; empty: there is none that is readable."""
+        try:
+            return read_certificate(self._files.certificate.read_bytes()).key_sha256
+        except (OSError, ValueError):
+            return ""
 
     def _kept_terms(self) -> _Terms | None:
         try:

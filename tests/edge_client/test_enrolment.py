@@ -271,6 +271,24 @@ def test_killed_before_the_new_key_is_in_its_place_it_is_put_there_at_the_next_s
     assert device.files.key.read_bytes() == second
 
 
+@pytest.mark.parametrize("token", ["second", ""], ids=["spent", "gone"])
+def test_killed_before_the_terms_of_a_new_key_are_written_it_goes_on_with_that_key(
+    device: Device, coordinator: Coordinator, token: str
+) -> None:
+    device.enrol(coordinator)
+    terms = device.files.key.parent / "terms.json"
+    first, written = device.files.key.read_bytes(), terms.read_bytes()
+    coordinator.used_by["second"] = ""
+    device.enrol(coordinator, token="second")
+    second = device.files.key.read_bytes()
+    (device.files.key.parent / "next-key.pem").write_bytes(second)
+    device.files.key.write_bytes(first)
+    terms.write_bytes(written)
+    assert device.enrol(coordinator, token=token) == "camera"
+    assert device.files.key.read_bytes() == second
+    device.files.read()  # key and certificate fit
+
+
 def test_a_token_that_is_not_taken_stops_no_device_that_has_a_certificate(
     device: Device, coordinator: Coordinator
 ) -> None:
