@@ -36,7 +36,7 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.pki.device_key import DeviceKey
-from hfmds.service.certificates import read_certificate
+from hfmds.service.certificates import Certificate, read_certificate
 from hfmds.service.tls import TlsFiles
 from hfmds.storage.files import FolderLock, sync_folder, write_whole
 from hfmds.wire.enrolment_client import IssuedCertificate
@@ -153,27 +153,21 @@ class Enrolment:
     async def catch_up(self, renew: Renew, registrar: Registrar) -> None:
         """Have a good certificate: at the start, for the device may have been off for long.
 
-        One that is due is renewed. If that cannot be for now, it will do while it is good: to ask
-        again is what `stay` does.
+        One that is due is renewed, and so is one that a bad disk has spoilt. If that cannot be for
+        now, it will do while it is good: to ask again is what `stay` does.
         """
         try:
-            await self._renew_if_due(renew, registrar)
+            if self.renew_in_seconds() <= 0 or self._certificate_of(self._key) is None:
+                await self._renew(renew, registrar)
         except Unavailable as error:
             if not self._has_good_certificate():
                 raise
             log.warning("going on with the certificate that is there: %s", error)
 
-    async def _renew_if_due(self, renew: Renew, registrar: Registrar) -> None:
-        if self.renew_in_seconds() <= 0:
-            await self._renew(renew, registrar)
-
     def _has_good_certificate(self) -> bool:
         """By the wall clock: if that is wrong, calls are refused until `stay` has another."""
-        try:
-            return read_certificate(self._files.certificate.read_bytes()).ends > self._clock()
-        except (OSError, ValueError) as error:
-            log.warning("cannot read %s: %s", self._files.certificate, error)
-            return False
+        certificate = self._certificate_of(self._key)
+        return certificate is not None and certificate.ends > self._clock()
 
     async def stay(
         self,
@@ -189,7 +183,8 @@ class Enrolment:
         """
 
         async def once() -> None:
-            await self._renew_if_due(renew, registrar)
+            if self.renew_in_seconds() <= 0:
+                await self._renew(renew, registrar)
 
         while True:
             left = self.renew_in_seconds()
@@ -217,17 +212,20 @@ class Enrolment:
             raise Unavailable(f"no further certificate yet: {error}") from error
         try:
             self._keep(issued, terms.device_id, terms.token_sha256, self._key)
-        except OSError as error:  # a full disk must not end a device whose certificate is good
+        except (OSError, ConfigurationError) as error:
+            # A full disk, or a file that is just being replaced, must not end a device whose
+            # certificate is good.
             folder = self._terms_path.parent
-            raise Unavailable(f"cannot keep a certificate in {folder}: {error.strerror}") from error
+            raise Unavailable(f"cannot keep a certificate in {folder}: {error}") from error
         log.info("certificate renewed")
 
     async def _next(self, renew: Renew, registrar: Registrar, device_id: str) -> IssuedCertificate:
         try:
             return await renew(self._key.request())
-        except Unavailable as away:
+        except (Unavailable, ConfigurationError) as error:
             # It is away, or does not believe a certificate that ran out: from here that is alike.
-            log.debug("not renewed by certificate, trying by key: %s", away)
+            # Or the certificate cannot be read.
+            log.debug("not renewed by certificate, trying by key: %s", error)
         _, issued = await self._ask(registrar, self._key, "", device_id)
         return issued
 
@@ -278,17 +276,20 @@ class Enrolment:
         if self._terms and self._next_key_path.exists():
             following = _key_at(self._next_key_path)
             # By the certificate, too: we may have been killed before the terms were written.
-            if following.sha256 in (self._terms.key_sha256, self._certified_key()):
+            certified = following.sha256 == self._terms.key_sha256
+            if certified or self._certificate_of(following):
                 self._next_key_path.replace(self._files.key)
                 sync_folder(self._files.key.parent)
         return _key_at(self._files.key)
 
-    def _certified_key(self) -> str:
-        """Names the key that the certificate here is for; empty: there is none that is readable."""
+    def _certificate_of(self, key: DeviceKey) -> Certificate | None:
+        """The certificate, if it is for this key; None: it is not, or cannot be read."""
         try:
-            return read_certificate(self._files.certificate.read_bytes()).key_sha256
-        except (OSError, ValueError):
-            return ""
+            certificate = read_certificate(self._files.certificate.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("cannot read %s: %s", self._files.certificate, error)
+            return None
+        return certificate if certificate.key_sha256 == key.sha256 else None
 
     def _kept_terms(self) -> _Terms | None:
         try:

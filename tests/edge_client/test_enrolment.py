@@ -358,6 +358,37 @@ def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
         device.stay(coordinator, renewals=1)
 
 
+def test_an_authority_that_is_just_being_replaced_does_not_end_a_device(
+    device: Device, coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    device.enrol(coordinator)
+    with closing(device.open()) as enrolment:
+        device.told.unlink()
+        device.clocks.pass_(DAY)
+        asyncio.run(enrolment.catch_up(coordinator.renew, coordinator))
+        assert f"cannot read {device.told}" in caplog.text
+        assert enrolment.renew_in_seconds() == 0
+        device.told.write_bytes(b"-----told-----")
+        asyncio.run(enrolment.catch_up(coordinator.renew, coordinator))
+    assert enrolment.renew_in_seconds() == 0.6 * DAY
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"rot"])
+def test_a_certificate_that_a_bad_disk_has_spoilt_is_had_again_by_the_key(
+    device: Device, coordinator: Coordinator, spoilt: bytes
+) -> None:
+    device.enrol(coordinator)
+    device.files.certificate.write_bytes(spoilt)
+
+    async def renew(csr: bytes) -> IssuedCertificate:
+        raise ConfigurationError("the TLS files cannot be read")  # so says who opens the channel
+
+    with closing(device.open()) as enrolment:
+        asyncio.run(enrolment.catch_up(renew, coordinator))
+    assert coordinator.asked == ["token", "key"]
+    device.files.read()  # key and certificate fit
+
+
 class NotForNow(Coordinator):
     """Makes no certificates for now, whether asked by certificate or by key."""
 
