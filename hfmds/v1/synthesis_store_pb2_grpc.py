@@ -164,7 +164,7 @@ class SynthesisStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetPool(self, request, context):
-        """Describes a pool: its state, and what is in it. Caller: anyone. Effect: none. Status: NOT_FOUND.
+        """Describes a pool: its state, and what is in it. Caller: viewer, coordinator. Effect: none. Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,7 +214,7 @@ class SynthesisStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """Describes a snapshot: its shards, classes and measured leakage. Shards come in pages. Caller: anyone.
+        """Describes a snapshot: its shards, classes and measured leakage. Shards come in pages. Caller: viewer, coordinator.
         Effect: none. Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -222,7 +222,7 @@ class SynthesisStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSnapshots(self, request, context):
-        """Lists snapshots without their shards, newest first. Caller: anyone. Effect: none.
+        """Lists snapshots without their shards, newest first. Caller: viewer, coordinator. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -239,7 +239,8 @@ class SynthesisStoreServiceServicer:
 
     def DownloadShard(self, request, context):
         """Streams a shard, from an offset to the end, and other shards of the same snapshot behind it, in chunks of up to 1 MiB. A chunk may
-        hold the end of one shard and the beginning of the next: where one ends, its digest tells. Caller: anyone. Effect: none.
+        hold the end of one shard and the beginning of the next: where one ends, its digest tells. Caller: device, viewer, coordinator.
+        Effect: none.
         Status: NOT_FOUND unknown snapshot, or a shard that is not in it; INVALID_ARGUMENT an offset outside, or too many shards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -269,7 +270,7 @@ class SynthesisStoreServiceServicer:
 
     def WithdrawDevice(self, request, context):
         """Takes a device's consent back: its batches leave open pools at once, it may put no more, and later snapshots have nothing of it.
-        Sealed snapshots stay as they are; its content is erased with the last of them. Caller: operator.
+        Sealed snapshots stay as they are; its content is erased with the last of them. Caller: owner.
 
         Idempotency key: (device_id, run_id). Status: INVALID_ARGUMENT not an id; a device the store has never seen is
         answered with OK, and may put nothing later.
@@ -280,7 +281,7 @@ class SynthesisStoreServiceServicer:
 
     def ListStoreEvents(self, request, context):
         """Lists the store's event log, in order. Each event is in it as soon as what it tells of is true, and is never changed. Caller:
-        operator. Effect: none.
+        viewer. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
