@@ -13,10 +13,17 @@ _FORGET_ABOVE = 1000  # places of the past are looked for when there are so many
 class Pace:
     """Reserves places in time for callers; not thread-safe."""
 
-    def __init__(self, per_second: float, least_seconds: float) -> None:
-        """At most so many calls per second, and none sooner than after `least_seconds`."""
+    def __init__(
+        self, per_second: float, least_seconds: float, most_seconds: float = float("inf")
+    ) -> None:
+        """At most so many calls per second, and none sooner than after `least_seconds`.
+
+        None later than after `most_seconds`, either: where there are more callers than that has
+        places for, they share them.
+        """
         self._between_seconds = 1.0 / per_second
         self.least_seconds = least_seconds
+        self._most_seconds = most_seconds
         self._next_free = float("-inf")
         self._reserved: dict[str, float] = {}
         self._forget_above = _FORGET_ABOVE
@@ -26,6 +33,8 @@ class Pace:
         place = self._reserved.get(caller)
         if place is None or place <= now:
             place = max(self._next_free, now + self.least_seconds)
+            if place > now + self._most_seconds:
+                place = now + self.least_seconds
             self._next_free = place + self._between_seconds
             self._reserved[caller] = place
             self._forget(now)

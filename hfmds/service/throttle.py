@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 # When callers that were refused come back: to refuse one costs well below 1 ms.
 _BACK_PER_SECOND = 200.0
 _BACK_AFTER_SECONDS = 1.0
+_BACK_WITHIN_SECONDS = 120.0  # whoever floods a port must not send others away for longer
 _SAY_EVERY_SECONDS = 10.0
 
 _REMEMBERED_ADDRESSES = 10_000
@@ -51,7 +52,7 @@ class Throttle:
         self._rate = Rate(limits.calls_per_second, BURST_SECONDS)
         self._address_rate = Rate(limits.address_calls_per_second, BURST_SECONDS)
         self._device_rate = Rate(limits.device_calls_per_second, BURST_SECONDS)
-        self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS)
+        self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS, _BACK_WITHIN_SECONDS)
         self._seldom = Seldom(_SAY_EVERY_SECONDS)  # by reason
 
     @contextmanager

@@ -67,6 +67,13 @@ def test_a_device_that_comes_too_early_keeps_its_place_and_pushes_nobody_back() 
     assert pace.retry_seconds("newcomer", 1.0) == pytest.approx(24.0)
 
 
+def test_callers_for_whom_there_are_no_places_in_time_share_them_evenly() -> None:
+    pace = Pace(10, 1, most_seconds=5)
+    waits = [pace.retry_seconds(f"caller-{i}", 0.0) for i in range(410)]
+    assert (min(waits), max(waits)) == (1, pytest.approx(5))
+    assert set(Counter(round(wait, 6) for wait in waits).values()) == {10}
+
+
 def test_places_of_the_past_are_forgotten() -> None:
     pace = Pace(1000, 1)
     for second in range(100):

@@ -78,6 +78,17 @@ def test_refused_callers_come_back_one_after_the_other() -> None:
     assert told == pytest.approx([1.0, 1.005, 1.01])
 
 
+def test_a_flood_does_not_send_others_away_for_long() -> None:
+    server = Server(Limits(calls=1))
+    with server.throttle.call(PEER, 0.0):
+        for number in range(50_000):  # a thousand a second, where 200 are asked back in one
+            assert not server.answers(number / 1000, peer=f"ipv4:10.0.0.{number % 250}:{number}")
+        with pytest.raises(Unavailable) as refused, server.throttle.call(PEER, 50.0):
+            pass
+    assert refused.value.retry_after_seconds is not None
+    assert refused.value.retry_after_seconds <= 120
+
+
 def test_the_log_is_told_now_and_then_and_by_whom(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(Limits(device_calls_per_second=0.1, address_calls_per_second=0.7))
     answered = [server.answers(now, "greedy") for now in (0.0, 1.0, 2.0, 3.0, 11.0, 12.0)]
