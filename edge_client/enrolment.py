@@ -308,7 +308,13 @@ def _key_at(path: Path) -> DeviceKey:
     if not path.exists():
         write_whole(path, DeviceKey.create().pem)
         path.chmod(0o600)
-    return DeviceKey(path.read_bytes())
+    try:
+        return DeviceKey(path.read_bytes())
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{path}: {error}; delete the folder it is in, and enrol the device again with a token "
+            "for its id"
+        ) from error
 
 
 def _sha256(token: str) -> str:

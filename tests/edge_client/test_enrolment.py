@@ -475,3 +475,13 @@ def test_damaged_terms_are_told(device: Device, coordinator: Coordinator) -> Non
     (device.files.certificate.parent / "terms.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"terms.json is not readable.*enrol"):
         device.open()
+
+
+def test_a_damaged_key_is_told_with_the_remedy(device: Device, coordinator: Coordinator) -> None:
+    device.enrol(coordinator)
+    device.files.key.write_bytes(b"rot")
+    with pytest.raises(ConfigurationError, match=r"key\.pem: not a device's key.*enrol .* again"):
+        device.open()
+    device.files.key.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"key\.pem"):
+        device.open()
