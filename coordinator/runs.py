@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -30,6 +29,7 @@ from hfmds.errors import InvalidInput, NotFound, Unavailable
 from hfmds.service.open_files import OWN_FILES, open_files_allowed
 from hfmds.service.telemetry import log_context
 from hfmds.wire.chunks import outgoing
+from hfmds.wire.runs import new_run_id
 from hfmds.wire.types import Device, Progress, Round, Run, RunSpec, RunState, require_id
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Runs:
 
     def create(self, run_id: str, spec: RunSpec, by: str = COORDINATOR) -> Run:
         """Add a run and start it, or find the same one."""
-        run_id = require_id(run_id, "run_id") if run_id else _new_id(spec)
+        run_id = require_id(run_id, "run_id") if run_id else new_run_id(spec)
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
         self._require_size(spec.recipe)
@@ -305,10 +305,6 @@ class Runs:
     def _ring_all(self) -> None:
         for driver in self._driving():
             driver.bell.ring()
-
-
-def _new_id(spec: RunSpec) -> str:
-    return f"{spec.recipe.method.name}-{secrets.token_hex(4)}"
 
 
 def _require_open_files(cohort_size: int) -> None:

@@ -45,9 +45,7 @@ def create(
             help="Any key of a recipe, such as fedprox.mu=0.1; may be repeated.",
         ),
     ] = None,
-    run_id: Annotated[
-        str, typer.Option(help="Id of the run; the coordinator chooses one if not given.")
-    ] = "",
+    run_id: Annotated[str, typer.Option(help="Id of the run; it gets one if none is given.")] = "",
     start: Annotated[
         str,
         typer.Option(

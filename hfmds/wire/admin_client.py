@@ -15,7 +15,7 @@ from hfmds.v1 import admin_pb2 as pb
 from hfmds.v1.admin_pb2_grpc import AdminServiceStub
 from hfmds.wire.events import event_from
 from hfmds.wire.oversight import Drain, Funnel, Status, drain_from, funnel_from, status_from
-from hfmds.wire.runs import device_from, round_from, run_from, spec_message
+from hfmds.wire.runs import device_from, new_run_id, round_from, run_from, spec_message
 from hfmds.wire.types import Device, Round, Run, RunSpec, UnreadableRun
 
 _CALL_SECONDS = 30.0
@@ -33,8 +33,9 @@ class AdminClient:
         await self._channel.close()
 
     async def create_run(self, spec: RunSpec, run_id: str = "") -> Run:
-        """Create a run; it starts by itself."""
-        request = pb.CreateRunRequest(run_id=run_id, spec=spec_message(spec))
+        """Create a run; it starts by itself. Without an id it gets one."""
+        # Here, not there: a call whose answer is lost is repeated, and would make another run.
+        request = pb.CreateRunRequest(run_id=run_id or new_run_id(spec), spec=spec_message(spec))
         return run_from((await self._call(self._stub.CreateRun, request)).run)
 
     async def list_runs(self) -> tuple[tuple[Run, ...], tuple[UnreadableRun, ...]]:

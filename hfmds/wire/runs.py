@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -62,6 +63,11 @@ def named(kind: type[Named], wire_kind: EnumTypeWrapper, number: int) -> Named:
         if name.endswith(f"_{member.name}"):
             return member
     raise InvalidInput(f"{kind.__name__} {number} is not known to this version")
+
+
+def new_run_id(spec: RunSpec) -> str:
+    """An id for a run that nobody has named."""
+    return f"{spec.recipe.method.name}-{secrets.token_hex(4)}"
 
 
 def timestamp_message(moment: datetime) -> Timestamp:

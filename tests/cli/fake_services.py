@@ -36,10 +36,14 @@ class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
         self.model = b""
         self.watched_after: list[int] = []
         self.of_later_version: set[str] = set()  # ids of runs whose method nobody here knows
+        self.lost_answers = 0  # to the next calls that create a run
 
     def CreateRun(self, request: Any, context: Any) -> Any:
-        run = a_run(request.run_id or "chosen", spec=spec_from(request.spec))
+        run = a_run(request.run_id, spec=spec_from(request.spec))
         self.runs[run.run_id] = run
+        if self.lost_answers:
+            self.lost_answers -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the connection is cut")
         return admin_pb2.CreateRunResponse(run=run_message(run))
 
     def ListRuns(self, request: Any, context: Any) -> Any:
