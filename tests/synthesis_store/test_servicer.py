@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -435,5 +436,43 @@ def test_seals_that_wait_for_another_keep_no_other_call_waiting(store: Store) ->
             assert answer.pool.devices == 1
         answers = await asyncio.gather(*seals)
         assert len({one.snapshot.snapshot_id for one in answers}) == 1
+
+    asyncio.run(test())
+
+
+def test_a_fleet_that_has_shares_chosen_keeps_no_other_call_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = store.seal(a=store.put("a", encode_batch(make_batch(1))))
+    go_on = threading.Event()
+
+    def slowly(*args: Any, **kwargs: Any) -> list[int]:
+        assert go_on.wait(30)
+        return [0]
+
+    monkeypatch.setattr("synthesis_store.serving.choose", slowly)
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        servicer = StoreServicer(store.pools, ExclusionRecords(store.engine, Gate()))
+        context = cast(grpc.aio.ServicerContext, None)
+        choices = [
+            asyncio.create_task(
+                servicer.GetShare(
+                    pb.GetShareRequest(
+                        snapshot_id=snapshot.snapshot_id, max_samples=5, seed=number
+                    ),
+                    context,
+                )
+            )
+            for number in range(4)
+        ]
+        await asyncio.sleep(0)  # each has begun
+        async with asyncio.timeout(30):
+            whole = pb.GetShareRequest(snapshot_id=snapshot.snapshot_id)
+            assert len((await servicer.GetShare(whole, context)).shards) == 1
+        go_on.set()
+        assert all(len(answer.shards) == 1 for answer in await asyncio.gather(*choices))
+        await servicer.aclose()
 
     asyncio.run(test())
