@@ -192,7 +192,7 @@ TORCH_FILES = {
     "hfmds/plans/making.py",
     "hfmds/plans/memory.py",
     "hfmds/plans/steps.py",
-    "coordinator/held_out.py",
+    "coordinator/learning.py",
     "edge_client/torch_engine.py",
 }
 
