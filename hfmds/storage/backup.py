@@ -73,8 +73,9 @@ def back_up(
     """Copy the program's storage to a new folder; the program may be at work.
 
     `make_room` is told how many bytes that may take, before any is written; no other backup of the
-    data folder is being made then. ConfigurationError if there is nothing to back up or the target
-    is there, CorruptData if a blob is not what it was. Whatever fails leaves nothing behind.
+    data folder is being made then. ConfigurationError if there is nothing of the program's to back
+    up or the target is there, CorruptData if a blob is not what it was. Whatever fails leaves
+    nothing behind.
     """
     _require_embedded(data_dir)
     if os.path.lexists(target):
@@ -84,6 +85,7 @@ def back_up(
     with closing(FolderLock(links, "HFMDS_DATA_DIR")), full_disk_is_unavailable(target):
         try:
             remove_folder(partial)  # of a backup that was killed
+            _require_tables_of(program, data_dir)
             if make_room:
                 make_room(bytes_on_disk(_sizes(data_dir)))
             made = _fill(program, data_dir, partial)
@@ -190,8 +192,7 @@ def restore(source: Path, program: str, data_dir: Path) -> Backup:
 
 def _freeze(data_dir: Path, links: Path, database: Path) -> None:
     """Copy the database, and give all blobs second names, both as they are at one moment."""
-    url = f"sqlite:///{data_dir.absolute() / DATABASE}"
-    with opened_database(url) as engine, looking(engine) as view:
+    with opened_database(_url(data_dir)) as engine, looking(engine) as view:
         with transaction(engine):  # nobody writes, or deletes what the database still names
             view.exec_driver_sql("SELECT count(*) FROM sqlite_schema")  # the view begins here
             for name in _blob_names(data_dir):
@@ -201,6 +202,10 @@ def _freeze(data_dir: Path, links: Path, database: Path) -> None:
         with closing(sqlite3.connect(database)) as copy:
             source.backup(copy)
     sync_file(database)
+
+
+def _url(data_dir: Path) -> str:
+    return f"sqlite:///{data_dir.absolute() / DATABASE}"
 
 
 def _blob_names(folder: Path) -> Iterator[str]:
@@ -253,6 +258,18 @@ def _require_embedded(data_dir: Path) -> None:
         raise ConfigurationError(
             f"the content of {data_dir} is in an object store, which a copy of this folder would "
             f"not hold; see docs/operations.md for how to back it up"
+        )
+
+
+def _require_tables_of(program: str, data_dir: Path) -> None:
+    """Both programs read HFMDS_DATA_DIR: a folder of the other one would pass for a good backup."""
+    with opened_database(_url(data_dir)) as engine, looking(engine) as view:
+        found = view.exec_driver_sql("SELECT name FROM sqlite_schema WHERE name GLOB '*_schema'")
+        owners = sorted(name.removesuffix("_schema") for (name,) in found)
+    if program not in owners:
+        raise ConfigurationError(
+            f"{data_dir} has no tables of the {program}, but of: {', '.join(owners) or 'nobody'}; "
+            f"give the {program}'s data folder (--data-dir, HFMDS_DATA_DIR)"
         )
 
 

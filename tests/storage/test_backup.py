@@ -15,6 +15,7 @@ from hfmds.errors import ConfigurationError, CorruptData, HfmdsError
 from hfmds.storage.backup import back_up, check, partial_suffix, restore
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import opened_database, transaction
+from hfmds.storage.schema import Schema
 
 PROGRAM = "coordinator"
 
@@ -28,6 +29,8 @@ class Program:
         self._url = f"sqlite:///{data_dir}/state.sqlite3"
         with opened_database(self._url) as engine, transaction(engine) as session:
             session.execute(text("CREATE TABLE IF NOT EXISTS named (sha256 TEXT)"))
+            for program in (PROGRAM, "synthesis_store"):  # which may share a database
+                session.execute(text(f"CREATE TABLE IF NOT EXISTS {program}_schema (v TEXT)"))
 
     def keep(self, content: bytes) -> Digest:
         digest = self.blobs.put_bytes(content)
@@ -280,3 +283,14 @@ def test_storage_elsewhere_is_told(program: Program, tmp_path: Path) -> None:
     (program.data_dir / "cache").mkdir()
     with pytest.raises(ConfigurationError, match="is in an object store"):
         back_up(PROGRAM, program.data_dir, tmp_path / "backup")
+
+
+def test_a_folder_of_another_program_is_not_backed_up_as_this_ones(tmp_path: Path) -> None:
+    data_dir = tmp_path / "store"
+    data_dir.mkdir()
+    with opened_database(f"sqlite:///{data_dir}/state.sqlite3") as engine:
+        Schema("synthesis_store").prepare(engine)
+    with pytest.raises(ConfigurationError, match="no tables of the coordinator, but of: synthesis"):
+        back_up("coordinator", data_dir, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+    assert back_up("synthesis_store", data_dir, tmp_path / "backup").blobs == 0
