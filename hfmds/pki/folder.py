@@ -27,7 +27,17 @@ _ISSUERS = (
 
 
 def create_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelta) -> Authority:
-    """A new authority with the issuers beside it, in a folder that has none."""
+    """A new authority with the issuers beside it, in a folder that has none.
+
+    Conflict, with nothing written, if it has one, or half of one: its key may be kept elsewhere.
+    """
+    for path in (folder / f"{_AUTHORITY}.crt", folder / f"{_AUTHORITY}.key"):
+        if path.exists():
+            raise Conflict(
+                f"{path} exists: {folder} has the authority of a fleet, which stays as it is; "
+                f"`hfmds pki issue` and `hfmds pki renew` make certificates by it, and for "
+                f"another fleet give another --folder"
+            )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, pair = Authority.create(fleet, now, lifetime)
     _write(folder, _AUTHORITY, pair)
@@ -61,9 +71,11 @@ def open_authority(folder: Path) -> Authority:
     try:
         return _read(folder / f"{_AUTHORITY}.crt", folder / f"{_AUTHORITY}.key")
     except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        has_other_half = any((folder / f"{_AUTHORITY}{end}").exists() for end in (".crt", ".key"))
+        remedy = f"put {missing} there" if has_other_half else "`hfmds pki init` makes one"
         raise ConfigurationError(
-            f"there is no authority in {folder} ({Path(error.filename).name} is missing); "
-            f"`hfmds pki init` makes one"
+            f"there is no authority in {folder} ({missing} is missing); {remedy}"
         ) from error
 
 

@@ -95,5 +95,5 @@ def test_a_folder_of_an_older_version_gets_the_issuer_it_lacks(tmp_path: Path) -
     hfmds("init", "--folder", str(folder))
     assert believed.read_bytes() == after[believed.name]
     (folder / "service-issuer.crt").unlink()  # taken to where it is used
-    with pytest.raises(Conflict, match=r"authority\.key exists"):
+    with pytest.raises(Conflict, match=r"authority\.crt exists"):
         hfmds("init", "--folder", str(folder))

@@ -102,9 +102,17 @@ def test_files_are_kept_from_others_and_never_overwritten(tmp_path: Path) -> Non
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(Conflict, match=r"device-camera-7\.key exists"):
         issue_pair(folder, open_authority(folder), CAMERA, NOW, DAY)
-    with pytest.raises(Conflict, match=r"authority\.key exists"):
+    with pytest.raises(Conflict, match=r"authority\.crt exists: .* has the authority of a fleet"):
         create_authority(folder, "tests", NOW, DAY)
     assert before == {path: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_folder_whose_authority_keeps_its_key_elsewhere_gets_no_other(tmp_path: Path) -> None:
+    create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    (tmp_path / "authority.key").rename(tmp_path / "in-the-safe")
+    with pytest.raises(Conflict, match=r"authority\.crt exists"):
+        create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    assert not (tmp_path / "authority.key").exists()
 
 
 def test_what_is_renewed_keeps_its_names_and_takes_the_old_ones_place(tmp_path: Path) -> None:
@@ -158,6 +166,14 @@ def test_what_is_not_there_cannot_be_renewed(tmp_path: Path) -> None:
 def test_a_folder_without_an_authority_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="hfmds pki init"):
         open_authority(tmp_path)
+
+
+def test_an_authority_whose_key_is_elsewhere_is_not_made_anew(tmp_path: Path) -> None:
+    create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    (tmp_path / "authority.key").unlink()
+    with pytest.raises(ConfigurationError, match=r"put authority\.key there") as refusal:
+        open_authority(tmp_path)
+    assert "pki init" not in str(refusal.value)
 
 
 def test_a_key_that_is_not_the_authoritys_is_refused(authority: Authority) -> None:
