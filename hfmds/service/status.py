@@ -88,8 +88,11 @@ def error_from(rpc_error: grpc.aio.AioRpcError, peer: Peer) -> HfmdsError:
         case grpc.StatusCode.UNAVAILABLE if retry_after_seconds is not None:
             return Unavailable(f"{said} (answer of {peer})", retry_after_seconds)
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            # Who is kept out by TLS hears no more than that the connection was closed.
+            files, none = "are our HFMDS_TLS_ files of its fleet", "does it serve without TLS"
             message = (
-                f"{peer} is unavailable ({said}); is it running, and is {peer.setting} its address?"
+                f"{peer} is unavailable ({said}); is it running, is {peer.setting} its address, "
+                f"and {files if peer.tls else none}?"
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             message = f"{peer} did not answer in time ({said})"

@@ -52,7 +52,9 @@ def test_a_peer_that_is_away_is_named_with_its_setting() -> None:
         await channel.close()
         message = str(failure.value)
         assert message.startswith(f"coordinator at {peer.address} is unavailable (")
-        assert message.endswith("is it running, and is HFMDS_COORDINATOR its address?")
+        assert message.endswith(
+            "is it running, is HFMDS_COORDINATOR its address, and does it serve without TLS?"
+        )
 
     asyncio.run(scenario())
 

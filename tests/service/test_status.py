@@ -1,3 +1,6 @@
+from dataclasses import replace
+from pathlib import Path
+
 import grpc
 import pytest
 
@@ -13,6 +16,7 @@ from hfmds.errors import (
 )
 from hfmds.service.peer import Peer
 from hfmds.service.status import RETRY_KEY, STATUS_OF, error_from, metadata_of, status_of
+from hfmds.service.tls import Trust
 
 PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 
@@ -105,7 +109,7 @@ def test_a_wrong_configuration_of_the_server_is_not_the_callers() -> None:
             Unavailable,
             (
                 "coordinator at 127.0.0.1:7401 is unavailable (connection refused); "
-                "is it running, and is HFMDS_COORDINATOR its address?"
+                "is it running, is HFMDS_COORDINATOR its address, and does it serve without TLS?"
             ),
         ),
         (
@@ -144,3 +148,9 @@ def test_what_grpc_says_by_itself_is_put_into_our_words(
 def test_a_status_without_a_message_is_named() -> None:
     back = error_from(failure(grpc.StatusCode.NOT_FOUND, ""), PEER)
     assert str(back) == "NOT_FOUND (answer of coordinator at 127.0.0.1:7401)"
+
+
+def test_who_shows_a_certificate_is_asked_whether_it_is_of_the_peers_fleet() -> None:
+    secured = replace(PEER, tls=Trust(Path("authority.crt")))
+    back = error_from(failure(grpc.StatusCode.UNAVAILABLE, "Socket closed"), secured)
+    assert str(back).endswith("and are our HFMDS_TLS_ files of its fleet?")
