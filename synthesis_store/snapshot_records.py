@@ -267,8 +267,8 @@ def _snapshot_row(session: Session, snapshot_id: str) -> SnapshotRow:
     row = session.scalar(select(SnapshotRow).filter_by(snapshot_id=snapshot_id))
     if row is None:
         raise NotFound(
-            f"there is no snapshot {snapshot_id}, or it was collected; ListSnapshots has those "
-            "that are here"
+            f"there is no snapshot {snapshot_id}, or it was collected; `hfmds snapshots list` "
+            f"shows those there are"
         )
     return row
 

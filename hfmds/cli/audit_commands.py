@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from hfmds.cli.peers import (
     ask_store,
 )
 from hfmds.cli.records import to_json
+from hfmds.errors import ConfigurationError
 from hfmds.event_chain import Event, flaw
 
 app = typer.Typer(
@@ -43,6 +45,7 @@ Kinds = Annotated[
         "as task; may be repeated.",
     ),
 ]
+_HASH = re.compile("[0-9a-f]{64}")
 _FLEET = ""  # where a run's id would be
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -128,11 +131,17 @@ def _show(
         typer.echo(to_json(wanted))
     elif wanted:
         output().print(events_table(log_id, wanted))
-    else:
+    elif events:
         output().print(f"no such events; the log of {log_id} has {len(events)} others")
+    else:
+        output().print(f"no events yet in the log of {log_id}")
 
 
 def _verify(log_id: str, events: Sequence[Event], head: str) -> None:
+    if head and not _HASH.fullmatch(head):  # half a hash would pass for a log that was cut off
+        raise ConfigurationError(
+            f"--head is {head!r}; it must be a whole head, 64 hexadecimal digits, as verify prints"
+        )
     broken = flaw(events, log_id, head)
     if broken:
         complain(f"the log of {log_id} is broken: {broken}")

@@ -67,7 +67,8 @@ def list_snapshots(
     elif found:
         output().print(snapshots_table(found, datetime.now(UTC)))
     else:
-        output().print("no snapshots yet; runs of the methods that share images make them")
+        of_run = f" of run {run_id}" if run_id else ""
+        output().print(f"no snapshots{of_run} yet; runs of the methods that share images make them")
 
 
 @app.command()

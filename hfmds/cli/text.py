@@ -28,13 +28,15 @@ def size(size_bytes: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration: "8.3 s", "2 min 5 s" or "3 h 20 min"."""
+    """A duration: "8.3 s", "2 min 5 s", "3 h 20 min" or "29 days 23 h"."""
     if value < 60:
         return f"{value:.1f} s"
     whole = round(value)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < 2 * 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} days {whole % 86400 // 3600} h"
 
 
 def ago(moment: datetime, now: datetime) -> str:

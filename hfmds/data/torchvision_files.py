@@ -54,7 +54,7 @@ def load_kind(name: str, kind: Any, root: Path, download: bool) -> Parts:
     if faults and not download:
         raise ConfigurationError(
             f"data set {name} is not whole in {root}: {_describe(faults)}; "
-            f"ask for its download (--download), or {by_hand}"
+            f"ask for its download (hfmds experiment run --download), or {by_hand}"
         )
     if faults:
         fetching = _torchvisions(name, kind) if kind in _KINDS.values() else kind

@@ -28,6 +28,6 @@ def find(name_or_file: str) -> Path:
     if path.suffix in (".yaml", ".yml"):
         raise ConfigurationError(f"there is no config {path}; check the path")
     raise ConfigurationError(
-        f"there is no experiment {name_or_file!r}; {nearest(name_or_file, names())} "
-        "Or give a .yaml file"
+        f"there is no experiment {name_or_file!r}, and no .yaml file of that name; "
+        f"{nearest(name_or_file, names())}"
     )

@@ -88,7 +88,8 @@ def _require_rounds(last: int, trial: Trial, where: str) -> None:
     rounds = trial.recipe.rounds - trial.recipe.method.preparation_rounds
     if last > rounds:
         raise ConfigurationError(
-            f"{where}: last_rounds is {last}, more than rounds, which is {rounds}; lower it"
+            f"{where}: last_rounds is {last}, more than rounds, which is {rounds}; lower it (it is "
+            f"not in `settings` but beside them)"
         )
 
 

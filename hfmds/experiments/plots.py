@@ -271,7 +271,8 @@ def _tidy(axes: Axes) -> None:
 
 
 def _legend_outside(axes: Axes) -> None:
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    if axes.get_legend_handles_labels()[0]:  # none before the first trial is done
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _bar(

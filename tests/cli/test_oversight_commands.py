@@ -107,6 +107,9 @@ def test_audit_show(coordinator: FakeOversight, capsys: Output) -> None:
     assert shown[0]["hash"] == coordinator.log[1].hash
     assert main(["audit", "show", "run-1", "--kind", "drain-on"]) == 0
     assert "no such events; the log of run-1.abcd has 4 others" in capsys.readouterr().out
+    coordinator.log = []
+    assert main(["audit", "show", "run-1"]) == 0
+    assert "no events yet in the log of run-1.abcd" in capsys.readouterr().out
     assert main(["audit", "show", "other"]) == 1
     assert "there is no log of other" in capsys.readouterr().err
 
@@ -127,6 +130,10 @@ def test_audit_verify(coordinator: FakeOversight, capsys: Output) -> None:
     capsys.readouterr()
     assert main(["audit", "verify", "run-1", "--head", head]) == 1
     assert f"the noted head {head} is not in the log" in capsys.readouterr().err
+    assert main(["audit", "verify", "run-1", "--head", head[:12]]) == 2
+    said = capsys.readouterr().err
+    assert "64 hexadecimal digits" in said
+    assert "cut off" not in said
 
 
 # --- the whole ------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_list(serve: Serve, capsys: Output) -> None:
         assert main(["snapshots", *arguments]) == 0
         assert "one" in capsys.readouterr().out
     assert main(["snapshots", "--run", "other"]) == 0
-    assert "no snapshots yet" in capsys.readouterr().out
+    assert "no snapshots of run other yet" in capsys.readouterr().out
     assert told(capsys)[0]["samples"] == 12
 
 

@@ -168,11 +168,12 @@ def test_text() -> None:
     assert percent(0.6125) == "61.3 %"
     assert percent(None) == "-"
     assert [size(n) for n in (0, 14_200, 1_234_567)] == ["0.0 kB", "14.2 kB", "1.2 MB"]
-    assert [seconds(s) for s in (0.04, 59.9, 61, 7200)] == [
+    assert [seconds(s) for s in (0.04, 59.9, 61, 7200, 30 * 86400 - 240)] == [
         "0.0 s",
         "59.9 s",
         "1 min 1 s",
         "2 h 0 min",
+        "29 days 23 h",
     ]
     assert ago(MOMENT + timedelta(seconds=5), MOMENT) == "0.0 s ago"
     assert sparkline([0, 0.5, 1, 2, -1]) == "▁▅██▁"

@@ -71,7 +71,7 @@ def test_absent_data_are_not_fetched_unasked(
     message = (
         rf"{name} is not whole in .*/data: .*/{first} is missing, .* {more} more are missing; "
     )
-    with pytest.raises(ConfigurationError, match=message + rf".*\(--download\), or {remedy}"):
+    with pytest.raises(ConfigurationError, match=message + rf".*run --download\), or {remedy}"):
         load(name, root, download=False)
     assert not root.exists()
 

@@ -256,6 +256,16 @@ def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
         write_report(ReportFolder(tmp_path, "table2", "small"))
 
 
+@pytest.mark.filterwarnings("error")  # which a user would see beside the command's own words
+def test_a_report_before_the_first_trial_is_done_is_drawn_in_silence(
+    tmp_path: Path, plan: Plan
+) -> None:
+    folder = ReportFolder(tmp_path / "out", "tiny", "small")
+    folder.keep_outline(plan.outline)
+    write_report(folder)
+    assert (folder.path / "curves-two-classes.png").exists()
+
+
 def test_pictures_have_plain_names() -> None:
     assert file_name("curves", "Dir(0.01)") == "curves-dir-0.01.png"
     assert file_name("split", "2 classes/client") == "split-2-classes-client.png"
