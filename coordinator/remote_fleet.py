@@ -180,9 +180,13 @@ class RemoteFleet:
             rings = self._control.bell.rings
             able = self._selection.able(kind)
             count = len({*able, *self._still_at_work()})
-            if count >= minimum and self._plan_ready(able):
+            if count < minimum:
+                waits = Progress(round_number, Phase.WAITING_FOR_DEVICES, count, minimum)
+            elif self._plan_ready(able):
                 return able
-            self._control.show(Progress(round_number, Phase.WAITING_FOR_DEVICES, count, minimum))
+            else:
+                waits = Progress(round_number, Phase.MAKING_PLAN, 0, 0)
+            self._control.show(waits)
             self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
 
     def _plan_ready(self, devices: Collection[str]) -> bool:

@@ -22,6 +22,7 @@ SPANS = {
     Phase.EVALUATING: "evaluate",
     Phase.WAITING_FOR_STORE: "wait for store",
     Phase.DRAINED: "drained",
+    Phase.MAKING_PLAN: "make plan",
 }
 """What the span of a phase is called; those that have tasks as the kind of these."""
 

@@ -28,7 +28,7 @@ from hfmds.cli.tables import (
 from hfmds.cli.text import NOTHING, decibel, seconds, size, sparkline
 from hfmds.wire.types import Phase, Progress, Round, RunState
 
-_WAITING = (Phase.WAITING_FOR_DEVICES, Phase.WAITING_FOR_STORE)
+_WAITING = (Phase.WAITING_FOR_DEVICES, Phase.WAITING_FOR_STORE, Phase.MAKING_PLAN)
 _WIDE_COLUMNS = 96  # of a terminal that has room for all
 
 

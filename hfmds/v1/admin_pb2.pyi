@@ -31,6 +31,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_SEALING: _ClassVar[Phase]
     PHASE_EVALUATING: _ClassVar[Phase]
     PHASE_DRAINED: _ClassVar[Phase]
+    PHASE_MAKING_PLAN: _ClassVar[Phase]
 
 class DeviceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -53,6 +54,7 @@ PHASE_WAITING_FOR_STORE: Phase
 PHASE_SEALING: Phase
 PHASE_EVALUATING: Phase
 PHASE_DRAINED: Phase
+PHASE_MAKING_PLAN: Phase
 DEVICE_STATE_UNSPECIFIED: DeviceState
 DEVICE_STATE_AVAILABLE: DeviceState
 DEVICE_STATE_WORKING: DeviceState

@@ -266,6 +266,7 @@ class Phase(enum.Enum):
     AGGREGATING = "aggregating"
     WAITING_FOR_STORE = "waiting for the store"
     DRAINED = "waiting for the end of a drain"
+    MAKING_PLAN = "making a plan"
     SEALING = "sealing the pool"
     EVALUATING = "evaluating"
 

@@ -20,7 +20,7 @@ from hfmds.errors import InvalidInput, NotAllowed, Unavailable
 from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
 from hfmds.v1 import coordinator_pb2
-from hfmds.wire.types import Assignment, RetryLater
+from hfmds.wire.types import Assignment, Phase, Progress, RetryLater
 from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
 from tests.servers.databases import database_of
 
@@ -78,7 +78,8 @@ def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(tmp_pat
             outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
             assert isinstance(outcome, RetryLater)
             waiting = asyncio.create_task(asked(bench))
-            await asyncio.sleep(0.1)
+            # Not for devices: who looks is not sent to look for them.
+            await bench.until(lambda run: run.progress == Progress(1, Phase.MAKING_PLAN, 0, 0))
             # No phase is open, whose time would pass.
             assert bench.parts.phases.find(PhaseKey("run", 1, "train")) is None
             library.may.set()
