@@ -53,6 +53,7 @@ from hfmds.wire.types import (
 log = logging.getLogger(__name__)
 
 _KINDS = {TrainWork: "train", SynthesiseWork: "synthesise", EvaluateWork: "evaluate"}
+_FIRST_WAIT_SECONDS = 5.0  # until it answers, who looks at this device is told that it is away
 
 
 class _MustRest(Exception):
@@ -89,6 +90,7 @@ class Agent:
         self._software_version = ""  # as the last profile has it
         self._coordinator = peers.coordinator
         self._to_coordinator = peers.coordinator_patience.call
+        self._trouble = peers.coordinator_patience.trouble
         self._runner = runner
         self._metrics = metrics
         self._run_id = run_id
@@ -167,8 +169,11 @@ class Agent:
         if not self._software_version:
             log.info("at work with %d images, on %s", profile.samples, profile.engine)
         self._software_version = profile.software_version
+        wait_seconds = self._wait_seconds
+        if self._trouble() and not self._once:
+            wait_seconds = min(wait_seconds, _FIRST_WAIT_SECONDS)
         try:
-            return await self._coordinator.check_in(profile, self._wait_seconds, self._run_id)
+            return await self._coordinator.check_in(profile, wait_seconds, self._run_id)
         except NotFound as error:
             # Devices may be started before the run is created: worth waiting for.
             raise Unavailable(f"{error}; HFMDS_RUN is {self._run_id!r}") from error

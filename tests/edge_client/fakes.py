@@ -153,6 +153,7 @@ class FakeCoordinator(Faults):
         self.weights = self.shelf.put(encode_weights(WEIGHTS))
         self.plan: Digest | None = None  # of every task
         self.profiles: list[DeviceProfile] = []
+        self.waits: list[float] = []  # that devices asked for, answered or not
         self.updates: dict[str, UpdateReport] = {}
         self.syntheses: dict[str, SynthesisReport] = {}
         self.evaluations: dict[str, EvaluationReport] = {}
@@ -164,6 +165,7 @@ class FakeCoordinator(Faults):
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
     ) -> Outcome:
+        self.waits.append(wait_seconds)
         self.meet("check_in")
         self.profiles.append(profile)
         return self.work.pop(0) if self.work else Finished("the run is over")

@@ -347,6 +347,14 @@ def test_coordinator_away_is_said_once_and_sat_out(
     assert len(set(waits)) == 20  # jitter
 
 
+def test_whether_the_coordinator_is_back_is_known_before_there_is_work(device: Device) -> None:
+    nothing = RetryLater(0.0, "no work for this device")
+    device.coordinator.errors["check_in"] = [unavailable(COORDINATOR)] * 2
+    device.work(nothing, nothing)
+    # Not reached yet, away, and back: from then on it waits for work as long as it may.
+    assert device.coordinator.waits == [5, 5, 5, 30, 30]
+
+
 @pytest.mark.parametrize("method", ["download", "upload_update", "submit_update"])
 def test_finished_work_is_held_until_the_coordinator_is_back(device: Device, method: str) -> None:
     device.coordinator.errors[method] = [unavailable(COORDINATOR) for _ in range(5)]
