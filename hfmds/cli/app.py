@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from hfmds.cli import (
@@ -19,11 +21,32 @@ from hfmds.cli import (
     snapshot_commands,
 )
 
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from hfmds.service.program_metrics import software_version  # no other command needs it
+
+        typer.echo(f"hfmds {software_version()}")
+        raise typer.Exit
+
+
 app = typer.Typer(
-    help="Federated learning for fleets of devices whose data are not alike.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # or each line of a docstring would be a line of its own
 )
+
+
+@app.callback()
+def hfmds(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version."),
+    ] = False,
+) -> None:
+    """Federated learning for fleets of devices whose data are not alike."""
+
+
 app.command()(demo_command.demo)
 app.add_typer(run_commands.app, name="run")
 app.add_typer(model_commands.app, name="model")

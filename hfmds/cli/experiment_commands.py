@@ -48,7 +48,7 @@ def run(
         typer.Option(
             metavar="NAME",
             help="Data set instead of the config's: cifar10, cifar100, mnist, fashion-mnist, "
-            "digits[:SIZE], or a folder with train/<class>/*.jpg and test/<class>/*.jpg.",
+            "digits[:SIZE], or a folder with `train/<class>/*.jpg` and `test/<class>/*.jpg`.",
         ),
     ] = None,
     data_root: Annotated[

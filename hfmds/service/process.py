@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from hfmds.errors import ConfigurationError, HfmdsError
 from hfmds.service.open_files import connections_allowed, raise_open_files
+from hfmds.service.program_metrics import software_version
 from hfmds.service.settings import (
     ServerSettings,
     ServiceSettings,
@@ -43,15 +44,20 @@ def run(
 
     SIGTERM or SIGINT sets `stop`, upon which `main` should finish in good order; a second one ends
     the process at once. An `HfmdsError` from `main` is one line on stderr and its exit code.
+    `--version` among the arguments tells it, and nothing else happens.
     """
+    arguments = sys.argv[1:] if argv is None else argv
+    if "--version" in arguments:
+        sys.stdout.write(f"{name} {software_version()}\n")
+        return 0
     try:
-        arguments = sys.argv[1:] if argv is None else argv
         settings = load_settings(settings_class, arguments, program=name)
     except HfmdsError as error:
         sys.stderr.write(f"{name}: {error}\n")
         return error.exit_code
     configure_logging(settings.log_level, settings.log_format, name)
-    log.info("%s starts", name, extra={"pid": os.getpid(), **describe(settings)})
+    of_process = {"pid": os.getpid(), "version": software_version()}
+    log.info("%s starts", name, extra={**of_process, **describe(settings)})
     for unknown, nearest in unknown_environment(settings_class, os.environ).items():
         log.warning(
             "%s in the environment is no setting of %s%s",

@@ -1,6 +1,7 @@
 """The commands from outside: arguments in, text, files and exit codes out."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from hfmds.algorithm.methods.settings import Hfmds, Moon
+from hfmds.cli.app import app
 from hfmds.cli.main import main
+from hfmds.service.program_metrics import software_version
 from hfmds.wire.types import RunState
 from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_device, a_round, a_run
@@ -202,6 +206,32 @@ def test_wrong_usage_is_exit_code_2(capsys: Output) -> None:
     assert main(["run", "create", "--rounds", "many"]) == 2
     assert main(["demo", "--report", "/proc/nowhere/report"]) == 2
     assert "cannot make the report folder /proc/nowhere/report" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: Output) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hfmds {software_version()}\n"
+
+
+def commands_in(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands_in(below, (*path, name))
+
+
+def test_help_shows_every_word_that_was_written(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def letters(text: str) -> str:
+        return re.sub(r"[\s│`]", "", text)
+
+    monkeypatch.setenv("COLUMNS", "400")  # so that nothing is broken but prose
+    for path, command in commands_in(get_command(app)):
+        assert main([*path, "--help"]) == 0
+        shown = letters(capsys.readouterr().out)
+        for text in [command.help, *(param.help for param in command.params)]:
+            # What looks like markup, [n, channels] or <class>, would be left out in silence.
+            assert letters(text or "") in shown, (path, text)
 
 
 def test_help_of_every_command_needs_no_torch() -> None:

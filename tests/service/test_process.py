@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import signal
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_client.settings import EdgeSettings
 from hfmds.errors import ConfigurationError
-from hfmds.service.process import published_addresses
+from hfmds.service.process import published_addresses, run
+from hfmds.service.program_metrics import software_version
 
 PROGRAM = """
 import asyncio, sys
@@ -114,6 +117,15 @@ def test_an_expected_error_is_one_line_and_an_exit_code(
     assert process.returncode == exit_code
     assert errors.splitlines()[-1].endswith(last_line)
     assert "Traceback" not in errors
+
+
+def test_the_version_is_told_without_any_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    async def never(settings: EdgeSettings, stop: asyncio.Event) -> None:
+        raise AssertionError("it was started")
+
+    # Without its --data an edge client would be refused.
+    assert run("edge_client", EdgeSettings, never, ["--version"]) == 0
+    assert capsys.readouterr().out == f"edge_client {software_version()}\n"
 
 
 def test_an_unexpected_error_is_logged_with_its_traceback() -> None:
