@@ -94,6 +94,8 @@ def test_a_run_is_seen_as_it_goes_on(launcher: Launcher, tmp_path: Path) -> None
             assert await page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
             await page.open(f"{address}/#/")
             await page.until(f"{rows} === 1")
+            await page.look_as(*DESKTOP)
+            await assert_a_long_reason_leaves_the_others_their_room(page)
 
             assert await page.evaluate("window.hacked") is None
             assert page.complaints == []
@@ -125,6 +127,19 @@ async def assert_the_run_is_drawn(page: Page) -> None:
     assert await page.evaluate("document.querySelector('.events td:nth-child(3)').innerText") == (
         "run-completed"
     )
+
+
+async def assert_a_long_reason_leaves_the_others_their_room(page: Page) -> None:
+    await page.evaluate(
+        "document.querySelector('.doing').textContent = 'no device can. '.repeat(40)"
+    )
+    for cell in ("[data-name=Method]", ".progress .number", "[data-name=Created]"):
+        lines = await page.evaluate(
+            f"(() => {{ const all = document.createRange();"
+            f"all.selectNodeContents(document.querySelector('{cell}'));"
+            f"return new Set([...all.getClientRects()].map((one) => one.top)).size; }})()"
+        )
+        assert lines == 1, cell
 
 
 async def assert_the_keyboard_reaches_the_curves(page: Page) -> None:

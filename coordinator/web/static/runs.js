@@ -19,7 +19,7 @@ export function progressBar(run) {
   const done = run.completed_rounds;
   const within = run.progress?.expected ? run.progress.done / run.progress.expected : 0;
   const bar = h("progress", { max: run.rounds, value: Math.min(run.rounds, done + 0.999 * within), "aria-label": `rounds of ${run.run_id}` });
-  return h("div", { class: "progress" }, bar, h("span", { class: "number" }, `${done} / ${run.rounds}`));
+  return h("div", { class: "progress" }, bar, h("span", { class: "number nowrap" }, `${done} / ${run.rounds}`));
 }
 
 /** What a run is doing right now, in words. */
@@ -62,10 +62,10 @@ export function runsPage() {
           h("tr", {},
             h("th", { scope: "row" }, h("a", { href: path`#/run/${run.run_id}` }, run.run_id), h("small", { class: "doing" }, doing(run))),
             h("td", { "data-name": "State" }, badge(run.state)),
-            h("td", { "data-name": "Method" }, run.method),
+            h("td", { "data-name": "Method", class: "nowrap" }, run.method),
             h("td", { "data-name": "Rounds" }, progressBar(run)),
             h("td", { "data-name": "Accuracy", class: "right number" }, run.accuracy === null ? NONE : percent(run.accuracy)),
-            h("td", { "data-name": "Created" }, since(run.created_at)))))),
+            h("td", { "data-name": "Created", class: "nowrap" }, since(run.created_at)))))),
       ...(total > runs.length ? [h("p", { class: "muted" }, `The newest ${runs.length} of ${count(total, "run")}.`)] : []),
     );
   });
