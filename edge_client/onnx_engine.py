@@ -84,8 +84,9 @@ class OnnxEngine:
     def _graphs(self, work: LocalWork) -> Graphs:
         if work.plan is None:
             raise InvalidInput(
-                "the task has no plan, and without one the onnx engine cannot compute; update the "
-                "coordinator, or install hfmds-fl[torch] and set HFMDS_ENGINE to torch"
+                "the task has no plan, and without one the onnx engine cannot compute; the "
+                "coordinator's log says why it made none; change the network, or install "
+                "hfmds-fl[torch] and set HFMDS_ENGINE to torch"
             )
         if self._opened is None or self._opened[0] != work.plan:
             self._opened = None  # before the next, so that there are never two in memory

@@ -51,7 +51,7 @@ def ignore(done: int, steps: int) -> None:
 
 
 def test_a_task_without_a_plan_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"no plan.*HFMDS_ENGINE to torch"):
+    with pytest.raises(InvalidInput, match=r"no plan.*coordinator's log.*HFMDS_ENGINE to torch"):
         OnnxEngine().train(work(tmp_path), ignore)
 
 
