@@ -90,13 +90,27 @@ class RecipeField:
     def option(self) -> Option:
         """The option that stands for it; only for a field that has one."""
         kind = self.kind if self.kind in (int, float) else str
-        return Option(self.option_name, kind, self.help, self._default(), _PANELS[self.table])
+        return Option(self.option_name, kind, self.help, self.shown_default, _PANELS[self.table])
 
-    def _default(self) -> str:
+    @property
+    def shown_default(self) -> str:
+        """What it is if nothing is said; empty: nothing."""
         if self.default:
             return self.default
         found = {f.name: f.default for f in dataclasses.fields(_TABLES[self.table])}[self.name]
-        return "" if found == () else str(found)
+        if found is dataclasses.MISSING:
+            return "must be said"
+        return "" if found == () else str(found).lower() if self.kind is bool else str(found)
+
+    @property
+    def rule(self) -> str:
+        """What a file may say it is."""
+        return _RULES[self.kind]
+
+    @property
+    def meaning(self) -> str:
+        """Of one with an option, in a sentence; else where it is explained."""
+        return self.help or _PAGES.get(self.table, "docs/methods.md")
 
     # --- values ---------------------------------------------------------------------------------
 
@@ -115,12 +129,12 @@ class RecipeField:
             case kind, list() if kind == tuple[str, ...]:
                 if all(isinstance(item, str) for item in value):
                     return tuple(value)
-                raise self._wrong(value, "a list of strings")
+                raise self._wrong(value, self.rule)
             case kind, list() if kind == tuple[float, ...]:
                 if all(isinstance(item, int | float) for item in value):
                     return tuple(float(item) for item in value)
-                raise self._wrong(value, "a list of numbers")
-        raise self._wrong(value, _RULES.get(self.kind, "a list"))
+                raise self._wrong(value, self.rule)
+        raise self._wrong(value, self.rule)
 
     def from_text(self, text: str) -> Any:
         """The value as it is written on a command line; lists have commas."""
@@ -135,7 +149,8 @@ class RecipeField:
                 return tuple(float(item) for item in text.split(","))
             return self.kind(text)
         except ValueError:
-            rule = _RULES.get(self.kind, "numbers with commas between them")
+            several = self.kind == tuple[float, ...]
+            rule = "numbers with commas between them" if several else self.rule
             raise self._wrong(text, rule) from None
 
     def _wrong(self, value: Any, rule: str) -> ConfigurationError:
@@ -147,6 +162,8 @@ _RULES: Mapping[Any, str] = {
     float: "a number",
     str: "a string",
     bool: "true or false",
+    tuple[str, ...]: "a list of strings",
+    tuple[float, ...]: "a list of numbers",
 }
 _TRUTH = {"true": True, "false": False}
 
@@ -230,27 +247,35 @@ _FIELDS_WITH_OPTION = (
     ),
 )
 
-_WITHOUT_OPTIONS = (
-    "aggregation",
-    "sampling",
-    "pool",
-    "eligibility",
-    "asynchronous",
-    "evaluation",
-    "early_stop",
-    "retention",
-)
+_PAGES = {  # of tables without options; methods have one of their own
+    "aggregation": "docs/aggregation.md",
+    "sampling": "docs/rounds.md",
+    "pool": "docs/store.md",
+    "eligibility": "docs/rounds.md",
+    "asynchronous": "docs/rounds.md",
+    "evaluation": "docs/evaluation.md",
+    "early_stop": "docs/evaluation.md",
+    "retention": "docs/evaluation.md",
+}
+_DEFAULTS = {"pool.near_threshold": "by method"}
 
 FIELDS = (
     *_FIELDS_WITH_OPTION,
     *(
-        RecipeField(f"{table}.{field.name}")
-        for table in (*_WITHOUT_OPTIONS, *METHODS)
+        RecipeField(key := f"{table}.{field.name}", default=_DEFAULTS.get(key, ""))
+        for table in (*_PAGES, *METHODS)
         if table not in _PANELS
         for field in dataclasses.fields(_TABLES[table])
     ),
 )
 RECIPE_OPTIONS = [field.option() for field in _FIELDS_WITH_OPTION]
+
+
+def fields_of(table: str) -> list[RecipeField]:
+    """All that can be said in a table; of "", in any."""
+    wanted = require_table(table) if table else ""
+    return [field for field in FIELDS if wanted in ("", field.table)]
+
 
 _BY_KEY = {field.key: field for field in FIELDS}
 _BY_OPTION = {field.option_name: field for field in _FIELDS_WITH_OPTION}

@@ -17,10 +17,10 @@ from hfmds.cli.model_commands import find_version
 from hfmds.cli.options import with_options
 from hfmds.cli.oversight_tables import funnel_table
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, admin_client, ask_coordinator
-from hfmds.cli.recipe_fields import RECIPE_OPTIONS
+from hfmds.cli.recipe_fields import RECIPE_OPTIONS, fields_of
 from hfmds.cli.recipes import spec_from
 from hfmds.cli.records import to_json
-from hfmds.cli.tables import rounds_table, run_table, runs_table
+from hfmds.cli.tables import keys_table, rounds_table, run_table, runs_table
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.types import Round, Run
 
@@ -42,7 +42,7 @@ def create(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any key of a recipe, such as fedprox.mu=0.1; may be repeated.",
+            help="Any key of a recipe (hfmds run keys), such as fedprox.mu=0.1; may be repeated.",
         ),
     ] = None,
     run_id: Annotated[str, typer.Option(help="Id of the run; it gets one if none is given.")] = "",
@@ -144,6 +144,19 @@ def delete(
         markup=False,
         soft_wrap=True,
     )
+
+
+@app.command()
+def keys(
+    table: Annotated[
+        str, typer.Argument(metavar="[TABLE]", help="Only those of a table, such as pool.")
+    ] = "",
+) -> None:
+    """List what a recipe can say: every key for a file and for --set, and what it is if unsaid."""
+    if fields := fields_of(table):
+        output().print(keys_table(fields))
+    else:
+        output().print(f"the table {table} has no keys", markup=False)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LeakageSummary
+from hfmds.cli.recipe_fields import RecipeField
 from hfmds.cli.summary import LAST_ROUNDS, RunSummary
 from hfmds.cli.text import NOTHING, ago, decibel, percent, seconds, size
 from hfmds.wire.types import (
@@ -51,6 +52,17 @@ def new_table(title: str = "") -> Table:
 def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
     """A row whose cells are shown as they are: `[x]` in an id or a reason is no markup."""
     table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells), style=style)
+
+
+def keys_table(fields: Sequence[RecipeField]) -> Table:
+    """One line per key of a recipe."""
+    table = new_table()
+    table.add_column("key", no_wrap=True)
+    for name in ("what it is", "if unsaid", "meaning"):
+        table.add_column(name)
+    for field in fields:
+        add_row(table, field.key, field.rule, field.shown_default or NOTHING, field.meaning)
+    return table
 
 
 def runs_table(runs: Sequence[Run]) -> Table:

@@ -14,6 +14,7 @@ from typer.main import get_command
 from hfmds.algorithm.methods.settings import Hfmds, Moon
 from hfmds.cli.app import app
 from hfmds.cli.main import main
+from hfmds.cli.recipe_fields import FIELDS, is_key
 from hfmds.service.program_metrics import software_version
 from hfmds.wire.types import RunState
 from tests.cli.fake_services import FakeCoordinator, serving
@@ -22,6 +23,7 @@ from tests.cli.values import a_device, a_round, a_run
 REPOSITORY = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:9"  # the discard port: nobody listens
 
+ROOT = Path(__file__).parents[2]
 Output = pytest.CaptureFixture[str]
 
 
@@ -206,6 +208,30 @@ def test_wrong_usage_is_exit_code_2(capsys: Output) -> None:
     assert main(["run", "create", "--rounds", "many"]) == 2
     assert main(["demo", "--report", "/proc/nowhere/report"]) == 2
     assert "cannot make the report folder /proc/nowhere/report" in capsys.readouterr().err
+
+
+def test_every_key_of_a_recipe_is_listed(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["run", "keys"]) == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [key for key in shown if is_key(key)] == [field.key for field in FIELDS]
+    assert main(["run", "keys", "eligibility"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "eligibility.labels a list of strings - docs/rounds.md" in lines
+    assert "eligibility.require_charging true or false false docs/rounds.md" in lines
+    assert not [line for line in lines if line.startswith("training")]
+    assert main(["run", "keys", "asynchronous"]) == 0
+    assert "a whole number must be said" in " ".join(capsys.readouterr().out.split())
+    assert main(["run", "keys", "fedavg"]) == 0
+    assert "the table fedavg has no keys" in capsys.readouterr().out
+    assert main(["run", "keys", "eligibilty"]) == 2
+    assert "did you mean [eligibility]?" in capsys.readouterr().err
+
+
+def test_the_pages_that_explain_keys_name_them() -> None:
+    for field in FIELDS:
+        if field.meaning.startswith("docs/"):
+            assert re.search(rf"\b{field.name}\b", (ROOT / field.meaning).read_text()), field.key
 
 
 def test_the_version_is_told(capsys: Output) -> None:
