@@ -228,6 +228,13 @@ def test_every_key_of_a_recipe_is_listed(capsys: Output, monkeypatch: pytest.Mon
     assert "did you mean [eligibility]?" in capsys.readouterr().err
 
 
+def test_a_full_disk_is_told_in_a_line(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["run", "keys"]) == 1
+    assert capsys.readouterr().err.startswith("hfmds: what was to be written has no room")
+
+
 def test_the_pages_that_explain_keys_name_them() -> None:
     for field in FIELDS:
         if field.meaning.startswith("docs/"):

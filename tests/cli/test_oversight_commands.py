@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -172,6 +173,18 @@ def test_funnel(coordinator: FakeOversight, capsys: Output) -> None:
     assert json.loads(capsys.readouterr().out)[1]["late"] == {"gone": 2}
     assert main(["run", "funnel"]) == 0
     assert "no device was asked for anything yet" in capsys.readouterr().out
+
+
+def test_a_terminal_that_cannot_write_bars_gets_the_numbers(
+    coordinator: FakeOversight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.funnels["run-1", 0] = [Funnel("train", 10, 8, 6, 6, 5, 5, 5, 3)]
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    assert main(["run", "funnel", "run-1"]) == 0
+    sys.stdout.flush()
+    [here] = [line for line in written.getvalue().decode().splitlines() if "here" in line]
+    assert [part.strip() for part in here.strip("|").split("|")] == ["here", "10", "?" * 30]
 
 
 def test_delete_asks_first(
