@@ -11,12 +11,11 @@ import sysconfig
 import tempfile
 import uuid
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from tests.servers.processes import free_ports, wait_until
+from tests.servers.processes import free_ports, start_persistently, wait_until
 
 _PASSWORD = "pssst"
 # Not imported: the package would look for servers to manage by itself.
@@ -32,16 +31,23 @@ class PostgresServer:
         self._folder = Path(tempfile.mkdtemp(prefix="hfmds-postgres-"))
         self._log = self._folder / "log"
         self._data = self._folder / "data"
-        self._as_user = self._unprivileged()
+        self._as_nobody = self._unprivileged()
         self._binaries = self._reachable_package() / "pginstall" / "bin"
         self._process: subprocess.Popen[bytes] | None = None
         self._initialise()
 
     def start(self) -> None:
-        """Start, or start again on the same data and port; returns when it answers."""
+        """Start, or start again on the same data and port; returns when it answers.
+
+        It refuses as long as there is a process left of one that was killed.
+        """
+        start_persistently(self._start)
+
+    def _start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._as_nobody,
                     self._binaries / "postgres",
                     *("-D", self._data, "-p", str(self.port), "-k", self._folder),
                     *("-c", "listen_addresses=127.0.0.1"),
@@ -51,7 +57,6 @@ class PostgresServer:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                **self._as_user,
             )
         wait_until(self._answers, self._process, self._log)
 
@@ -97,11 +102,12 @@ class PostgresServer:
     def _initialise(self) -> None:
         password_file = self._folder / "password"
         password_file.write_text(_PASSWORD)
-        if self._as_user:  # the server must be able to enter what root has made
-            shutil.chown(self._folder, self._as_user["user"])
-            shutil.chown(password_file, self._as_user["user"])
+        if self._as_nobody:  # the server must be able to enter what root has made
+            shutil.chown(self._folder, "nobody")
+            shutil.chown(password_file, "nobody")
         made = subprocess.run(
             [
+                *self._as_nobody,
                 self._binaries / "initdb",
                 *("-D", self._data, "-U", "hfmds", "--pwfile", password_file),
                 *("-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"),
@@ -109,7 +115,6 @@ class PostgresServer:
             capture_output=True,
             text=True,
             cwd=self._folder,
-            **self._as_user,
         )
         assert made.returncode == 0, made.stdout + made.stderr
 
@@ -136,19 +141,23 @@ class PostgresServer:
     def _reachable_package(self) -> Path:
         """The server's files, or a copy if the user who runs it cannot get to them."""
         everybody_may_pass = all(folder.stat().st_mode & 0o001 for folder in _PACKAGE.parents)
-        if not self._as_user or everybody_may_pass:
+        if not self._as_nobody or everybody_may_pass:
             return _PACKAGE
         libraries = _PACKAGE.with_name(f"{_PACKAGE.name}.libs")  # found beside it
         shutil.copytree(libraries, self._folder / libraries.name)
         return Path(shutil.copytree(_PACKAGE, self._folder / _PACKAGE.name))
 
     @staticmethod
-    def _unprivileged() -> dict[str, Any]:
-        """PostgreSQL refuses to run as root; then somebody who owns nothing runs it."""
+    def _unprivileged() -> list[str]:
+        """PostgreSQL refuses to run as root; then somebody who owns nothing runs it.
+
+        By a command, because Python would fork to become somebody else, and gRPC's threads in this
+        process may not bear that.
+        """
         if os.geteuid() != 0:
-            return {}
+            return []
         nobody = pwd.getpwnam("nobody")
-        return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        return ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
 
 
 def _libpq(url: str) -> str:

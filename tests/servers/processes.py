@@ -12,6 +12,7 @@ from pathlib import Path
 
 START_SECONDS = 60.0
 _TOLD_CHARACTERS = 4_000  # of a log, when a server does not come
+_STARTS = 4
 _FIRST_PORT = 15_000
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -54,6 +55,16 @@ def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], lo
             raise ServerEnded(f"the server ended with code {process.returncode}:\n{_end_of(log)}")
         assert time.monotonic() < deadline, f"the server does not answer:\n{_end_of(log)}"
         time.sleep(0.02)
+
+
+def start_persistently(start: Callable[[], None]) -> None:
+    """Start a server, some more times if it ends at once: what it is killed with may linger."""
+    for _ in range(_STARTS - 1):
+        with suppress(ServerEnded):
+            start()
+            return
+        time.sleep(0.2)
+    start()
 
 
 def _end_of(log: Path) -> str:

@@ -16,10 +16,9 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from hfmds.service.tls import TlsFiles
-from tests.servers.processes import ServerEnded, free_ports, wait_until
+from tests.servers.processes import free_ports, start_persistently, wait_until
 
 BUCKET = "hfmds"
-_STARTS = 3
 _KEY, _SECRET = "hfmds-key", "hfmds-secret"
 _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
 _PORTS += ("filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc")
@@ -64,13 +63,7 @@ class S3Server:
         SeaweedFS was seen to crash as it started after a kill, once in more than a thousand times.
         It is not what is tested, so it gets another start.
         """
-        for attempts_left in reversed(range(_STARTS)):
-            try:
-                self._start()
-                return
-            except ServerEnded:
-                if not attempts_left:
-                    raise
+        start_persistently(self._start)
 
     def _start(self) -> None:
         with self._log.open("ab") as log:
