@@ -4,7 +4,6 @@
 `postgres_server` or `s3_server`) must start it again.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,6 @@ import pytest
 from tests.servers.databases import use_database
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
-
-# Servers are started from tests that have channels open: gRPC would put itself in order in the
-# child before that becomes the server, and now and then it crashes there.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # A shell without job control has what it starts in the background ignore Ctrl-C, and so would all
 # programs that tests start and interrupt.
