@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.integration.forking import Forks
 from tests.servers.processes import free_address
 
 START_SECONDS = 90.0
+
+
+@cache
+def _forks() -> Forks:
+    return Forks("tests.integration.forking")
 
 
 class Program:
@@ -32,17 +37,11 @@ class Program:
             "METRICS_LISTEN": "127.0.0.1:0",
             **settings,
         }
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module],
-                env={
-                    **inherited,
-                    "OMP_NUM_THREADS": "1",
-                    **{f"HFMDS_{key}": value for key, value in given.items()},
-                },
-                stdout=log,
-                stderr=log,
-            )
+        ours = {f"HFMDS_{key}": value for key, value in given.items()}
+        environment = {**inherited, "OMP_NUM_THREADS": "1", **ours}
+        self.process = _forks().start(
+            {"module": module, "environment": environment, "log": str(self.log)}
+        )
 
     def address(self, kind: str) -> str:
         """Where it answers: "grpc" or "metrics"."""
@@ -56,8 +55,7 @@ class Program:
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Send the signal and wait; the exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signum)
+        self.process.send_signal(signum)
         return self.process.wait(30)
 
     def records(self) -> list[dict[str, object]]:
@@ -82,10 +80,7 @@ class Programs:
         trace: TracebackType | None,
     ) -> None:
         for program in self._started:
-            if program.process.poll() is None:
-                program.process.kill()
-        for program in self._started:
-            program.process.wait(30)
+            program.process.kill()
 
     def start(self, name: str, module: str, **settings: str) -> Program:
         """Start a program with these HFMDS_ settings."""

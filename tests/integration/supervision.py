@@ -8,9 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,31 +15,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from tests.integration.crash_points import REPOSITORY, CrashPoint, Journal
+from tests.integration.crash_points import CrashPoint, Journal
+from tests.integration.forking import Fork, Forks
 from tests.servers.processes import free_address
 
 _LOOK_SECONDS = 0.01
 
 
-class Launcher:
+class Launcher(Forks):
     """Makes processes; they end with it."""
 
     def __init__(self) -> None:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.crashing"],
-            cwd=REPOSITORY,
-            env={**inherited, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__("tests.integration.crashing")
 
-    def close(self) -> None:
-        """End all processes."""
-        self._process.communicate(timeout=30)
-
-    def start(
+    def launch(
         self,
         program: str,
         settings: dict[str, str],
@@ -53,8 +39,8 @@ class Launcher:
         *,
         done_before: int = 0,
         commit_together: bool = False,
-    ) -> int:
-        """Start a program with these HFMDS_ settings and other variables; the process's id.
+    ) -> Fork:
+        """Start a program with these HFMDS_ settings and other variables.
 
         Unless it may `commit_together`, it commits each transaction by itself.
         """
@@ -68,21 +54,7 @@ class Launcher:
             "done_before": done_before,
             "commit_together": commit_together,
         }
-        return self._order("start", order)
-
-    def kill(self, process: int) -> None:
-        """Kill a process; returns when it is gone."""
-        self._order("kill", process)
-
-    def is_alive(self, process: int) -> bool:
-        return bool(self._order("alive", process))
-
-    def _order(self, what: str, argument: Any) -> int:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps({what: argument}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        return self.start(order)
 
 
 class Supervised:
@@ -139,9 +111,9 @@ class Supervised:
             async with _beside(self._keep_up()):
                 yield
         finally:
-            self._launcher.kill(self._process)
+            self._process.kill()
 
-    def _launch(self) -> int:
+    def _launch(self) -> Fork:
         died = len(self._lives)
         point = self._points[died] if died < len(self._points) else None
         done_before = 0
@@ -149,7 +121,7 @@ class Supervised:
             done_before = self._done(point)
             point = replace(point, occurrence=max(point.occurrence, done_before + 1))
         self._lives.append(self._folder / f"{self._program}-{died + 1}.journal")
-        return self._launcher.start(
+        return self._launcher.launch(
             self._program,
             self._settings,
             self.log,
@@ -178,7 +150,7 @@ class Supervised:
 
     def _look_after(self) -> None:
         """Start it again if it was killed at a point; any other end is an error."""
-        if self._launcher.is_alive(self._process):
+        if self._process.poll() is None:
             return
         killed = Journal.read(self._lives[-1]).killed
         assert killed, f"{self._program} ended by itself:\n{self.log.read_text()}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -56,7 +55,7 @@ class Coordinator:
         places = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
         settings = {**settings, **places, **{name: str(path) for name, path in own.items()}}
         journal = folder / "journal"
-        self._process = launcher.start(
+        self._process = launcher.launch(
             "coordinator", settings, self._log, journal, None, environment
         )
 
@@ -71,10 +70,10 @@ class Coordinator:
         await until(lambda: self._log.exists() and message in self._log.read_text())
 
     def kill(self) -> None:
-        self._launcher.kill(self._process)
+        self._process.kill()
 
     def signal(self, signum: signal.Signals) -> None:
-        os.kill(self._process, signum)
+        self._process.send_signal(signum)
 
 
 @dataclass
