@@ -22,7 +22,7 @@ from hfmds.errors import InvalidInput
 from hfmds.plans.format import GRAPHS, encode_plan, read_plan
 from hfmds.plans.making import make_plan
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_exports")]
 
 OF_EACH_KIND = ("train", "targets", "synthesise", "evaluate")
 
