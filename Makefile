@@ -13,10 +13,11 @@ demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and
 	$(BIN)/hfmds demo
 
 # Two at a time, each file's tests in one of the two processes: many wait more than they compute.
+# In the order of tests/conftest.py, the slow first; xdist's own would have files of few tests last.
 PROCESSES ?= 2
 # They start hundreds of interpreters: what one compiles is kept for the others and the next time,
 # also where the environment says otherwise.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test: lint packages  ## everything that must pass: style, types, contracts, all tests
 	$(PYTEST)

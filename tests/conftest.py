@@ -23,13 +23,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a real server is slower, and marked so."""
+    """Whoever asks for a real server is slower, and marked so; the files of the slow come first.
+
+    Otherwise, at the end one process would have a long file to itself and the others nothing.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         chosen = getattr(item, "callspec", None)
         asks = {"postgres_server", "s3_server"}.intersection(fixtures)
         if asks or (chosen and chosen.params.get("database_url") == "postgresql"):
             item.add_marker("integration")
+    slow = {item.path for item in items if item.get_closest_marker("integration")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
