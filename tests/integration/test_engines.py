@@ -29,7 +29,7 @@ from hfmds.algorithm.methods.settings import FedAvg, FedProx, Hfmds, Method
 from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.algorithm.types import LabelledImages
 from hfmds.plans import format as plan_format
-from hfmds.plans.format import encode_plan
+from hfmds.plans.format import encode_plan, read_plan
 from hfmds.plans.library import PlanLibrary
 from hfmds.plans.making import make_plan
 
@@ -72,7 +72,7 @@ class Slim(nn.Module):
 
 MODELS = {
     "paper-cnn": ModelSpec("paper-cnn", 1, 16, 16, 10),  # also that of the federation of a test
-    "resnet-gn": ModelSpec("resnet-gn", 1, 8, 8, 4),
+    "resnet-gn": ModelSpec("resnet-gn", 1, 8, 9, 4),  # not square: a gradient by any shape
     "slim": ModelSpec("slim-of-a-test", 1, 8, 8, 4),
     "paper-cnn, 3x32x32": ModelSpec("paper-cnn", 3, 32, 32, 10),  # as in the paper
 }
@@ -252,6 +252,8 @@ def test_synthesis_is_the_same(task: Task, model: str, case: str) -> None:
 def test_prototypes_of_the_last_time_count(task: Task, model: str) -> None:
     one = task(model, Hfmds(samples_per_device=6, steps=2))
     first = OnnxEngine().synthesise(one, ignore)
+    assert one.plan
+    assert {len(zbar) for zbar in first.memory.values()} == {read_plan(one.plan, model).features}
     again = replace(one, memory={c: zbar + 1 for c, zbar in first.memory.items()})
     ours, theirs = OnnxEngine().synthesise(again, ignore), TorchEngine().synthesise(again, ignore)
     assert apart(ours.memory, first.memory) == pytest.approx(0.5, rel=1e-3)

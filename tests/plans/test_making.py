@@ -19,7 +19,7 @@ from hfmds.algorithm import architectures
 from hfmds.algorithm.architectures import register_architecture
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.errors import InvalidInput
-from hfmds.plans.format import GRAPHS, encode_plan, read_plan
+from hfmds.plans.format import GRAPHS, Plan, encode_plan, read_plan
 from hfmds.plans.making import make_plan
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_exports")]
@@ -119,17 +119,22 @@ def own_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_the_plan_of_the_papers_network_has_every_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(ExportedProgram, "run_decompositions")  # without what takes long
-    plan = make_plan(ModelSpec("paper-cnn", channels=3, height=18, width=18, classes=3))
-    assert tuple(plan.graphs) == GRAPHS
-    assert plan.features == 512
+@pytest.fixture(scope="module")
+def papers(quick_exports: None) -> Plan:
+    """The plan of the paper's network, all graphs of it, as one export takes half a minute."""
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(ExportedProgram, "run_decompositions")  # without what takes long
+        return make_plan(ModelSpec("paper-cnn", channels=3, height=28, width=28, classes=3))
+
+
+def test_the_plan_of_the_papers_network_has_every_graph(papers: Plan, tmp_path: Path) -> None:
+    assert tuple(papers.graphs) == GRAPHS
+    assert papers.features == 512
     path = tmp_path / "plan"
-    path.write_bytes(encode_plan(plan))
-    assert read_plan(path, "the plan") == plan
-    train = plan.graph("train")
+    path.write_bytes(encode_plan(papers))
+    assert read_plan(path, "the plan") == papers
+    train = papers.graph("train")
     # Weights and momentum, and both anew, are the least that it needs.
     weights = sum(s.numpy_dtype.itemsize * torch.Size(s.shape).numel() for s in train.inputs[:8])
     assert train.fixed_bytes > 3 * weights
@@ -146,22 +151,12 @@ def test_a_network_of_many_layers_has_a_plan() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("model", "products"),
-    [
-        (ModelSpec("paper-cnn", channels=1, height=28, width=28), [17, 12]),
-        (ModelSpec("broad", channels=1, height=7, width=13), [22, 13]),
-    ],
-)
-def test_a_convolution_is_made_with_fewer_products(model: ModelSpec, products: list[int]) -> None:
+def test_a_convolution_is_made_with_fewer_products(papers: Plan) -> None:
     """Rows of 12 have 7 frequencies, of which 5 take three products each; of 13 + 2, 8."""
-    graph = onnx.load_from_string(make_plan(model, ("train",)).graph("train").onnx)
-    assert products in [list(constant.dims) for constant in graph.graph.initializer]
-
-
-def test_group_normalisation_has_a_gradient_by_images_of_any_shape() -> None:
-    plan = make_plan(ModelSpec("resnet-gn", channels=1, height=8, width=9), ("synthesise",))
-    assert plan.features == 128
+    broad = ModelSpec("broad", channels=1, height=7, width=13)
+    for plan, products in ((papers, [17, 12]), (make_plan(broad, ("train",)), [22, 13])):
+        graph = onnx.load_from_string(plan.graph("train").onnx)
+        assert products in [list(constant.dims) for constant in graph.graph.initializer]
 
 
 def test_an_export_repeats_to_the_byte() -> None:
