@@ -6,11 +6,13 @@ that only averages has little in memory.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 
 from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import Checkpoint, Evaluation, LabelledImages, Weights
+from hfmds.errors import ConfigurationError
 from hfmds.service.collector import spare_what_stays
 
 
@@ -18,6 +20,12 @@ class Learning:
     """First weights and evaluations; in as many threads as the operator gives."""
 
     def __init__(self, threads: int = 1) -> None:
+        """ConfigurationError if torch is not there to be loaded."""
+        if importlib.util.find_spec("torch") is None:
+            raise ConfigurationError(
+                "the coordinator needs torch for the first weights of a run, and it is not "
+                "installed; install hfmds-fl[server,torch]"
+            )
         self._threads = threads
         self._loading = threading.Lock()
         self._loaded = False

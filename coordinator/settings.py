@@ -88,7 +88,7 @@ class CoordinatorSettings(ServerSettings):
         6.0,
         ge=1,
         description="of several coordinators on one PostgreSQL one leads; another takes over when "
-        "nothing was heard of it for so long",
+        "nothing was heard of it for so long; below 3 it may be while it loads torch",
     )
     threads: int = Field(
         1,

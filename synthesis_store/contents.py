@@ -255,6 +255,12 @@ def _is_expected() -> Exists:
     return select(other).where(same, other.mark != "", ~other.void).exists()
 
 
+def is_being_erased() -> Exists:
+    """For a query: whether there is content to delete, but for what somebody may still send."""
+    to_delete = or_(LooseBlobRow.reason != "", ~_is_expected())
+    return select(LooseBlobRow).where(LooseBlobRow.mark == "", to_delete).exists()
+
+
 def _groups(entries: list[Entry], most: int) -> Iterator[list[Entry]]:
     for start in range(0, len(entries), most):
         yield entries[start : start + most]

@@ -26,12 +26,11 @@ from hfmds.digest import Digest
 from hfmds.errors import NotAllowed
 from hfmds.storage.database import transaction
 from hfmds.wire.types import PoolState, Withdrawal
-from synthesis_store.contents import Contents, loosen
+from synthesis_store.contents import Contents, is_being_erased, loosen
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.identity import Identity
 from synthesis_store.tables import (
     BatchRow,
-    LooseBlobRow,
     PoolRow,
     RunReferenceRow,
     ShardRow,
@@ -95,8 +94,7 @@ class Withdrawals:
     def settle(self) -> None:
         """Say in the log of which withdrawn devices nothing is left."""
         with transaction(self._engine) as session:
-            given_up = select(LooseBlobRow).where(LooseBlobRow.mark == "")
-            if session.scalar(select(given_up.exists())):
+            if session.scalar(select(is_being_erased())):
                 return  # some of it may be theirs, and still here; whoever sweeps it settles
             pending = select(WithdrawalRow).where(WithdrawalRow.erased_at.is_(None))
             for row in session.scalars(pending.order_by(WithdrawalRow.device_id)):

@@ -6,7 +6,6 @@
 
 import signal
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -80,17 +79,3 @@ def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 def both_databases(database_url: str, tmp_path: Path) -> None:
     """Runs a test with each kind of database as that of its `tmp_path`."""
     use_database(tmp_path, database_url)
-
-
-@pytest.fixture(scope="session")
-def quick_exports() -> Iterator[None]:
-    """Has torch's exporter gather what it knows of operators once, not for each graph anew.
-
-    That takes it a second, and half of the time in which it translates a graph.
-    """
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    with pytest.MonkeyPatch.context() as patch:
-        known = staticmethod(cache(ONNXRegistry.from_torchlib))
-        patch.setattr(ONNXRegistry, "from_torchlib", known)
-        yield

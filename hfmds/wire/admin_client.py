@@ -19,6 +19,7 @@ from hfmds.wire.runs import device_from, new_run_id, round_from, run_from, spec_
 from hfmds.wire.types import Device, Round, Run, RunSpec, UnreadableRun
 
 _CALL_SECONDS = 30.0
+_CREATION_SECONDS = 120.0  # the first has the coordinator load torch
 
 
 class AdminClient:
@@ -36,7 +37,10 @@ class AdminClient:
         """Create a run; it starts by itself. Without an id it gets one."""
         # Here, not there: a call whose answer is lost is repeated, and would make another run.
         request = pb.CreateRunRequest(run_id=run_id or new_run_id(spec), spec=spec_message(spec))
-        return run_from((await self._call(self._stub.CreateRun, request)).run)
+        response = await call(
+            self._peer, self._stub.CreateRun, request, timeout_seconds=_CREATION_SECONDS
+        )
+        return run_from(response.run)
 
     async def list_runs(self) -> tuple[tuple[Run, ...], tuple[UnreadableRun, ...]]:
         """All runs, newest first: those that can be read, and those that cannot."""

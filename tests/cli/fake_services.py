@@ -16,7 +16,7 @@ import grpc
 from hfmds.digest import Digest, digest_of
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, synthesis_store_pb2, synthesis_store_pb2_grpc
 from hfmds.wire.pages import first_page, page
-from hfmds.wire.runs import device_message, round_message, run_message, spec_from
+from hfmds.wire.runs import device_message, new_run_id, round_message, run_message, spec_from
 from hfmds.wire.snapshots import pool_message, snapshot_message
 from hfmds.wire.types import Device, PoolStatus, Round, Run, RunState, Snapshot
 from tests.cli.values import a_run
@@ -39,7 +39,8 @@ class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
         self.lost_answers = 0  # to the next calls that create a run
 
     def CreateRun(self, request: Any, context: Any) -> Any:
-        run = a_run(request.run_id, spec=spec_from(request.spec))
+        spec = spec_from(request.spec)
+        run = a_run(request.run_id or new_run_id(spec), spec=spec)
         self.runs[run.run_id] = run
         if self.lost_answers:
             self.lost_answers -= 1

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coordinator.learning import Learning
 from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.methods.settings import FedGan, FedGen, FedMix, Method
 from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.types import Weights
 from hfmds.digest import Digest
-from hfmds.errors import InvalidInput, LimitExceeded
+from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import RunState, SynthesiseWork, TrainWork
 from tests.coordinator.workbench import (
@@ -173,3 +175,11 @@ def test_an_update_may_be_as_large_as_what_its_round_trains_and_not_as_all_weigh
             assert await bench.do("a", assignment, nudge(1.0)) is False
 
     asyncio.run(scenario())
+
+
+def test_a_coordinator_without_torch_says_so_before_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=re.escape("install hfmds-fl[server,torch]")):
+        Learning()

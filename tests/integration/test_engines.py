@@ -89,7 +89,7 @@ Task = Callable[..., LocalWork]
 
 
 @pytest.fixture(scope="module")
-def task(plans_dir: Path, quick_exports: None, tmp_path_factory: pytest.TempPathFactory) -> Task:
+def task(plans_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
     """Makes a task for a model, with the plan it needs."""
     torch.set_num_threads(1)
     register_architecture("slim-of-a-test", Slim, replace=True)

@@ -22,7 +22,7 @@ from hfmds.errors import InvalidInput
 from hfmds.plans.format import GRAPHS, Plan, encode_plan, read_plan
 from hfmds.plans.making import make_plan
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_exports")]
+pytestmark = pytest.mark.integration
 
 OF_EACH_KIND = ("train", "targets", "synthesise", "evaluate")
 
@@ -120,7 +120,7 @@ def own_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def papers(quick_exports: None) -> Plan:
+def papers() -> Plan:
     """The plan of the paper's network, all graphs of it, as one export takes half a minute."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:

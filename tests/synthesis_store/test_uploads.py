@@ -18,7 +18,7 @@ from hfmds.storage.database import changing
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.contents import loosen
 from synthesis_store.pool_records import BatchKey
-from synthesis_store.uploads import Upload, Uploads
+from synthesis_store.uploads import Upload, Uploads, uploader
 from tests.synthesis_store.examples import SPEC, START, Store, chunks_of, hung_up, make_batch
 
 DATA = encode_batch(make_batch(1))
@@ -69,8 +69,9 @@ def test_an_upload_that_breaks_again_and_again_is_noted_once(store: Store) -> No
     assert (len(store.pools.uploads), store.loose_blobs()) == (0, 0)
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_uploads_of_one_device_that_overlap_leave_no_note_each(store: Store, same: bool) -> None:
+def overlap(store: Store, device_id: str, *, same: bool) -> None:
+    """Four calls of one device, each while those before are under way; then all break."""
+
     async def scenario() -> None:
         over = asyncio.Event()
 
@@ -83,17 +84,34 @@ def test_uploads_of_one_device_that_overlap_leave_no_note_each(store: Store, sam
         for number in range(4):
             data = DATA if same else encode_batch(make_batch(number))
             start = 50 * number if same else 0  # where the one before stands
-            key = BatchKey("pool-1", "a", digest_of(data))
+            key = BatchKey("pool-1", device_id, digest_of(data))
             chunks = held(data[start : start + 50])
             calls.append(asyncio.create_task(store.pools.put(key, start, chunks)))
-            while store.loose_blobs() < len(calls):  # noqa: ASYNC110 (of a database)
+            while (
+                store.loose_blobs() < len(calls)
+                or store.staging.offset(uploader(key), key.digest) < start + 50
+            ):
+                assert not calls[-1].done(), calls[-1]
                 await asyncio.sleep(0.01)
         over.set()
         await asyncio.gather(*calls, return_exceptions=True)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_uploads_of_one_device_that_overlap_leave_no_note_each(store: Store, same: bool) -> None:
+    overlap(store, "a", same=same)
     assert len(store.pools.uploads) == 1
     assert store.loose_blobs() <= 2  # of the last, and that the content may be here of another
+
+
+def test_a_broken_upload_does_not_hold_back_the_end_of_anothers_withdrawal(store: Store) -> None:
+    overlap(store, "a", same=True)
+    store.put("b", OTHER)
+    store.pools.withdraw("b")
+    events = store.pools.events.list(0, 100)
+    assert [event.kind for event in events].count("withdrawal-complete") == 1
 
 
 def test_a_device_that_hangs_up_at_once_leaves_no_note_each_time(tmp_path: Path) -> None:
