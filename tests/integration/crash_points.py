@@ -40,6 +40,12 @@ class CrashPoint:
     moment: Moment
 
 
+def around(what: str, *occurrences: int) -> list[CrashPoint]:
+    """Just before and just after each: the second is once the program was back and did it."""
+    moments: tuple[Moment, ...] = ("before", "after")
+    return [CrashPoint(what, n, moment) for n in occurrences for moment in moments]
+
+
 class Watch:
     """Keeps a journal of what the program does, and kills the program at the point, if any."""
 

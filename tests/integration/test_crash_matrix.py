@@ -18,7 +18,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.integration.crash_points import CrashPoint, Journal, Moment, transitions
+from tests.integration.crash_points import CrashPoint, Journal, around, transitions
 from tests.integration.operator_at_work import Outcome
 from tests.integration.short_stories import BufferedStory, HastyStory, LateStory
 from tests.integration.story import PATIENCE_SECONDS, Story
@@ -102,12 +102,6 @@ def _told_with_deaths(
         points = points[max(told.deaths[program], 1) :]
 
 
-def _points(transition: str, occurrences: Sequence[int]) -> list[CrashPoint]:
-    """Just before and just after each: the second is once the program was back and did it."""
-    moments: tuple[Moment, ...] = ("before", "after")
-    return [CrashPoint(transition, n, moment) for n in occurrences for moment in moments]
-
-
 @pytest.mark.parametrize(
     ("program", "transition"),
     [(program, name) for program in PROGRAMS for name in transitions(program)],
@@ -127,7 +121,7 @@ def test_killed_at_a_commit_the_run_ends_the_same(
         times = 1
     last = times if transition != "TaskRecords.renew" else 1  # slow devices renew more often
     occurrences = sorted({1, (times + 1) // 2, last})
-    points = _points(transition, occurrences)
+    points = around(transition, *occurrences)
     for told, left in _told_with_deaths(expected, launcher, tmp_path, program, points):
         # How often a program looks at a run that is cancelled meanwhile is chance: only
         # the last occurrence may be missing, and then it must not have been passed.
@@ -155,7 +149,7 @@ def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
     occurrences: tuple[int, ...],
 ) -> None:
     [expected] = [told for told in undisturbed if told.story is story]
-    points = _points(transition, occurrences)
+    points = around(transition, *occurrences)
     for told, left in _told_with_deaths(expected, launcher, tmp_path, "coordinator", points):
         assert told.deaths["coordinator"], f"{left[0]} was not reached"
         assert told.outcome == expected.outcome, left
@@ -169,7 +163,7 @@ def test_killed_while_storage_is_made_ready_the_run_ends_the_same(
     others = set(expected.journals[program].done) - set(transitions(program))
     assert others
     for name in sorted(others):
-        points = _points(name, [1])
+        points = around(name, 1)
         told = tell(expected.story, launcher, tmp_path / name, {program: points})
         assert told.deaths[program] == len(points), f"not all of {points} were reached"
         assert told.outcome == expected.outcome, points

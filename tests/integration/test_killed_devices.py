@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hfmds.data.sources import save_npz
-from tests.integration.crash_points import CrashPoint, Journal, Moment
+from tests.integration.crash_points import CrashPoint, around
 from tests.integration.operator_at_work import Outcome
 from tests.integration.scripted_devices import STEPS, images_for
 from tests.integration.stage import stage, undisturbed
@@ -24,18 +25,18 @@ def expected(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Ou
 
 
 def with_process(
-    launcher: Launcher, folder: Path, point: CrashPoint | None
-) -> tuple[Outcome, Journal]:
-    """The run with a device that is a process, killed at a point and started again."""
+    launcher: Launcher, folder: Path, points: Sequence[CrashPoint]
+) -> tuple[Outcome, Supervised]:
+    """The run with a device that is a process, killed at points and started again each time."""
 
-    async def play() -> tuple[Outcome, Journal]:
+    async def play() -> tuple[Outcome, Supervised]:
         async with stage(launcher, folder) as on:
             save_npz(folder / "a.npz", images_for(on.model))
             process = Supervised(
                 launcher,
                 "edge_client",
                 folder,
-                (point,) if point else (),
+                points,
                 device_id="a",
                 data=str(folder / "a.npz"),
                 state_dir=str(folder / "a"),
@@ -44,7 +45,7 @@ def with_process(
                 retry_max_seconds="0.2",
             )
             async with process.running():
-                return await on.outcome(on.device("b")), process.journal
+                return await on.outcome(on.device("b")), process
 
     return asyncio.run(play())
 
@@ -54,12 +55,11 @@ def steps(
     launcher: Launcher, tmp_path_factory: pytest.TempPathFactory, expected: Outcome
 ) -> Counter[str]:
     """How often a device takes each step when it is not killed."""
-    outcome, journal = with_process(launcher, tmp_path_factory.mktemp("process"), None)
+    outcome, process = with_process(launcher, tmp_path_factory.mktemp("process"), ())
     assert outcome == expected
-    return Counter(journal.done)
+    return Counter(process.journal.done)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("step", [step.__qualname__ for step in STEPS])
 def test_a_device_killed_at_a_step_hands_in_the_same(
     launcher: Launcher,
@@ -67,11 +67,11 @@ def test_a_device_killed_at_a_step_hands_in_the_same(
     steps: Counter[str],
     expected: Outcome,
     step: str,
-    moment: Moment,
 ) -> None:
     # In the second of three rounds: it remembers something, and what it leaves will matter.
     assert steps[step] in (3, 6)
     occurrence = (steps[step] + 1) // 2
-    outcome, journal = with_process(launcher, tmp_path, CrashPoint(step, occurrence, moment))
-    assert journal.killed
+    points = around(step, occurrence)
+    outcome, process = with_process(launcher, tmp_path, points)
+    assert process.deaths == len(points)
     assert outcome == expected

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
 from hfmds.wire.types import PoolPolicy, PoolSpec, PoolState
-from tests.integration.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, Moment
+from tests.integration.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, around
 from tests.integration.scripted_devices import patience, peer
 from tests.integration.supervision import Launcher, Supervised
 from tests.synthesis_store.examples import SPEC, joined, make_batch, named
@@ -166,15 +166,17 @@ class Tale:
         return await patience("store").call(call, *args)
 
 
-def tell(launcher: Launcher, folder: Path, point: CrashPoint | None) -> tuple[Outcome, Journal]:
-    """The tale with a fresh store, killed at the point."""
+def tell(
+    launcher: Launcher, folder: Path, points: Sequence[CrashPoint]
+) -> tuple[Outcome, Supervised]:
+    """The tale with a fresh store, killed at the points one after the other."""
 
-    async def told() -> tuple[Outcome, Journal]:
+    async def told() -> tuple[Outcome, Supervised]:
         store = Supervised(
             launcher,
             "synthesis_store",
             folder,
-            (point,) if point else (),
+            points,
             data_dir=str(folder / "data"),
             listen="127.0.0.1:0",
             keep_snapshots="1",
@@ -183,7 +185,7 @@ def tell(launcher: Launcher, folder: Path, point: CrashPoint | None) -> tuple[Ou
         async with asyncio.timeout(SECONDS), store.running():
             tale = Tale(folder, store.address)
             tale.was_killed = lambda: store.journal.killed  # type: ignore[method-assign]
-            return await tale.tell(), store.journal
+            return await tale.tell(), store
 
     return asyncio.run(told())
 
@@ -191,7 +193,8 @@ def tell(launcher: Launcher, folder: Path, point: CrashPoint | None) -> tuple[Ou
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, Journal]]:
     with closing(Launcher()) as launcher:
-        yield tell(launcher, tmp_path_factory.mktemp("undisturbed"), None)
+        outcome, store = tell(launcher, tmp_path_factory.mktemp("undisturbed"), ())
+        yield outcome, store.journal
 
 
 def test_the_tale_is_as_it_says(undisturbed: tuple[Outcome, Journal]) -> None:
@@ -212,24 +215,21 @@ def test_the_tale_is_as_it_says(undisturbed: tuple[Outcome, Journal]) -> None:
     assert {*OF_THE_STORE_ALONE, *ALSO_OF_RUNS} <= set(journal.done)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("occurrence", [1, 2, 3])
 def test_killed_while_content_is_given_up_the_store_keeps_none_of_it(
     launcher: Launcher,
     undisturbed: tuple[Outcome, Journal],
     tmp_path: Path,
     occurrence: int,
-    moment: Moment,
 ) -> None:
     expected, journal = undisturbed
     assert journal.done.count("Contents.give_up") == 3  # of two refused batches, and a draft
-    point = CrashPoint("Contents.give_up", occurrence, moment)
-    outcome, told = tell(launcher, tmp_path, point)
-    assert told.killed, f"{point} was not reached"
-    assert outcome == expected, point
+    points = around("Contents.give_up", occurrence)
+    outcome, store = tell(launcher, tmp_path, points)
+    assert store.deaths == len(points), f"not all of {points} were reached"
+    assert outcome == expected, points
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(
     "transition", sorted({*OF_THE_STORE_ALONE, *ALSO_OF_RUNS} - {"Contents.give_up"})
 )
@@ -238,11 +238,10 @@ def test_killed_at_a_commit_the_store_comes_to_the_same(
     undisturbed: tuple[Outcome, Journal],
     tmp_path: Path,
     transition: str,
-    moment: Moment,
 ) -> None:
     expected, journal = undisturbed
     times = journal.done.count(transition)
-    point = CrashPoint(transition, (times + 1) // 2, moment)
-    outcome, told = tell(launcher, tmp_path, point)
-    assert told.killed, f"{point} was not reached"
-    assert outcome == expected, point
+    points = around(transition, (times + 1) // 2)
+    outcome, store = tell(launcher, tmp_path, points)
+    assert store.deaths == len(points), f"not all of {points} were reached"
+    assert outcome == expected, points
