@@ -104,9 +104,11 @@ class Tale:
             await self._seal("halted", **batches)
 
     async def _refusals_are_noted(self) -> bool:
-        """Or lost: those that are in memory only when it is killed."""
         _, events = await self._call(self._client.list_events)
-        return self.was_killed() or any(event.kind == "batches-refused" for event in events)
+        noted = any(event.kind == "batches-refused" for event in events)
+        if not noted and self.was_killed():
+            await self._refused()  # again: those that were in memory only when it died are lost
+        return noted
 
     was_killed: Callable[[], bool] = staticmethod(lambda: False)
 
