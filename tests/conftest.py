@@ -14,10 +14,12 @@ from tests.servers.databases import use_database
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 
-# A shell without job control has what it starts in the background ignore Ctrl-C, and so would all
-# programs that tests start and interrupt.
+# A shell without job control has what it starts in the background ignore Ctrl-C, and `nohup` a lost
+# terminal; and so would all programs that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
