@@ -7,27 +7,39 @@ its errors are silent, so what comes out is compared with torch before anyone ge
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import deepcopy
 from typing import Any
 
 import onnx
 import torch
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
+from torch._export.verifier import SpecViolationError
 from torch._subclasses import FakeTensorMode
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.passes.dialect.common.cse_pass import CSEPass
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 from torch.onnx.errors import OnnxExporterError
+from torch.utils._pytree import tree_structure
 
 from hfmds.errors import InvalidInput
 from hfmds.plans.format import BATCH, OPSET, Graph, TensorSpec
@@ -39,34 +51,83 @@ _IR_VERSION = 8  # of ONNX's files, as old as the operators are
 _TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}
 _EXAMPLE_BATCH = 6  # neither 0 nor 1, which torch takes for constants
 
+# The exporter would read the sources of all operators it knows for each graph anew.
+ONNXRegistry.from_torchlib = staticmethod(  # type: ignore[method-assign]
+    functools.cache(ONNXRegistry.from_torchlib)
+)
+
 
 def export(step: Step) -> Graph:
     """The step as a graph."""
     with _quiet():
         traced, outputs = _traced(step)
-        batch = torch.export.Dim(BATCH, min=1)
-        examples = tuple(_example(spec) for spec in step.inputs)
-        shapes = tuple({0: batch} if BATCH in spec.shape else None for spec in step.inputs)
-        program = torch.export.export(traced, examples, dynamic_shapes=shapes, strict=False)
-        _leave_out_detaching(program.graph)
         try:
-            translated = _translated(program, take_apart=False)
-        except OnnxExporterError:
-            translated = _translated(program, take_apart=True)
+            program = _program(deepcopy(traced))
+            translated = _translated(program)
+        except (OnnxExporterError, SpecViolationError):
+            program = _traced_again(traced, step)
+            translated = _translated(program)
     data = _named(translated, step.inputs, outputs)
     fixed_bytes, bytes_per_image = memory_of(program)
     return Graph(data, step.inputs, outputs, fixed_bytes, bytes_per_image)
 
 
-def _translated(program: ExportedProgram, *, take_apart: bool) -> onnx.ModelProto:
-    """The program in ONNX's operators.
+def _program(traced: GraphModule) -> ExportedProgram:
+    """What was traced, as the exporter takes it: with constants that are inputs, and a signature.
 
-    The exporter would first trace it anew, to take apart what it does not know: half of the time of
-    an export. There is nothing such in the steps of our networks; there may be in those of others.
+    To trace it anew, twice, as torch does by itself (`_traced_again`) takes most of the time of an
+    export. The steps of our networks have no need of it; those of others may.
     """
-    if not take_apart:
-        program = copy(program)
-        program.run_decompositions = lambda *_: program
+    graph = traced.graph
+    given = [_takes(InputKind.USER_INPUT, node) for node in graph.find_nodes(op="placeholder")]
+    fixed: list[InputSpec] = []
+    constants: dict[str, Any] = {}
+    begin = next(iter(graph.nodes))
+    for node in graph.find_nodes(op="get_attr"):
+        constants[node.target] = getattr(traced, node.target)
+        with graph.inserting_before(begin):
+            constant = graph.placeholder(node.target)
+        constant.meta = node.meta
+        node.replace_all_uses_with(constant)
+        graph.erase_node(node)
+        fixed.append(_takes(InputKind.CONSTANT_TENSOR, constant, node.target))
+    results: Any = graph.output_node().args[0]
+    gives = [
+        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results
+    ]
+    call = ModuleCallSignature(
+        inputs=[],
+        outputs=[],
+        in_spec=tree_structure((tuple(given), {})),
+        out_spec=tree_structure(tuple(gives)),
+    )
+    program = ExportedProgram(
+        root=traced,
+        graph=graph,
+        graph_signature=ExportGraphSignature([*fixed, *given], gives),
+        state_dict={},
+        range_constraints={},
+        module_call_graph=[ModuleCallEntry("", call)],
+        constants=constants,
+    )
+    program.run_decompositions = lambda *_: program
+    return program
+
+
+def _takes(kind: InputKind, node: Node, target: str | None = None) -> InputSpec:
+    return InputSpec(kind, TensorArgument(node.name), target)
+
+
+def _traced_again(traced: GraphModule, step: Step) -> ExportedProgram:
+    """The same with what is changed in place, and what ONNX does not know, taken apart."""
+    batch = torch.export.Dim(BATCH, min=1)
+    examples = tuple(_example(spec) for spec in step.inputs)
+    shapes = tuple({0: batch} if BATCH in spec.shape else None for spec in step.inputs)
+    return torch.export.export(traced, examples, dynamic_shapes=shapes, strict=False)
+
+
+def _translated(program: ExportedProgram) -> onnx.ModelProto:
+    """The program in ONNX's operators."""
     # Not optimised: torch's optimiser takes small constants, such as Adam's epsilon, for zero.
     exported = torch.onnx.export(
         program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET
@@ -90,10 +151,12 @@ def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
     with mode:
         table = lowerings(weights_learn=step.weights_learn)
         traced = make_fx(compute, table, _allow_non_fake_inputs=True)(*inputs)
+    _leave_out_detaching(traced.graph)
     _infer_batch_of_views(traced)
     _merge_constants(traced)
     _turn_once(traced)
     _count_by_batch(traced)
+    _ask_once_for_batch(traced)
     traced.graph.eliminate_dead_code()
     _add_to_products(traced)
     _require_repeatable(traced)
@@ -107,6 +170,23 @@ def _infer_batch_of_views(traced: GraphModule) -> None:
         x, shape = node.args
         if sum(isinstance(size, Node) for size in shape) == 1 and -1 not in shape:
             node.args = (x, [-1 if isinstance(size, Node) else size for size in shape])
+
+
+def _ask_once_for_batch(traced: GraphModule) -> None:
+    """Let one of the inputs tell how many images there are; the others would tell the same."""
+    graph, ask = traced.graph, torch.ops.aten.sym_size.int
+    inputs = graph.find_nodes(op="placeholder")
+    asked = next(node for node in inputs if _batch_of(node) is not None)
+    with graph.inserting_after(inputs[-1]):
+        batch = graph.call_function(ask, (asked, 0))
+    batch.meta["val"] = _batch_of(asked)
+    for node in graph.find_nodes(op="call_function", target=ask):
+        if node.meta["val"].node.expr == batch.meta["val"].node.expr:
+            node.replace_all_uses_with(batch)
+
+
+def _batch_of(node: Node) -> torch.SymInt | None:
+    return next((d for d in node.meta["val"].shape if isinstance(d, torch.SymInt)), None)
 
 
 def _merge_constants(traced: GraphModule) -> None:
@@ -145,8 +225,10 @@ def _count_by_batch(traced: GraphModule) -> None:
             for dimension, size in enumerate(sizes):
                 if not isinstance(size, int):
                     found = traced.graph.call_function(aten.sym_size.int, (x, dimension))
+                    found.meta["val"] = size
                     if count != 1:
                         found = traced.graph.call_function(operator.mul, (found, count))
+                        found.meta["val"] = size * count
                     count = found
         node.replace_all_uses_with(count)
 
