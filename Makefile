@@ -45,8 +45,8 @@ packages:  ## install the programs that tests need beyond Python's, where that c
 	fi
 
 # FUZZ_TIMES=1000 takes some hours. What it finds is tried first the next time.
-fuzz: $(READY)  ## try decoders and calls with fifty times as many hostile inputs as the tests do
-	FUZZ_TIMES=$(or $(FUZZ_TIMES),50) $(BIN)/python -m pytest tests/fuzz --timeout 36000
+fuzz: $(READY)  ## try decoders, calls and pools with fifty times as many inputs as the tests do
+	FUZZ_TIMES=$(or $(FUZZ_TIMES),50) $(BIN)/python -m pytest tests/fuzz tests/synthesis_store/test_pool_machine.py --timeout 36000
 
 audit: $(READY)  ## ask whether the installed packages have known holes; ends with 3 if nobody can be asked
 	$(BIN)/python packaging/audit.py

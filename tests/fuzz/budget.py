@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 from hypothesis import HealthCheck, settings
 
@@ -12,8 +10,8 @@ TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 """1: as in the suite, always the same inputs; more: so many times as many, other ones each time."""
 
 
-def tried(examples: int) -> Callable[[Any], Any]:
-    """Decorates a property that hypothesis tries."""
+def tried(examples: int) -> settings:
+    """Decorates a property that hypothesis tries, or is the settings of a state machine."""
     return settings(
         max_examples=examples * TIMES,
         derandomize=TIMES == 1,

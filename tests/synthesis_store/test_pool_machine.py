@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -30,6 +30,7 @@ from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.event_chain import flaw
 from hfmds.wire.tensors import encode_batch, read_batch
 from hfmds.wire.types import Contribution, PoolPolicy, PoolState
+from tests.fuzz.budget import tried
 from tests.synthesis_store.examples import SPEC, Store
 
 KEEP_SNAPSHOTS = 2
@@ -468,19 +469,10 @@ class PoolMachine(RuleBasedStateMachine):
         return bool({(device, ""), (device, run_id)} & self.withdrawn)
 
 
-# Always the same examples: a new one that fails should fail where it was looked for.
-ALWAYS_THE_SAME = {
-    "derandomize": True,
-    "deadline": None,
-    "database": None,
-    "suppress_health_check": list(HealthCheck),
-}
-
-
 class TestInShort(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=6, stateful_step_count=25, **ALWAYS_THE_SAME)
+    settings = settings(tried(6), stateful_step_count=25)
 
 
 @pytest.mark.integration
 class TestAtLength(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=20, stateful_step_count=40, **ALWAYS_THE_SAME)
+    settings = settings(tried(10), stateful_step_count=40)
