@@ -12,12 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from hfmds.experiments.experiment import Experiment
+from hfmds.experiments.plan import make_plan
 from hfmds.experiments.pool import TrialPool, TrialStarted
 from hfmds.experiments.running import run_trial
 from hfmds.experiments.trial_folder import CHECKPOINT, RESULT, TrialFolder
 from hfmds.experiments.worker import RoundDone, TrialBroke, TrialEnded, WorkerSetup
-from tests.experiments.tiny import CONFIG, a_shelf, a_trial, write_config
+from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, write_config
 
 pytestmark = pytest.mark.integration
 
@@ -57,11 +60,20 @@ def results(out: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in out.glob(f"trials/*/{RESULT}")}
 
 
-@pytest.mark.timeout(600)  # a dozen starts of torch
+def undisturbed(experiment: Experiment, out: Path) -> dict[str, bytes]:
+    """The results of the same trials, one after the other in this process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for trial in make_plan(experiment, a_shelf()).trials.values():
+        run_trial(trial, a_shelf().get(trial.data), TrialFolder(out / "trials", trial.trial_id))
+    torch.set_num_threads(threads)
+    return results(out)
+
+
+@pytest.mark.timeout(600)  # several starts of torch
 def test_killed_and_stopped_on_the_way_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
     config = write_config(tmp_path, LONGER)
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-
+    killed = tmp_path / "killed"
     first = start(config, killed, workers=2)
     wait_for_a_checkpoint(first, killed, set())
     os.killpg(first.pid, signal.SIGKILL)
@@ -80,15 +92,9 @@ def test_killed_and_stopped_on_the_way_it_ends_as_if_undisturbed(tmp_path: Path)
     output = finish(third)
     assert third.returncode == 0, output
     assert "10 of 10 cells" in output
-
-    alone = start(config, undisturbed, workers=1)
-    assert "10 trials, 0 of them done before; 1 at a time" in finish(alone)
-    assert len(results(undisturbed)) == 10
-    assert results(killed) == results(undisturbed)
-    numbers = [json.loads((out / "tiny-small" / "results.json").read_text())
-               for out in (killed, undisturbed)]  # fmt: skip
-    assert numbers[0]["results"] == numbers[1]["results"]
-    assert {one["arm"] for one in numbers[0]["results"] if one["status"] == "failed"} == {"wild"}
+    assert results(killed) == undisturbed(an_experiment(tmp_path, LONGER), tmp_path / "undisturbed")
+    told = json.loads((killed / "tiny-small" / "results.json").read_text())["results"]
+    assert {one["arm"] for one in told if one["status"] == "failed"} == {"wild"}
     table = (killed / "tiny-small" / "table.md").read_text()
     assert "| wild | – (2 of 2 diverged) |" in table
 
