@@ -30,6 +30,7 @@ class StoreEventKind(enum.StrEnum):
     POOL_HALTED = "pool-halted"
     POOL_ABANDONED = "pool-abandoned"
     BATCHES_REFUSED = "batches-refused"
+    BATCH_LOST = "batch-lost"
     RUN_RELEASED = "run-released"
     SNAPSHOT_COLLECTED = "snapshot-collected"
     CONTENT_ERASED = "content-erased"

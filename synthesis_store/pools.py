@@ -44,11 +44,12 @@ from synthesis_store.admission import most_batch_bytes, require_fit, require_wei
 from synthesis_store.contents import Contents
 from synthesis_store.events import STORE, StoreEvents
 from synthesis_store.identity import Identity
+from synthesis_store.losses import Losses
 from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pool_records import BatchKey, PoolRecords
 from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
 from synthesis_store.retention import Retention
-from synthesis_store.sealing import Sealing
+from synthesis_store.sealing import ContentMissing, Sealing
 from synthesis_store.serving import Serving
 from synthesis_store.snapshot_records import Made, Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
@@ -95,6 +96,9 @@ class Pools:
             engine, self.contents, self.events, self.records, self.withdrawals, keep_snapshots
         )
         self.sealing = Sealing(self.sealed_records, self.contents, content.blobs, identity, now)
+        self.losses = Losses(
+            engine, self.sealed_records, self.contents, content.blobs, self.events, identity, now
+        )
         self.serving = Serving(self.sealed_records, content.blobs)
         self._content = content
         self._metrics = metrics
@@ -312,12 +316,20 @@ class Pools:
                     f"pool {pool_id} cannot be sealed: "
                     f"none of the {len(named)} named batches is in it"
                 )
-            made = self.sealing.make(basis)
+            try:
+                made = self.sealing.make(basis, self.losses.given_up(pool_id))
+            except ContentMissing as error:
+                if self.sealed_records.basis(pool_id, named) != basis:
+                    raise  # it was withdrawn or replaced meanwhile, and rightly deleted
+                if not self.losses.give_up(basis, error.digest):
+                    raise
+                return self._seal(pool_id, named)
             try:
                 self._require_harmless(made)
                 sealed = self.sealed_records.record(made, named, basis)
             finally:  # shards that came to nothing
                 self.contents.give_up(made.marks.items())
+            self.losses.forget(pool_id)
             if sealed.snapshot is made.snapshot:
                 self._announce(sealed)
             return sealed

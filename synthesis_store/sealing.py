@@ -32,6 +32,14 @@ from synthesis_store.snapshot_records import Basis, KnownShard, Made, SnapshotRe
 SHARD_SAMPLES = 128
 
 
+class ContentMissing(Unavailable):
+    """A batch or shard is not where content is kept."""
+
+    def __init__(self, digest: Digest) -> None:
+        super().__init__(f"batch {digest} was removed meanwhile; try again")
+        self.digest = digest
+
+
 class Leaks:
     """Counts samples over the limits of leakage while they are left out or not."""
 
@@ -70,20 +78,25 @@ class Sealing:
         """Give up what is being made at its next step, and make no more."""
         self._stopping.set()
 
-    def make(self, basis: Basis) -> Made:
-        """The snapshot whose shards are stored, but which nobody knows yet."""
+    def make(self, basis: Basis, lost: Set[Digest] = frozenset()) -> Made:
+        """The snapshot whose shards are stored, but which nobody knows yet.
+
+        `lost` are shards of the snapshot before that cannot be taken over.
+        """
         drafts: dict[Digest, str] = {}
         try:
-            return self._make(basis, drafts)
+            return self._make(basis, lost, drafts)
         except BaseException:
             self._contents.give_up(drafts.items())
             raise
 
-    def _make(self, basis: Basis, drafts: dict[Digest, str]) -> Made:
+    def _make(self, basis: Basis, lost: Set[Digest], drafts: dict[Digest, str]) -> Made:
         """`drafts` grows with what is written on the way, each with its mark."""
         parent = basis.parent_snapshot_id
         before = self._records.known_shards(parent) if parent else []
-        carried = self._carried(basis, before)
+        carried = self._carried(
+            basis, [known for known in before if known.shard.digest not in lost]
+        )
         near = NearDuplicates(basis.spec.policy)
         looks = basis.spec.policy.near_threshold > 0
         too_many = looks and _too_many(basis, carried)
@@ -212,7 +225,7 @@ class Sealing:
             path = self._blobs.local_path(digest)
             return read_batch(path, f"batch {digest}", to_check=to_check)
         except (NotFound, FileNotFoundError) as error:
-            raise Unavailable(f"batch {digest} was removed meanwhile; try again") from error
+            raise ContentMissing(digest) from error
 
     def _require_going_on(self) -> None:
         if self._stopping.is_set():

@@ -206,8 +206,9 @@ class SynthesisStoreServiceServicer:
         taken over in front of the named batches.
 
         Idempotency key: pool_id. A sealed pool answers with its snapshot.
-        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION none of the named batches is in the pool, nothing of them is left, or
-        the pool is or was just now halted, or is abandoned; ALREADY_EXISTS it was sealed with other batches.
+        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION none of the named batches is in the pool, the content of all of them is
+        lost, nothing of them is left, or the pool is or was just now halted, or is abandoned; ALREADY_EXISTS it was sealed with other
+        batches; UNAVAILABLE also while the content of a named batch is not found: after ten minutes it is lost, and not in the pool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -179,7 +179,7 @@ def test_sealing_that_fails_leaves_nothing_of_what_it_wrote(tmp_path: Path) -> N
     store.pools.open("pool-1", LARGE)
     a, b = store.put("a", make_batch(1, 300)), store.put("b", make_batch(2))
     store.blobs.delete(b)  # as no crash does it, but a careless operator
-    with pytest.raises(Unavailable, match="try again"):
+    with pytest.raises(Unavailable, match="not sealed yet"):
         store.seal(a=a, b=b)
     assert store.held_bytes() == a.size_bytes
 
