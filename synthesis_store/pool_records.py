@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from hfmds.digest import Digest
-from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound
+from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound, Unavailable
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import changing, looking, reading, session_within, transaction
 from hfmds.wire.records import (
@@ -119,8 +119,17 @@ class PoolRecords:
         self._now = now
         self._halt_reason = halt_reason
 
-    def open(self, pool_id: str, spec: PoolSpec, referenced: Sequence[str] = ()) -> bool:
-        """Open the pool; false if it had been opened with the same specification."""
+    def open(
+        self,
+        pool_id: str,
+        spec: PoolSpec,
+        referenced: Sequence[str] = (),
+        hung_up: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Open the pool; false if it had been opened with the same specification.
+
+        Unavailable if the caller has hung up.
+        """
         with transaction(self._engine) as session:
             row = session.get(PoolRow, pool_id)
             if row is not None:
@@ -130,6 +139,10 @@ class PoolRecords:
                         "choose another id"
                     )
                 return False
+            if hung_up():
+                # It may have released the run while this waited for its turn: the pool would stay
+                # open for ever. If it has not, it asks again.
+                raise Unavailable(f"pool {pool_id} is not opened: who asked for it has hung up")
             run = _live_run(session, spec.run_id)
             run.referenced = list(referenced)
             session.flush()  # the pool's foreign key needs its number

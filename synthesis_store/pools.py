@@ -118,15 +118,24 @@ class Pools:
         purged = self._purge_uploads()
         log.info("store recovered", extra={"loose_blobs": swept.blobs, "stale_uploads": purged})
 
-    def open(self, pool_id: str, spec: PoolSpec, referenced: Sequence[str] = ()) -> list[str]:
-        """Open a pool; repeating it changes nothing. Returns the devices it takes nothing of."""
+    def open(
+        self,
+        pool_id: str,
+        spec: PoolSpec,
+        referenced: Sequence[str] = (),
+        hung_up: Callable[[], bool] = lambda: False,
+    ) -> list[str]:
+        """Open a pool; repeating it changes nothing. Returns the devices it takes nothing of.
+
+        For a caller who has hung up, none is opened.
+        """
         if spec.model.classes > MAX_CLASSES:
             raise InvalidInput(
                 f"pool {pool_id}: model.classes is {spec.model.classes}; "
                 f"it must be at most {MAX_CLASSES}"
             )
         with log_context(run=spec.run_id, round=spec.round_number, pool=pool_id):
-            if self.records.open(pool_id, spec, referenced):
+            if self.records.open(pool_id, spec, referenced, hung_up):
                 log.info("pool opened")
         return self.records.withdrawn(spec.run_id)
 

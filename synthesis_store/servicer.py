@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -89,7 +90,14 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
             require_id(one, "referenced_snapshots") for one in request.referenced_snapshots
         ]
         spec = pool_spec_from(request.spec)
-        withdrawn = await asyncio.to_thread(self._pools.open, pool_id, spec, referenced)
+        hung_up = threading.Event()
+        try:
+            withdrawn = await asyncio.to_thread(
+                self._pools.open, pool_id, spec, referenced, hung_up.is_set
+            )
+        except asyncio.CancelledError:
+            hung_up.set()
+            raise
         return pb.OpenPoolResponse(withdrawn_devices=withdrawn)
 
     async def GetPool(

@@ -14,6 +14,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry
+from sqlalchemy import update
 
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import (
@@ -33,6 +34,7 @@ from hfmds.service.peer import Peer
 from hfmds.service.rpc_metrics import RpcMetrics
 from hfmds.service.server import GrpcServer
 from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.database import _lines, transaction
 from hfmds.storage.staging import Staging
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
@@ -45,6 +47,7 @@ from hfmds.wire.types import Collected, PoolPolicy, PoolState, Withdrawal
 from synthesis_store.exclusions import ExclusionRecords
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.servicer import StoreServicer
+from synthesis_store.tables import RunReferenceRow
 from tests.synthesis_store.examples import SPEC, Store, make_batch, named
 
 
@@ -406,6 +409,32 @@ def test_what_operators_and_the_coordinator_ask_beside_pools(store: Store, tmp_p
 
     over_grpc(store, tmp_path, test)
     assert store.held_bytes() == 0
+
+
+def test_a_pool_is_not_opened_behind_the_release_of_its_run_for_who_has_hung_up(
+    store: Store,
+) -> None:
+    request = pb.OpenPoolRequest(pool_id="late", spec=pool_spec_message(SPEC))
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        servicer = StoreServicer(store.pools, ExclusionRecords(store.engine, Gate()))
+        context = cast(grpc.aio.ServicerContext, None)
+        with transaction(store.engine) as session:
+            opening = asyncio.create_task(servicer.OpenPool(request, context))
+            while not _lines[store.engine].others_wait:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            session.execute(update(RunReferenceRow).values(released=True))
+        await asyncio.to_thread(lambda: None)  # the one thread is done with the pool
+        with pytest.raises(NotFound):
+            store.pools.status("late")
+        await servicer.OpenPool(request, context)  # as by a new run with its id
+
+    asyncio.run(test())
+    assert store.pools.status("late").state is PoolState.OPEN
 
 
 def test_a_store_that_stops_waits_for_whoever_seals(store: Store) -> None:
