@@ -19,6 +19,7 @@ from hfmds.cli.peers import (
     ask_store,
 )
 from hfmds.cli.records import to_json
+from hfmds.cli.text import counted
 from hfmds.errors import ConfigurationError
 from hfmds.event_chain import Event, flaw
 
@@ -132,7 +133,7 @@ def _show(
     elif wanted:
         output().print(events_table(log_id, wanted))
     elif events:
-        output().print(f"no such events; the log of {log_id} has {len(events)} others")
+        output().print(f"no such events; the log of {log_id} has {counted(len(events), 'other')}")
     else:
         output().print(f"no events yet in the log of {log_id}")
 
@@ -149,7 +150,7 @@ def _verify(log_id: str, events: Sequence[Event], head: str) -> None:
     known = ", and has the noted head" if head else ""
     last = f"\nhead {events[-1].hash}" if events else ""  # a store may have done nothing yet
     output().print(
-        f"the log of {log_id} is sound: {len(events)} events{known}{last}",
+        f"the log of {log_id} is sound: {counted(len(events), 'event')}{known}{last}",
         markup=False,
         highlight=False,
         soft_wrap=True,

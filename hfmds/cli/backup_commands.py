@@ -10,6 +10,7 @@ import typer
 
 from hfmds.cli.console import output
 from hfmds.cli.database_commands import Program
+from hfmds.cli.text import counted
 from hfmds.storage import backup as backups
 from hfmds.storage.backup_rotation import back_up_in_turn
 
@@ -83,7 +84,7 @@ def restore(
 
 def _contents(backup: backups.Backup) -> str:
     return (
-        f"database and {backup.blobs} blobs of the {backup.program}, "
+        f"database and {counted(backup.blobs, 'blob')} of the {backup.program}, "
         f"{backup.size_bytes / 1e6:.1f} MB, as of {backup.made_at}"
     )
 

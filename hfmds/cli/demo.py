@@ -27,7 +27,7 @@ from hfmds.cli.processes import Supervisor
 from hfmds.cli.report import DemoResult, prepare_report_folder, write_report
 from hfmds.cli.summary import summarise, verdict
 from hfmds.cli.tables import comparison_table, leakage_rows
-from hfmds.cli.text import decibel, seconds
+from hfmds.cli.text import counted, decibel, seconds
 from hfmds.wire.admin_client import AdminClient
 
 # Nothing the processes hold outlives the demo, and a process with torch takes a second of CPU to
@@ -115,12 +115,11 @@ def _result(
 def _introduce(
     setting: DemoSetting, coordinator: Addresses, store: Addresses, console: Console
 ) -> None:
-    classes = (
-        "1 class" if setting.classes_per_device == 1 else f"{setting.classes_per_device} classes"
-    )
+    classes = counted(setting.classes_per_device, "class", "classes")
+    digits = counted(setting.images_per_device, "handwritten digit")
     console.print(
-        f"{setting.devices} devices with {setting.images_per_device} handwritten digits of "
-        f"{classes} each; a coordinator and a synthesis store, over gRPC on loopback.\n"
+        f"{counted(setting.devices, 'device')} with {digits} of {classes} each; "
+        "a coordinator and a synthesis store, over gRPC on loopback.\n"
         f"Look at it in a browser: {coordinator.web}\n"
         f"or from another terminal:\n"
         f"  curl http://{coordinator.metrics}/metrics   (coordinator)\n"

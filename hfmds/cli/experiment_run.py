@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from hfmds.cli.experiment_progress import ExperimentProgress
 from hfmds.cli.split_plot import draw_split
+from hfmds.cli.text import counted
 from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.experiments import library
 from hfmds.experiments.config import read_experiment
@@ -70,7 +71,9 @@ def run_experiment(console: Console, wishes: Wishes) -> None:
         measure(plan, folder.path, folder.trials, shelf, console.print)
     _report(console, folder)
     if broken:
-        raise Unavailable(f"{broken} trials could not be run, see above; the others are stored")
+        raise Unavailable(
+            f"{counted(broken, 'trial')} could not be run, see above; the rest is stored"
+        )
 
 
 def report_experiment(console: Console, name: str, size: str, out: Path) -> None:
@@ -89,7 +92,7 @@ def _run_trials(
     missing = [t for t in trials if TrialFolder(setup.results, t.trial_id).result() is None]
     workers = min(workers, len(missing))
     console.print(
-        f"{len(trials)} trials, {len(trials) - len(missing)} of them done before; "
+        f"{counted(len(trials), 'trial')}, {len(trials) - len(missing)} of them done before; "
         f"{workers} at a time, in {escape(str(setup.results))}",
         soft_wrap=True,
     )

@@ -25,7 +25,7 @@ from hfmds.cli.tables import (
     state_line,
     state_text,
 )
-from hfmds.cli.text import NOTHING, decibel, seconds, size, sparkline
+from hfmds.cli.text import NOTHING, counted, decibel, seconds, size, sparkline
 from hfmds.wire.types import Phase, Progress, Round, RunState
 
 _WAITING = (Phase.WAITING_FOR_DEVICES, Phase.WAITING_FOR_STORE, Phase.MAKING_PLAN)
@@ -172,7 +172,9 @@ def _outlook(followed: FollowedRun) -> str:
     if best:
         parts.append(f"best {accuracy_of(best)} after round {best.number}")
     if last and last.evaluation and last.device_evaluation:
-        parts.append(f"by {last.device_evaluation.devices} devices {device_accuracy_of(last)}")
+        parts.append(
+            f"by {counted(last.device_evaluation.devices, 'device')} {device_accuracy_of(last)}"
+        )
     if followed.round_seconds is not None:
         parts.append(f"a round takes {seconds(followed.round_seconds)}")
     if followed.seconds_left is not None:

@@ -12,6 +12,7 @@ from hfmds.cli.console import output
 from hfmds.cli.fleet_tables import members_table, tokens_table
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_fleet
 from hfmds.cli.records import to_json
+from hfmds.cli.text import counted
 from hfmds.errors import InvalidInput
 from hfmds.pki.tokens import TokenKind, id_of_token, new_token
 from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, Forgetting, NewToken, Role
@@ -125,7 +126,8 @@ def forget(
         raise InvalidInput("say what to forget: --devices DAYS or --certificates DAYS")
     terms = Forgetting(devices and devices * _DAY, certificates and certificates * _DAY)
     done = ask_fleet(coordinator, lambda client: client.forget_revoked(terms))
-    _say(f"forgotten: {done.devices} devices and {done.certificates} certificates")
+    certificates_gone = counted(done.certificates, "certificate")
+    _say(f"forgotten: {counted(done.devices, 'device')} and {certificates_gone}")
 
 
 def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from hfmds.cli.console import output
 from hfmds.cli.peers import DEFAULT_STORE, StoreOption, ask_store
-from hfmds.cli.text import size
+from hfmds.cli.text import counted, size
 from hfmds.wire.store_client import StoreClient
 from hfmds.wire.types import Collected
 
@@ -40,10 +40,10 @@ def collect(
     found = ask_store(store, all_of_them)
     for snapshot_id in found.snapshot_ids:
         typer.echo(snapshot_id)
-    done = "would be" if dry_run else "were"
+    removed, erased = ("would remove", "erase") if dry_run else ("removed", "erased")
     _say(
-        f"{len(found.snapshot_ids)} snapshots {done} removed, and {found.erased_blobs} files of "
-        f"{size(found.erased_bytes)} erased"
+        f"{removed} {counted(len(found.snapshot_ids), 'snapshot')}, and {erased} "
+        f"{counted(found.erased_blobs, 'file')} of {size(found.erased_bytes)}"
     )
 
 
@@ -61,7 +61,7 @@ def release(
         typer.confirm(f"give up all that the store has of run {run_id}?", abort=True)
     snapshots = ask_store(store, lambda client: client.release_run(run_id))
     _say(
-        f"{snapshots} snapshots of run {run_id} are not needed any more, and its open pools are "
+        f"run {run_id} has given up {counted(snapshots, 'snapshot')}, and its open pools are "
         "abandoned; `hfmds snapshots collect` removes them at once"
     )
 
@@ -84,8 +84,8 @@ def withdraw(
         typer.confirm(f"withdraw {device_id} for ever?", abort=True)
     found = ask_store(store, lambda client: client.withdraw_device(device_id, run_id))
     _say(
-        f"{device_id} is withdrawn: {found.removed_batches} batches left open pools, and "
-        f"{found.remaining_snapshots} snapshots still have something of it"
+        f"{device_id} is withdrawn: {counted(found.removed_batches, 'batch', 'batches')} left open "
+        f"pools, and something of it is still in {counted(found.remaining_snapshots, 'snapshot')}"
     )
 
 

@@ -30,6 +30,7 @@ from hfmds.algorithm.pixels import as_uint8
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.types import SyntheticBatch
 from hfmds.cli.downloads import replacing
+from hfmds.cli.text import counted
 from hfmds.data.sources import save_npz
 from hfmds.errors import ConfigurationError
 from hfmds.wire.types import Shard, Snapshot
@@ -65,7 +66,8 @@ def exporting(
     model = snapshot.spec.model
     if class_names and len(class_names) != model.classes:
         raise ConfigurationError(
-            f"{len(class_names)} class names are given, the snapshot has {model.classes} classes"
+            f"--class-names: {counted(len(class_names), 'name')} for a snapshot of "
+            f"{counted(model.classes, 'class', 'classes')}"
         )
     if kind is Format.NPZ and path.suffix != Format.NPZ.suffix:  # before anything is downloaded
         raise ConfigurationError(f"{path}: the file name must end in .npz")

@@ -12,7 +12,7 @@ from hfmds.algorithm.histograms import Histogram
 from hfmds.algorithm.types import LeakageSummary
 from hfmds.cli.snapshot_diff import Difference
 from hfmds.cli.tables import add_row, facts_table, leakage_rows, new_table
-from hfmds.cli.text import ago, bar, decibel, size, sparkline
+from hfmds.cli.text import ago, bar, counted, decibel, size, sparkline
 from hfmds.wire.types import PoolStatus, Snapshot
 
 SHARDS_SHOWN = 20
@@ -52,7 +52,7 @@ def snapshot_table(snapshot: Snapshot) -> Table:
         facts,
         "images",
         f"{snapshot.samples} of {model.channels}x{model.height}x{model.width}, "
-        f"{size(snapshot.size_bytes)}, {snapshot.duplicates} duplicates left out",
+        f"{size(snapshot.size_bytes)}, {counted(snapshot.duplicates, 'duplicate')} left out",
     )
     if spec.with_shares:
         add_row(facts, "", "mixtures with class shares, each counted in the class it has most of")
@@ -85,9 +85,10 @@ def pool_table(pool: PoolStatus) -> Table:
         add_row(facts, "snapshot", pool.snapshot_id)
     add_row(facts, "run", f"{spec.run_id}, round {spec.round_number}, {spec.method}")
     add_row(facts, "opened", f"{pool.opened_at:%Y-%m-%d %H:%M:%S %Z}")
-    add_row(facts, "images", f"{pool.samples} of {pool.devices} devices")
+    add_row(facts, "images", f"{pool.samples} of {counted(pool.devices, 'device')}")
     if pool.leaking_samples or pool.leaking_batches:
-        told = f"{pool.leaking_samples} images, and {pool.leaking_batches} batches refused for it"
+        refused = counted(pool.leaking_batches, "batch", "batches")
+        told = f"{counted(pool.leaking_samples, 'image')}, and {refused} refused for it"
         add_row(facts, "leaking", told)
     if spread.samples:
         for real in ("paired", "nearest"):
@@ -110,7 +111,7 @@ def _judged(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if found := snapshot.leaking_samples:
         yield "leaking", f"{found}, {snapshot.leaking_samples_dropped} of them left out"
     if found := snapshot.leaking_batches:
-        yield "refused", f"{found} batches that leak"
+        yield "refused", f"{counted(found, 'batch', 'batches')} for leaking"
 
 
 def _bars(histogram: Histogram) -> str:

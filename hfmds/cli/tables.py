@@ -14,7 +14,7 @@ from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.types import LeakageSummary
 from hfmds.cli.recipe_fields import RecipeField
 from hfmds.cli.summary import LAST_ROUNDS, RunSummary
-from hfmds.cli.text import NOTHING, ago, decibel, percent, seconds, size
+from hfmds.cli.text import NOTHING, ago, counted, decibel, percent, seconds, size
 from hfmds.wire.types import (
     Device,
     DeviceState,
@@ -106,12 +106,14 @@ def run_table(run: Run, now: datetime) -> Table:
         add_row(facts, "best", f"round {run.best_round}")
     if run.spec.start_from:
         add_row(facts, "started from", str(run.spec.start_from))
-    add_row(facts, "method", f"{method.name}, {recipe.rounds} rounds, seed {recipe.seed}")
+    add_row(
+        facts, "method", f"{method.name}, {counted(recipe.rounds, 'round')}, seed {recipe.seed}"
+    )
     add_row(
         facts,
         "model",
         f"{model.architecture}, images {model.channels}x{model.height}x{model.width}, "
-        f"{model.classes} classes",
+        f"{counted(model.classes, 'class', 'classes')}",
     )
     rate = f"learning rate {training.learning_rate:g}"
     if training.later_from_round:
@@ -119,7 +121,7 @@ def run_table(run: Run, now: datetime) -> Table:
     add_row(
         facts,
         "training",
-        f"batch {training.batch_size}, {training.local_epochs} local epochs, "
+        f"batch {training.batch_size}, {counted(training.local_epochs, 'local epoch')}, "
         f"{rate}, momentum {training.momentum:g}, "
         f"weight decay {training.weight_decay:g}"
         + (f", alpha {training.alpha:g}" if method.uses_alpha else ""),
@@ -143,7 +145,7 @@ def run_table(run: Run, now: datetime) -> Table:
 def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
     """How a run's rounds are governed; what is as it always is goes without saying."""
     goal, sampling = recipe.cohort_size, recipe.sampling
-    how_many = f"{goal or 'all'} devices"
+    how_many = counted(goal, "device") if goal else "all devices"
     if goal and policy.asked(goal) > goal:
         how_many += f" ({policy.asked(goal)} are asked)"
     limits = f"deadline {seconds(policy.deadline_seconds)}, lease {seconds(policy.lease_seconds)}"
@@ -158,7 +160,7 @@ def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
     if wanted.minimum_free_memory_bytes:
         conditions.append(f"{size(wanted.minimum_free_memory_bytes)} free")
     if wanted.minimum_samples:
-        conditions.append(f"{wanted.minimum_samples} samples")
+        conditions.append(counted(wanted.minimum_samples, "sample"))
     conditions += ["charging"] * wanted.require_charging
     conditions += ["unmetered"] * wanted.require_unmetered
     if conditions:
@@ -166,21 +168,23 @@ def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
     mode = policy.asynchronous
     if mode:
         weight = f"1 / (1 + staleness)^{mode.staleness_exponent:g}"
-        age = f"at most {mode.max_staleness} rounds old"
-        at_work = f"{mode.concurrency or 'all'} devices at work"
-        yield "asynchronous", f"{mode.buffer_size} results, weighing {weight}, {age}, {at_work}"
+        age = f"at most {counted(mode.max_staleness, 'round')} old"
+        devices = counted(mode.concurrency, "device") if mode.concurrency else "all devices"
+        results = counted(mode.buffer_size, "result")
+        yield "asynchronous", f"{results}, weighing {weight}, {age}, {devices} at work"
     asked, stop, retention = policy.evaluation, policy.early_stop, policy.retention
     if asked.devices:
         often = f"every {asked.every_rounds} rounds" if asked.every_rounds > 1 else "every round"
-        yield "evaluated", f"by {asked.devices} devices, {often}"
+        yield "evaluated", f"by {counted(asked.devices, 'device')}, {often}"
     if stop:
         by = f" by more than {percent(stop.min_improvement)}" if stop.min_improvement else ""
         yield (
             "stops early",
-            f"after {stop.patience_rounds} evaluated rounds that are not better{by}",
+            f"after {counted(stop.patience_rounds, 'evaluated round')} without improvement{by}",
         )
     if retention != Retention():
-        every = f", every {retention.keep_every}th" if retention.keep_every else ""
+        often = counted(retention.keep_every, "round")
+        every = f", one every {often}" if retention.keep_every else ""
         yield "models kept", f"the best, the last {max(1, retention.keep_last)}{every}"
 
 

@@ -22,6 +22,11 @@ def decibel(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.1f} dB"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """So many of something: "1 round", "3 rounds"; `several` where an "s" does not make it."""
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
 def size(size_bytes: int) -> str:
     """Bytes as "14.2 kB" or "3.5 MB", in powers of ten."""
     return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:.1f} MB"

@@ -153,7 +153,7 @@ def test_old_revocations_are_forgotten(coordinator: Coordinator) -> None:
     pki(coordinator, "revoke", "--certificate", "ab")
     coordinator.office.now += 2 * 24 * 3600.0
     said = pki(coordinator, "forget", "--devices", "2")
-    assert said == "forgotten: 1 devices and 0 certificates\n"
+    assert said == "forgotten: 1 device and 0 certificates\n"
     assert coordinator.gate.exclusions == Exclusions(serials=frozenset({"ab"}))
     assert "0 devices and 1 cert" in pki(coordinator, "forget", "--certificates", "1.5")
     with pytest.raises(InvalidInput, match="say what to forget"):

@@ -75,7 +75,7 @@ def test_collect_goes_on_until_nothing_is_left(store: FakeKeeper, capsys: Output
     assert capsys.readouterr().out.splitlines() == [
         "one",
         "two",
-        "2 snapshots would be removed, and 2 files of 2.0 kB erased",
+        "would remove 2 snapshots, and erase 2 files of 2.0 kB",
     ]
     assert store.unneeded == ["one", "two", "three"]
     assert main(["snapshots", "collect"]) == 0
@@ -83,7 +83,7 @@ def test_collect_goes_on_until_nothing_is_left(store: FakeKeeper, capsys: Output
         "one",
         "two",
         "three",
-        "3 snapshots were removed, and 3 files of 3.0 kB erased",
+        "removed 3 snapshots, and erased 3 files of 3.0 kB",
     ]
     assert store.unneeded == []
 
@@ -96,7 +96,7 @@ def test_release_asks_first(
     assert store.released == []
     assert main(["snapshots", "release", "run-1", "--yes"]) == 0
     assert store.released == ["run-1"]
-    assert "3 snapshots of run run-1 are not needed any more" in capsys.readouterr().out
+    assert "run run-1 has given up 3 snapshots" in capsys.readouterr().out
 
 
 def test_withdraw_asks_first(
@@ -108,7 +108,7 @@ def test_withdraw_asks_first(
     assert main(["snapshots", "withdraw", "phone-3", "--run", "run-1", "--yes"]) == 0
     assert store.withdrawn == [("phone-3", "run-1")]
     said = capsys.readouterr().out
-    assert "2 batches left open pools, and 1 snapshots still have something of it" in said
+    assert "2 batches left open pools, and something of it is still in 1 snapshot\n" in said
 
 
 def test_the_stores_log_is_shown_and_checked(store: FakeKeeper, capsys: Output) -> None:

@@ -153,8 +153,8 @@ def test_pool(serve: Serve, capsys: Output) -> None:
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "state halted" in lines
     assert "reason its images give too much away" in lines
-    assert "images 2 of 1 devices" in lines
-    assert "leaking 1 images, and 4 batches refused for it" in lines
+    assert "images 2 of 1 device" in lines
+    assert "leaking 1 image, and 4 batches refused for it" in lines
     assert [line.split()[:2] for line in lines if line.startswith(("PSNR", "SSIM"))] == [
         ["PSNR", "paired"],
         ["SSIM", "paired"],
@@ -302,7 +302,7 @@ def test_an_export_that_cannot_be_is_refused(serve: Serve, capsys: Output, tmp_p
     assert "images of 2 channels cannot be PNG files; use --format npz" in capsys.readouterr().err
     export = ["snapshots", "export", "other", "--format", "folder", "--output", target]
     assert main([*export, "--class-names", "cat,dog"]) == 2
-    assert "2 class names are given, the snapshot has 10 classes" in capsys.readouterr().err
+    assert "--class-names: 2 names for a snapshot of 10 classes" in capsys.readouterr().err
     assert main([*export, "--class-names", "../cat,b,c,d,e,f,g,h,i,j"]) == 2
     assert "'../cat' cannot be the name of a folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -24,7 +24,7 @@ def test_snapshots() -> None:
 def test_snapshot() -> None:
     snapshot = a_snapshot((Shard(DIGEST, 20, "contributor-1"),))
     text = shown(snapshot_table(snapshot))
-    assert has_row(text, "images", "40 of 1x16x16", "1 duplicates left out")
+    assert has_row(text, "images", "40 of 1x16x16", "1 duplicate left out")
     assert has_row(text, "PSNR paired", "mean 10.1 dB, p99 11.2 dB, max 12.3 dB")
     assert has_row(text, "PSNR nearest", "mean 13.4 dB, p99 14.5 dB, max 15.6 dB")
     assert has_row(shown(shards_table(snapshot)), "contributor-1", "20", "1.5 MB", "abab")
@@ -51,7 +51,7 @@ def test_what_became_of_samples() -> None:
     assert has_row(text, "carried over", "12 from snapshot snapshot-0, of which 3 were made again")
     assert has_row(text, "near duplicates", "5, 4 of them left out")
     assert has_row(text, "leaking", "7, 6 of them left out")
-    assert has_row(text, "refused", "2 batches that leak")
+    assert has_row(text, "refused", "2 batches for leaking")
     assert has_row(text, "normalisation", "mean 0.5, std 0.25, of pixels from 0 to 1")
     assert has_row(text, "8 ▂▁▅█ 10 dB")
     assert has_row(text, "SSIM nearest", "0 █ 0.01")

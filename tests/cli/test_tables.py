@@ -16,11 +16,14 @@ from hfmds.cli.tables import (
     runs_table,
     state_text,
 )
-from hfmds.cli.text import ago, percent, seconds, size, sparkline
+from hfmds.cli.text import ago, counted, percent, seconds, size, sparkline
 from hfmds.wire.types import (
     Asynchronous,
     DeviceState,
+    EarlyStop,
     Eligibility,
+    EvaluationByDevices,
+    Retention,
     RoundPolicy,
     RunSpec,
     RunState,
@@ -91,6 +94,23 @@ def test_a_run_shows_how_its_rounds_are_governed() -> None:
     text = shown(run_table(a_run(spec=RunSpec(spec.recipe, asynchronous)), MOMENT))
     assert has_row(text, "asynchronous", "4 results, weighing 1 / (1 + staleness)^0.5")
     assert "at most 3 rounds old, all devices at work" in text
+
+
+def test_what_there_is_one_of_is_told_so() -> None:
+    spec = a_spec(rounds=1)
+    recipe = replace(
+        spec.recipe, training=replace(spec.recipe.training, local_epochs=1), cohort_size=1
+    )
+    policy = RoundPolicy(
+        1, evaluation=EvaluationByDevices(1), early_stop=EarlyStop(1), retention=Retention(3, 2)
+    )
+    text = shown(run_table(a_run(spec=RunSpec(recipe, policy)), MOMENT))
+    assert has_row(text, "method", "fedavg, 1 round, seed 0")
+    assert has_row(text, "training", "batch", "1 local epoch,")
+    assert has_row(text, "rounds", "1 device (2 are asked), at least 1")
+    assert has_row(text, "evaluated", "by 1 device, every round")
+    assert has_row(text, "stops early", "after 1 evaluated round without improvement")
+    assert has_row(text, "models kept", "the best, the last 3, one every 2 rounds")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +187,8 @@ def test_ids_with_brackets_are_not_taken_for_markup() -> None:
 def test_text() -> None:
     assert percent(0.6125) == "61.3 %"
     assert percent(None) == "-"
+    assert counted(1, "batch", "batches") == "1 batch"
+    assert [counted(n, "round") for n in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]
     assert [size(n) for n in (0, 14_200, 1_234_567)] == ["0.0 kB", "14.2 kB", "1.2 MB"]
     assert [seconds(s) for s in (0.04, 59.9, 61, 7200, 30 * 86400 - 240)] == [
         "0.0 s",
