@@ -10,7 +10,7 @@ import typer
 from hfmds.cli.console import output
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.records import to_json
-from hfmds.cli.tables import devices_table
+from hfmds.cli.tables import devices_table, failures_of
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -21,6 +21,9 @@ def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_CO
     if as_json:
         typer.echo(to_json(found))
     elif found:
-        output().print(devices_table(found, datetime.now(UTC)))
+        console = output()
+        console.print(devices_table(found, datetime.now(UTC), console.width))
+        if failures := list(failures_of(found)):
+            console.print("why they last gave a task up:", *failures, sep="\n", soft_wrap=True)
     else:
         output().print("no devices yet; start one with: hfmds-edge-client")

@@ -234,41 +234,63 @@ def models_table(run: Run, rounds: Sequence[Round]) -> Table:
     return table
 
 
-def devices_table(devices: Sequence[Device], now: datetime) -> Table:
-    """One line per device."""
+def devices_table(devices: Sequence[Device], now: datetime, width: int) -> Table:
+    """One line per device, with the columns for which there is room in so many characters."""
+    columns = _device_columns(devices, now)
+    left_out = []
+    for name in _DISPENSABLE:
+        if (
+            sum(max(cell.cell_len for cell in (Text(n), *c)) + 2 for n, c in columns.items())
+            > width
+        ):
+            left_out += [name] if columns.pop(name, None) else []
     table = new_table()
-    table.add_column("device", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    for name in ("samples", "accepted", "failed"):
-        table.add_column(name, no_wrap=True, justify="right")
-    for name in ("engine", "version", "last seen", "task"):
-        table.add_column(name, overflow="fold")
-    working = any(device.stage for device in devices)
-    if working:
-        table.add_column("stage", no_wrap=True)
-    labelled = any(device.profile.labels for device in devices)
-    if labelled:
-        table.add_column("labels", overflow="fold")
-    failing = any(device.last_failure for device in devices)
-    if failing:
-        table.add_column("last failure", overflow="fold")
-    for device in devices:
-        add_row(
-            table,
-            device.device_id,
-            state_text(device.state),
-            str(device.profile.samples),
-            str(device.accepted_tasks),
-            str(device.failed_tasks),
-            device.profile.engine,
-            device.profile.software_version,
-            ago(device.last_seen_at, now),
-            device.task_id or NOTHING,
-            *((device.stage.name.lower() if device.stage else NOTHING,) if working else ()),
-            *((", ".join(device.profile.labels) or NOTHING,) if labelled else ()),
-            *((device.last_failure or NOTHING,) if failing else ()),
-        )
+    table.caption_justify = "left"
+    if left_out:
+        table.caption = f"no room for {', '.join(left_out)}; --json has them"
+    for name in columns:
+        if name in ("device", "labels"):
+            table.add_column(name, overflow="fold")
+        else:
+            right = name in ("samples", "accepted", "failed")
+            table.add_column(name, no_wrap=True, justify="right" if right else "left")
+    for row in zip(*columns.values(), strict=True):
+        add_row(table, *row)
     return table
+
+
+_DISPENSABLE = ("task", "engine", "version", "labels", "stage", "samples")
+"""Columns of devices that make room for the others, in this order."""
+
+
+def _device_columns(devices: Sequence[Device], now: datetime) -> dict[str, list[Text]]:
+    columns: dict[str, Sequence[str | Text]] = {
+        "device": [device.device_id for device in devices],
+        "state": [state_text(device.state) for device in devices],
+        "samples": [str(device.profile.samples) for device in devices],
+        "accepted": [str(device.accepted_tasks) for device in devices],
+        "failed": [str(device.failed_tasks) for device in devices],
+        "engine": [device.profile.engine for device in devices],
+        "version": [device.profile.software_version for device in devices],
+        "last seen": [ago(device.last_seen_at, now) for device in devices],
+        "task": [(device.task_id or NOTHING)[:12] for device in devices],
+    }
+    if any(device.stage for device in devices):
+        stages = [device.stage.name.lower() if device.stage else NOTHING for device in devices]
+        columns["stage"] = stages
+    if any(device.profile.labels for device in devices):
+        columns["labels"] = [", ".join(d.profile.labels) or NOTHING for d in devices]
+    return {
+        name: [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        for name, cells in columns.items()
+    }
+
+
+def failures_of(devices: Sequence[Device]) -> Iterator[Text]:
+    """Why devices last gave a task up, a line for each that did: a column has no room for it."""
+    for device in devices:
+        if device.last_failure:
+            yield Text(f"{device.device_id}: {device.last_failure}", "yellow")
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,10 @@ def test_steering(coordinator: FakeCoordinator, capsys: Output, command: str, st
 def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert main(["devices"]) == 0
     assert "no devices yet" in capsys.readouterr().out
-    coordinator.devices = [a_device()]
+    coordinator.devices = [replace(a_device(), last_failure="no space left")]
     assert main(["devices"]) == 0
-    assert "device-00" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.endswith("\nwhy they last gave a task up:\ndevice-00: no space left\n")
     assert main(["devices", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)
     assert device["profile"]["engine"] == "torch-cpu"

@@ -11,6 +11,7 @@ from hfmds.cli.summary import summarise
 from hfmds.cli.tables import (
     comparison_table,
     devices_table,
+    failures_of,
     rounds_table,
     run_table,
     runs_table,
@@ -19,6 +20,7 @@ from hfmds.cli.tables import (
 from hfmds.cli.text import ago, counted, percent, seconds, size, sparkline
 from hfmds.wire.types import (
     Asynchronous,
+    DeviceProfile,
     DeviceState,
     EarlyStop,
     Eligibility,
@@ -27,6 +29,7 @@ from hfmds.wire.types import (
     RoundPolicy,
     RunSpec,
     RunState,
+    TaskStage,
 )
 from tests.cli.values import (
     MOMENT,
@@ -152,17 +155,52 @@ def test_rounds() -> None:
 
 
 def test_devices() -> None:
-    text = shown(devices_table([a_device()], MOMENT + timedelta(seconds=3)))
+    text = shown(devices_table([a_device()], MOMENT + timedelta(seconds=3), width=120))
     assert has_row(text, "device-00", "working", "60", "7", "1", "torch-cpu", "3.0 s ago", "task-9")
 
 
 def test_labels_of_devices_are_shown_where_there_are_any() -> None:
     plain = a_device()
-    assert "labels" not in shown(devices_table([plain], MOMENT))
+    assert "labels" not in shown(devices_table([plain], MOMENT, width=160))
     labelled = replace(plain, profile=replace(plain.profile, labels=("site=a", "x=y")))
-    text = shown(devices_table([labelled, plain], MOMENT), width=160)
+    text = shown(devices_table([labelled, plain], MOMENT, width=160), width=160)
     assert has_row(text, "device", "labels")
     assert has_row(text, "device-00", "site=a, x=y")
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (70, "task, engine, version, labels, stage, samples"),
+        (80, "task, engine, version, labels, stage"),
+        (100, "task, engine, version, labels"),
+        (120, "task, engine"),
+        (160, ""),
+    ],
+)
+def test_a_device_is_one_line_in_a_terminal_of_any_width(width: int, left_out: str) -> None:
+    names = ("device-0123456789ab", "camera-north-gate-7")
+    profile = DeviceProfile(600, "0.1.0", "onnxruntime-cpu", ("power=mains", "site=north"))
+    devices = [
+        replace(
+            a_device(name),
+            profile=profile,
+            task_id="3f" * 16,
+            stage=TaskStage.COMPUTED,
+            last_failure="a long story",
+        )
+        for name in names
+    ]
+    text = shown(devices_table(devices, MOMENT + timedelta(days=12, hours=14), width), width)
+    for name in names:
+        assert has_row(text, name, "working", "7", "1", "12 days 14 h ago")
+    head = next(n for n, line in enumerate(text.splitlines()) if "─" in line)
+    rows = text.splitlines()[head + 1 :]
+    assert [row.split()[:1] for row in rows[: len(names) + 1]] == [*([n] for n in names), []]
+    assert not left_out or f"no room for {left_out};" in " ".join(text.split())
+    assert left_out or "no room" not in text
+    assert "a long story" not in text
+    assert [str(line) for line in failures_of(devices)] == [f"{n}: a long story" for n in names]
 
 
 def test_comparison() -> None:
