@@ -37,7 +37,7 @@ from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.prototypes import (
     ClassMeans,
-    kept,
+    prototypes_after_refresh,
     prototypes_after_training,
     prototypes_at_refresh,
 )
@@ -275,7 +275,7 @@ def _synthesise(graphs: Graphs, work: LocalWork, progress: Progress) -> Synthesi
         gradient_ratio=of_matching / max(of_classification, 1e-12),
     )
     batch = measured(LabelledImages(pixels, real.labels), real.pixels, shard.pixels)
-    return Synthesis(batch, kept(prototypes), health)
+    return Synthesis(batch, prototypes_after_refresh(prototypes, settings), health)
 
 
 def _features(

@@ -55,11 +55,15 @@ def prototypes_at_refresh(
 
 def prototypes_after_training(memory: Memory, seen: ClassMeans, settings: Hfmds) -> Memory:
     """What a device whose local model makes the prototypes remembers of a round's training."""
-    return kept(update_prototypes(_remembered(memory), seen, settings.prototype_momentum))
+    return _kept(update_prototypes(_remembered(memory), seen, settings.prototype_momentum))
 
 
-def kept(prototypes: Prototypes) -> Memory:
-    """As a device keeps them."""
+def prototypes_after_refresh(prototypes: Prototypes, settings: Hfmds) -> Memory:
+    """What a device remembers of a refresh: nothing where its training makes the prototypes."""
+    return {} if settings.local_prototypes else _kept(prototypes)
+
+
+def _kept(prototypes: Prototypes) -> Memory:
     return {str(c): zbar for c, zbar in prototypes.items()}
 
 

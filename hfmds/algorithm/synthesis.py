@@ -24,7 +24,7 @@ from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.models import SplitModel, quick_model
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.privacy import measured
-from hfmds.algorithm.prototypes import kept, prototypes_at_refresh
+from hfmds.algorithm.prototypes import prototypes_after_refresh, prototypes_at_refresh
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.types import LabelledImages
@@ -93,7 +93,7 @@ def synthesise(
             gradient_ratio=gradient_ratio,
         )
     batch = measured(LabelledImages(pixels, real.labels), real.pixels, shard.pixels)
-    return Synthesis(batch, kept(prototypes), health)
+    return Synthesis(batch, prototypes_after_refresh(prototypes, settings), health)
 
 
 def hard_features(z: Tensor, zbar: Tensor, mu: float | Tensor) -> Tensor:

@@ -248,6 +248,11 @@ def test_synthesis_is_the_same(task: Task, model: str, case: str) -> None:
     assert ours.health.accuracy == pytest.approx(theirs.health.accuracy, abs=1 / 12)
 
 
+def test_a_synthesis_with_local_prototypes_leaves_nothing_that_nobody_reads(task: Task) -> None:
+    one = task("paper-cnn", Hfmds(samples_per_device=6, steps=1, local_prototypes=True))
+    assert OnnxEngine().synthesise(one, ignore).memory == {}
+
+
 @pytest.mark.parametrize("model", WITH_SYNTHESIS)
 def test_prototypes_of_the_last_time_count(task: Task, model: str) -> None:
     one = task(model, Hfmds(samples_per_device=6, steps=2))
