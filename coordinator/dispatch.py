@@ -163,15 +163,21 @@ class Dispatch:
     # --- asking for work ------------------------------------------------------------------------
 
     async def check_in(
-        self, device_id: str, profile: DeviceProfile, wait_seconds: float, run_id: str
+        self,
+        device_id: str,
+        profile: DeviceProfile,
+        wait_seconds: float,
+        run_id: str,
+        process: str = "",
     ) -> Assignment | RetryLater | Finished:
         """Wait for work for the device, within limits."""
+        visit = self._registry.visit(device_id, profile, run_id, process)
         if self._looking >= _MAX_LOOKING:  # more come at once than could be answered in time
-            with self._registry.visit(device_id, profile, run_id):
+            with visit:
                 return self._retry_later(device_id, "many devices are asking for work")
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + min(max(wait_seconds, 0.0), _MAX_WAIT_SECONDS)
-        with self._registry.visit(device_id, profile, run_id), self._bell_for(device_id) as bell:
+        with visit, self._bell_for(device_id) as bell:
             while not self._closing:
                 rings = bell.rings
                 outcome = await self._look(device_id, profile, run_id)

@@ -6,6 +6,8 @@ seconds. What coordinators that share a database tell each other of it is in `pr
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +23,15 @@ from coordinator.task_records import TaskRecords
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.types import Device, DeviceProfile, DeviceState, Eligibility
 
+log = logging.getLogger(__name__)
+
 ANYONE = Eligibility()
 
 _ASKED_AT_ONCE = 1000  # devices; a statement takes only so many names
+
+_MOST_TWINS = 8  # programs with one id that are told apart
+_RETURNS_OF_TWINS = 2
+_TWINS_SECONDS = 3600.0  # after which those who took turns are forgotten
 
 # Times till which a device counts as there that say why it does not.
 LEFT = 0.0  # it said goodbye
@@ -54,6 +62,27 @@ class _Sighting:
     broken: bool = False  # its last check-in was cut off
     left: bool = False  # it said goodbye
     told: tuple[str, float] | None = None  # to other coordinators: run_id and here_until
+    processes: tuple[str, ...] = ()  # of its programs, the one that called last at the end
+    returns: int = 0  # how often one of them has called after another
+    returned_at: float = -math.inf
+
+    def called_by(self, process: str, now: float) -> bool:
+        """Note which program calls; true when it is found that several run with one id.
+
+        One that was started anew calls after the one before, which does not come back. But a
+        call of that one may come late.
+        """
+        if not process or process == (self.processes or ("",))[-1]:
+            return False
+        if process in self.processes:
+            self.returns, self.returned_at = self.returns + 1, now
+        others = (other for other in self.processes if other != process)
+        self.processes = (*others, process)[-_MOST_TWINS:]
+        return self.returns == _RETURNS_OF_TWINS
+
+    def has_twin(self, now: float) -> bool:
+        recent = now - self.returned_at < _TWINS_SECONDS
+        return self.returns >= _RETURNS_OF_TWINS and recent
 
 
 class Registry:
@@ -81,7 +110,9 @@ class Registry:
         self._on_change = callback
 
     @contextmanager
-    def visit(self, device_id: str, profile: DeviceProfile, run_id: str) -> Iterator[None]:
+    def visit(
+        self, device_id: str, profile: DeviceProfile, run_id: str, process: str = ""
+    ) -> Iterator[None]:
         """Around a check-in: inside, the device is there; cut off inside, it is not any more."""
         with self._lock:
             now = self._clock()
@@ -101,6 +132,13 @@ class Registry:
             sighting.run_id, sighting.profile, sighting.last_seen_at = run_id, profile, now
             sighting.waiting += 1
             sighting.broken = sighting.left = False
+            twins = sighting.called_by(process, now)
+        if twins:
+            log.warning(
+                "several devices run with the id %s, as if its state folder were copied: all do "
+                "the same tasks, and one result counts; give each an id of its own",
+                device_id,
+            )
         if arrives:
             self._on_arrival()
         broken = True
@@ -204,8 +242,10 @@ class Registry:
             tallies |= self._tasks.tallies(some)
             failures |= self._tasks.last_failures(some)
         here = self._here()
+        now = self._clock()
         with self._lock:
             seen = self._elsewhere | self._sightings
+            twins = {name for name, one in self._sightings.items() if one.has_twin(now)}
         devices = []
         for row in rows:
             name, sighting = row.device_id, seen.get(row.device_id)
@@ -223,6 +263,7 @@ class Registry:
                     task_id=task_id,
                     stage=stage,
                     last_failure=failures.get(name, ""),
+                    has_twin=name in twins,
                 )
             )
         return devices

@@ -87,6 +87,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             profile_from(request.profile),
             request.wait_seconds,
             request.run_id,
+            request.process and require_id(request.process, "process"),
         )
         return outcome_message(outcome)
 

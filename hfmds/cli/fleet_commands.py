@@ -10,7 +10,7 @@ import typer
 from hfmds.cli.console import output
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.records import to_json
-from hfmds.cli.tables import devices_table, failures_of
+from hfmds.cli.tables import devices_table, failures_of, twins_of
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -23,6 +23,8 @@ def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_CO
     elif found:
         console = output()
         console.print(devices_table(found, datetime.now(UTC), console.width))
+        for line in twins_of(found):
+            console.print(line, soft_wrap=True)
         if failures := list(failures_of(found)):
             console.print("why they last gave a task up:", *failures, sep="\n", soft_wrap=True)
     else:

@@ -286,6 +286,14 @@ def _device_columns(devices: Sequence[Device], now: datetime) -> dict[str, list[
     }
 
 
+def twins_of(devices: Sequence[Device]) -> Iterator[Text]:
+    """A line for each device of which there are several."""
+    for device in devices:
+        if device.has_twin:
+            told = "several devices run with this id; give each a state folder of its own"
+            yield Text(f"{device.device_id}: {told}", "red")
+
+
 def failures_of(devices: Sequence[Device]) -> Iterator[Text]:
     """Why devices last gave a task up, a line for each that did: a column has no room for it."""
     for device in devices:

@@ -254,7 +254,7 @@ class PoolSummary(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ..., samples: _Optional[int] = ..., leakage: _Optional[_Union[_common_pb2.LeakageSummary, _Mapping]] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("device_id", "state", "samples", "engine", "software_version", "last_seen_at", "accepted_tasks", "failed_tasks", "task_id", "last_failure", "labels", "free_memory_bytes", "charging", "unmetered", "stage")
+    __slots__ = ("device_id", "state", "samples", "engine", "software_version", "last_seen_at", "accepted_tasks", "failed_tasks", "task_id", "last_failure", "labels", "free_memory_bytes", "charging", "unmetered", "stage", "has_twin")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +277,7 @@ class Device(_message.Message):
     CHARGING_FIELD_NUMBER: _ClassVar[int]
     UNMETERED_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    HAS_TWIN_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     state: DeviceState
     samples: int
@@ -292,7 +293,8 @@ class Device(_message.Message):
     charging: bool
     unmetered: bool
     stage: _common_pb2.TaskStage
-    def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ..., last_failure: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ..., stage: _Optional[_Union[_common_pb2.TaskStage, str]] = ...) -> None: ...
+    has_twin: bool
+    def __init__(self, device_id: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., samples: _Optional[int] = ..., engine: _Optional[str] = ..., software_version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., accepted_tasks: _Optional[int] = ..., failed_tasks: _Optional[int] = ..., task_id: _Optional[str] = ..., last_failure: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ..., stage: _Optional[_Union[_common_pb2.TaskStage, str]] = ..., has_twin: _Optional[bool] = ...) -> None: ...
 
 class Funnel(_message.Message):
     __slots__ = ("kind", "here", "eligible", "assigned", "taken", "downloaded", "computed", "uploaded", "accepted", "pending", "unneeded", "late", "failed", "refused")

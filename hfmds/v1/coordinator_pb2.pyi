@@ -51,16 +51,18 @@ class DeviceProfile(_message.Message):
     def __init__(self, samples: _Optional[int] = ..., software_version: _Optional[str] = ..., engine: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., free_memory_bytes: _Optional[int] = ..., charging: _Optional[bool] = ..., unmetered: _Optional[bool] = ...) -> None: ...
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("device_id", "profile", "wait_seconds", "run_id")
+    __slots__ = ("device_id", "profile", "wait_seconds", "run_id", "process")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     profile: DeviceProfile
     wait_seconds: float
     run_id: str
-    def __init__(self, device_id: _Optional[str] = ..., profile: _Optional[_Union[DeviceProfile, _Mapping]] = ..., wait_seconds: _Optional[float] = ..., run_id: _Optional[str] = ...) -> None: ...
+    process: str
+    def __init__(self, device_id: _Optional[str] = ..., profile: _Optional[_Union[DeviceProfile, _Mapping]] = ..., wait_seconds: _Optional[float] = ..., run_id: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class CheckInResponse(_message.Message):
     __slots__ = ("assignment", "retry_later", "finished")

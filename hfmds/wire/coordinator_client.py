@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from hfmds.digest import Digest
@@ -47,6 +48,7 @@ class CoordinatorClient:
     def __init__(self, peer: Peer, device_id: str) -> None:
         self._peer = peer
         self._device_id = device_id
+        self._process = uuid.uuid4().hex
         self._channel = open_channel(peer)
         self._stub = CoordinatorServiceStub(self._channel)
         self._sender = Sender()
@@ -69,6 +71,7 @@ class CoordinatorClient:
             profile=profile_message(profile),
             wait_seconds=wait_seconds,
             run_id=run_id,
+            process=self._process,
         )
         deadline = wait_seconds + _CALL_SECONDS
         response = await call(self._peer, self._stub.CheckIn, request, timeout_seconds=deadline)

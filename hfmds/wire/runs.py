@@ -289,6 +289,7 @@ def device_message(device: Device) -> pb.Device:
         task_id=device.task_id or "",
         last_failure=device.last_failure,
         stage=stage_name(device.stage),
+        has_twin=device.has_twin,
     )
 
 
@@ -304,4 +305,5 @@ def device_from(message: pb.Device) -> Device:
         task_id=message.task_id or None,
         last_failure=message.last_failure,
         stage=stage_from(message.stage),
+        has_twin=message.has_twin,
     )

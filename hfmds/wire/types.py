@@ -358,6 +358,7 @@ class Device:
     task_id: str | None
     last_failure: str = ""
     stage: TaskStage | None = None
+    has_twin: bool = False  # several run with its id
 
 
 # --- the synthesis store ------------------------------------------------------------------------

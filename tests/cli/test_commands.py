@@ -185,7 +185,11 @@ def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
     coordinator.devices = [replace(a_device(), last_failure="no space left")]
     assert main(["devices"]) == 0
     said = capsys.readouterr().out
+    assert "several" not in said
     assert said.endswith("\nwhy they last gave a task up:\ndevice-00: no space left\n")
+    coordinator.devices = [replace(a_device(), has_twin=True)]
+    assert main(["devices"]) == 0
+    assert "\ndevice-00: several devices run with this id; give each" in capsys.readouterr().out
     assert main(["devices", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)
     assert device["profile"]["engine"] == "torch-cpu"

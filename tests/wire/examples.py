@@ -303,6 +303,7 @@ DEVICE = Device(
     task_id="task-1",
     last_failure="images are too small",
     stage=TaskStage.COMPUTED,
+    has_twin=True,
 )
 
 DRAIN = Drain(on=True, since=MOMENT, by="127.0.0.1")

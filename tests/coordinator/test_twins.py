@@ -1,0 +1,97 @@
+"""Devices that run with one id: a state folder that was copied to another machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from coordinator.servicer import CoordinatorServicer
+from hfmds.service.gate import Gate
+from hfmds.service.peer import Peer
+from hfmds.service.rpc_metrics import RpcMetrics
+from hfmds.service.server import GrpcServer
+from hfmds.wire.coordinator_client import CoordinatorClient
+from tests.coordinator.workbench import PROFILE, Workbench, workbench
+
+RUN_WITH_ONE_ID = "several devices run with the id a"
+
+
+def after(tmp_path: Path, processes: Iterable[str], later_seconds: float = 0.0) -> dict[str, bool]:
+    """Whether devices "a" and "b" have twins after check-ins of "a" by these processes."""
+    now = [1000.0]
+
+    async def scenario() -> dict[str, bool]:
+        async with workbench(tmp_path, clock=lambda: now[0]) as bench:
+            await call(bench, processes)
+            now[0] += later_seconds
+            return {device.device_id: device.has_twin for device in bench.runs.devices()}
+
+    async def call(bench: Workbench, processes: Iterable[str]) -> None:
+        for process in processes:
+            for device_id, own in (("a", process), ("b", "of-b")):
+                await bench.dispatch.check_in(device_id, PROFILE, 0.0, "", own)
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("processes", ["1212", "1122112212", "123412"])
+def test_twins_are_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, processes: str
+) -> None:
+    assert after(tmp_path, processes) == {"a": True, "b": False}
+    assert caplog.text.count(RUN_WITH_ONE_ID) == 1
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        "111222333",  # started anew, twice
+        "1213",  # and with a call of the first that came late
+        ["1", "", "2", "", "3"],  # or a version that does not say
+        [str(number % 20) for number in range(40)],  # as no twins are: far too many
+    ],
+)
+def test_a_device_that_is_started_anew_has_no_twin(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, processes: Iterable[str]
+) -> None:
+    assert after(tmp_path, processes) == {"a": False, "b": False}
+    assert RUN_WITH_ONE_ID not in caplog.text
+
+
+def test_a_twin_that_comes_no_more_is_forgotten(tmp_path: Path) -> None:
+    assert after(tmp_path, "1212", later_seconds=3500.0)["a"]
+    assert not after(tmp_path, "1212", later_seconds=3600.0)["a"]
+
+
+def test_two_programs_with_one_id_are_told_apart_over_the_wire(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench, served(bench) as peer:
+            one, other = CoordinatorClient(peer, "a"), CoordinatorClient(peer, "a")
+            try:
+                for client in (one, other, one):
+                    await client.reopen()  # as with a new certificate: it is the same program
+                    await client.check_in(PROFILE, 0.0)
+                    assert not bench.runs.devices()[0].has_twin
+                await other.check_in(PROFILE, 0.0)
+                assert bench.runs.devices()[0].has_twin
+            finally:
+                await one.close()
+                await other.close()
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def served(bench: Workbench) -> AsyncIterator[Peer]:
+    server = GrpcServer("127.0.0.1:0", RpcMetrics("coordinator", CollectorRegistry()))
+    CoordinatorServicer(bench.dispatch, Gate()).add_to(server)
+    await server.start()
+    try:
+        yield Peer("coordinator", server.address, "HFMDS_COORDINATOR")
+    finally:
+        await server.stop(0)
