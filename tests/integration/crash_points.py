@@ -166,6 +166,7 @@ _OF_ENROLMENT = {"Enrolment.enrol", "Enrolment.renew"}
 
 OF_THE_STORE_ALONE = {
     "Contents.give_up",
+    "Losses.give_up",
     "PoolRecords.abandon_if_empty",
     "PoolRecords.count_leaking_batch",
     "PoolRecords.halt",

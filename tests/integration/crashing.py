@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import hfmds.storage.migrations  # noqa: F401
 from coordinator import results
 from coordinator.__main__ import main as coordinator
 from hfmds.storage import database
+from synthesis_store import losses
 from synthesis_store.__main__ import main as synthesis_store
 from tests.integration.crash_points import CrashPoint, Watch, watch_commits, watch_steps
 from tests.integration.forking import serve
@@ -44,6 +46,7 @@ def become(order: dict[str, Any]) -> None:
     watch = Watch(Path(order["journal"]), point, order["done_before"])
     if not order["commit_together"]:  # then there is a point between any two transactions
         database._MOST_TOGETHER = results._MOST_AT_ONCE = 1
+    losses.LOST_AFTER = timedelta(0)  # nobody waits ten minutes for what a test has deleted
     watch_commits(watch)
     watch_steps(watch, STEPS)
     PROGRAMS[order["program"]]()

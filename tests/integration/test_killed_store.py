@@ -1,7 +1,7 @@
 """A store that is killed at whichever commit of its life, and started again, comes to the same.
 
 The tale has no run and no devices, only calls that are repeated until they are answered: batches
-taken and refused, pools sealed, halted and abandoned, a device withdrawn, a run released, and
+taken, refused and lost, pools sealed, halted and abandoned, a device withdrawn, a run released, and
 snapshots collected.
 """
 
@@ -79,6 +79,7 @@ class Tale:
         await self._open("empty", replace(SPEC, run_id="run", seal_deadline_seconds=0.01))
         await self._until(lambda: self._is("empty", PoolState.ABANDONED))
         await self._refresh("three", OTHER, a=6)
+        await self._lost()
         await self._open("four", OTHER)
         await self._put("four", a=7)
         await self._call(self._client.release_run, "other")
@@ -102,6 +103,14 @@ class Tale:
         batches = await self._put("halted", a=(9, 10), c=(10, 11))
         with pytest.raises(WrongState, match="halted"):
             await self._seal("halted", **batches)
+
+    async def _lost(self) -> None:
+        await self._open("lost", OTHER)
+        batches = await self._put("lost", a=12, c=13)
+        (self._stored / batches["a"].sha256).unlink()
+        sealed, missing = await self._call(self._client.seal_pool, "lost", named(**batches))
+        assert sealed.samples == 3  # of c
+        assert missing == tuple(named(a=batches["a"]))
 
     async def _refusals_are_noted(self) -> bool:
         _, events = await self._call(self._client.list_events)
