@@ -147,7 +147,7 @@ def test_refusals_that_cannot_be_noted_now_are_noted_later(store: Store) -> None
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_ten_thousand_tiny_batches_cost_no_more_than_their_bytes(tmp_path: Path) -> None:
-    count, at_once = 10_000, 500
+    count, at_once = 10_000, 100
     store = Store(tmp_path)
     store.pools.open("pool-1", SPEC)
 
