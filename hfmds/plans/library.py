@@ -1,6 +1,6 @@
 """Makes plans in a process of their own, and finds those that were made before.
 
-An export takes some fifteen seconds of a processor and 1 GB, and torch's tracing holds the
+An export takes some twenty seconds of a processor and 1 GB, and torch's tracing holds the
 interpreter: nothing that a server should do in its own process.
 """
 

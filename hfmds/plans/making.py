@@ -1,4 +1,4 @@
-"""Makes the plan of a model: exports each of its graphs, and checks it. Takes some fifteen seconds.
+"""Makes the plan of a model: exports each of its graphs, and checks it. Takes some twenty seconds.
 
 As a program it is what the coordinator runs, so that neither its event loop nor its memory has to
 do with it: `python -m hfmds.plans.making FILE` with the model as JSON on standard input.

@@ -19,6 +19,6 @@ def launcher() -> Iterator[Launcher]:
 
 @pytest.fixture(scope="session")
 def plans_dir(pytestconfig: pytest.Config) -> Path:
-    """Where plans are kept, also for the next time: each takes ten seconds to make."""
+    """Where plans are kept, also for the next time: each takes some twenty seconds to make."""
     folder: Path = pytestconfig.cache.mkdir("hfmds-plans")  # type: ignore[union-attr]
     return folder

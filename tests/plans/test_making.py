@@ -120,7 +120,7 @@ def own_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def papers() -> Plan:
-    """The plan of the paper's network, all graphs of it, made once: it takes ten seconds."""
+    """The plan of the paper's network, all graphs of it, made once: it takes a while."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(torch.export, "export")  # traced once: twice more is what takes long
