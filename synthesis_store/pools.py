@@ -49,7 +49,7 @@ from synthesis_store.metrics import StoreMetrics
 from synthesis_store.pool_records import BatchKey, PoolRecords
 from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
 from synthesis_store.retention import Retention
-from synthesis_store.sealing import ContentMissing, Sealing
+from synthesis_store.sealing import SHARD_SAMPLES, ContentMissing, Sealing
 from synthesis_store.serving import Serving
 from synthesis_store.snapshot_records import Made, Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
@@ -239,6 +239,8 @@ class Pools:
     def _accept(self, key: BatchKey, spec: PoolSpec, mark: str) -> bool:
         """Check the content that has arrived and make it the device's batch."""
         batch = self.sealing.read(key.digest, to_check=True)
+        if len(batch) > SHARD_SAMPLES:  # cut up when the pool is sealed, and not read before
+            self._content.blobs.set_aside(key.digest)
         require_fit(batch, spec, f"batch {key.digest}")
         measured = measure(batch, spec.policy)
         accepted = self.records.record_batch(key, measured, mark)

@@ -19,6 +19,7 @@ from typing import Protocol
 from hfmds.digest import Digest, digest_of, digest_of_file
 from hfmds.errors import CorruptData, InvalidInput, NotFound
 from hfmds.storage.files import (
+    forget_cached,
     full_disk_is_unavailable,
     make_data_folder,
     sync_file,
@@ -70,6 +71,9 @@ class Blobs(Protocol):
 
     def local_path(self, digest: Digest) -> Path:
         """A file with the content, to read or memory-map, never to change; NotFound."""
+
+    def set_aside(self, digest: Digest) -> None:
+        """Tell that the content is not read soon, so that it need not be held in memory."""
 
     def delete(self, digest: Digest) -> None:
         """Forget the blob."""
@@ -172,6 +176,10 @@ class FolderBlobs:
         if not self.contains(digest):
             raise missing_blob(digest)
         return self._path(digest)
+
+    def set_aside(self, digest: Digest) -> None:
+        if self._durable:  # else it may not be on disk yet, and would stay in memory anyway
+            forget_cached(self._path(digest))
 
     def delete(self, digest: Digest) -> None:
         if self.contains(digest):  # the hash alone, with a wrong size, names nothing here

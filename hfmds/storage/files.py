@@ -70,6 +70,19 @@ def sync_file(path: Path) -> None:
     _sync(path, os.O_RDONLY)
 
 
+def forget_cached(path: Path) -> None:
+    """Have the kernel use the memory that holds the file's bytes for others; they must be synced.
+
+    Where it cannot be told so, or the file is gone, nothing.
+    """
+    with suppress(AttributeError, FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
 def _sync(path: Path, flags: int) -> None:
     # Without Python's own files, which ask the system twice as much.
     descriptor = os.open(path, flags)

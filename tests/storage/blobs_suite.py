@@ -105,6 +105,13 @@ class BlobsSuite:
         digest = blobs.put_bytes(CONTENT)
         assert not blobs.contains(Digest(digest.sha256, digest.size_bytes + 1))
 
+    def test_what_is_set_aside_can_be_read(self, blobs: Blobs) -> None:
+        digest = blobs.put_bytes(CONTENT)
+        blobs.set_aside(digest)
+        assert content_of(blobs, digest) == CONTENT
+        blobs.set_aside(ABSENT)
+        assert not blobs.contains(ABSENT)
+
     def test_deleting_forgets_and_may_be_repeated(self, blobs: Blobs) -> None:
         digest = blobs.put_bytes(CONTENT)
         blobs.delete(digest)

@@ -63,6 +63,25 @@ def test_a_file_on_another_file_system_is_copied_in(blobs: FolderBlobs, tmp_path
     assert list((tmp_path / "blobs" / "incoming").iterdir()) == []
 
 
+def is_cached(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
+    except OSError:
+        pytest.skip("needs a file system on a disk; this one is in memory")
+    finally:
+        os.close(descriptor)
+
+
+def test_what_is_set_aside_takes_no_memory_and_the_rest_does(blobs: FolderBlobs) -> None:
+    soon, later = blobs.put_bytes(CONTENT), blobs.put_bytes(CONTENT[1:])
+    blobs.set_aside(later)
+    assert not is_cached(blobs.local_path(later))
+    assert is_cached(blobs.local_path(soon))
+
+
 PUT_FOR_EVER = """
 import os, sys
 from pathlib import Path

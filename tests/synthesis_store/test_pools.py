@@ -31,6 +31,7 @@ from hfmds.wire.tensors import encode_batch, read_batch
 from hfmds.wire.types import Contribution, Snapshot, UploadState
 from synthesis_store.pool_records import BatchKey
 from synthesis_store.pools import MAX_CLASSES
+from synthesis_store.sealing import SHARD_SAMPLES
 from synthesis_store.snapshot_records import Sealed
 from synthesis_store.totals import Measured
 from tests.synthesis_store.examples import (
@@ -84,6 +85,25 @@ def test_a_batch_that_was_put_is_complete(store: Store) -> None:
 
 
 @on_both_databases
+def test_a_batch_that_will_be_cut_up_is_set_aside_and_one_that_will_be_served_is_not(
+    tmp_path: Path,
+) -> None:
+    aside: list[Digest] = []
+
+    class Aside(FolderBlobs):
+        def set_aside(self, digest: Digest) -> None:
+            super().set_aside(digest)
+            aside.append(digest)
+
+    store = Store(tmp_path, blobs=Aside(tmp_path / "blobs"))
+    store.pools.open("pool-1", replace(SPEC, max_samples_per_device=SHARD_SAMPLES + 1))
+    large = store.put("large", make_batch(0, SHARD_SAMPLES + 1))
+    small = store.put("small", make_batch(1, SHARD_SAMPLES))
+    assert aside == [large]
+    shards = store.seal(large=large, small=small).shards
+    assert sorted(shard.samples for shard in shards) == [1, SHARD_SAMPLES, SHARD_SAMPLES]
+
+
 def test_a_batch_put_twice_is_there_once_and_needs_no_bytes(store: Store) -> None:
     digest = store.put("a", make_batch(1))
     key = BatchKey("pool-1", "a", digest)
