@@ -73,11 +73,20 @@ def download_message(*pieces: bytes) -> bytes:
 
     By hand, as the pieces are then copied once and not four times: a fleet fetches gigabytes.
     """
+    return _framed(_DATA_TAG, pieces)
+
+
+def upload_message(chunk: bytes) -> bytes:
+    """A chunk as a request of an upload, serialised by hand as well."""
+    return _framed(_CHUNK_TAG, (chunk,))
+
+
+def _framed(tag: bytes, pieces: Sequence[bytes]) -> bytes:
     length, size = sum(map(len, pieces)), bytearray()
     while length > 0x7F:
         size.append(length & 0x7F | 0x80)
         length >>= 7
-    return b"".join((_DATA_TAG, bytes((*size, length)), *pieces))
+    return b"".join((tag, bytes((*size, length)), *pieces))
 
 
 # --- at the server ------------------------------------------------------------------------------
@@ -110,14 +119,27 @@ def chunk_decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     """
 
     def decode_by_hand(message: bytes) -> Any:
-        return _lone_chunk(message) or decode(message)
+        return _lone_chunk(_CHUNK_TAG, message) or decode(message)
 
     return decode_by_hand
 
 
-def _lone_chunk(message: bytes) -> memoryview | None:
+def data_decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], bytes | memoryview]:
+    """The same for who downloads: of each response, its data."""
+
+    def decode_by_hand(message: bytes) -> bytes | memoryview:
+        found = _lone_chunk(_DATA_TAG, message)
+        if found is not None:
+            return found
+        data: bytes = decode(message).data
+        return data
+
+    return decode_by_hand
+
+
+def _lone_chunk(tag: bytes, message: bytes) -> memoryview | None:
     """The bytes of a message that has nothing but a chunk; None: it has something else."""
-    if message[:1] != _CHUNK_TAG:
+    if message[:1] != tag:
         return None
     length = 0
     for at, byte in enumerate(message[1:6]):  # as many as a length below 2^35 takes
@@ -276,7 +298,9 @@ def require_place(digest: Digest, state: UploadState, offset: int) -> None:
 
 
 async def fetch(
-    content: Content, digest: Digest, open_stream: Callable[[int], AsyncGenerator[bytes, None]]
+    content: Content,
+    digest: Digest,
+    open_stream: Callable[[int], AsyncGenerator[bytes | memoryview, None]],
 ) -> int:
     """Bring a blob here unless it is here; returns the bytes that crossed the network.
 
@@ -288,7 +312,7 @@ async def fetch(
 async def fetch_all(
     content: Content,
     digests: Sequence[Digest],
-    open_stream: Callable[[Sequence[Digest], int], AsyncGenerator[bytes, None]],
+    open_stream: Callable[[Sequence[Digest], int], AsyncGenerator[bytes | memoryview, None]],
     most_at_once: int = MAX_DIGESTS,
 ) -> int:
     """Bring blobs here that are not here; returns the bytes that crossed the network.
@@ -328,7 +352,7 @@ class _Arrival:
         self._left = iter(self.lacking)
         self._now = next(self._left, None)
 
-    def take(self, chunk: bytes) -> None:
+    def take(self, chunk: bytes | memoryview) -> None:
         """Keep the next bytes, of one blob or of several."""
         rest = memoryview(chunk)
         while rest:

@@ -13,24 +13,28 @@ from hfmds.digest import Digest, digest_of
 from hfmds.errors import CorruptData, InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.storage.staging import Staging
+from hfmds.v1 import coordinator_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.chunks import (
     MAX_CHUNK_BYTES,
     Content,
     Sender,
     chunk_decoder,
+    data_decoder,
     download_message,
     fetch,
     fetch_all,
     outgoing,
     receive,
     split_upload,
+    upload_message,
     upload_state,
 )
 from hfmds.wire.types import UploadState
 
 DATA = bytes(range(256)) * 10
 DIGEST = digest_of(DATA)
+DOWNLOADED = data_decoder(coordinator_pb2.DownloadBlobResponse.FromString)
 
 
 class MemoryBlobs:
@@ -350,6 +354,33 @@ def test_a_chunk_of_shards_is_the_message_of_the_contract(sizes: tuple[int, ...]
     if any(sizes):
         expected = pb.DownloadShardResponse(data=b"".join(pieces)).SerializeToString()
         assert download_message(*pieces) == expected
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_384, CHUNK_BYTES])
+def test_what_is_uploaded_by_hand_is_the_message_of_the_contract(size: int) -> None:
+    data = b"x" * size
+    expected = coordinator_pb2.UploadUpdateRequest(data=data).SerializeToString()
+    assert upload_message(data) == expected
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_384, CHUNK_BYTES])
+def test_what_is_downloaded_is_found_where_it_is(size: int) -> None:
+    message = download_message(b"x" * size)
+    found = DOWNLOADED(message)
+    assert type(found) is memoryview
+    assert found == b"x" * size
+    assert found.obj is message
+
+
+@pytest.mark.parametrize("message", [b"", b"\x0a\x81\x00a", b"\x0a\x01a\x0a\x02bc", b"\x12\x01a"])
+def test_a_download_of_another_form_is_decoded_as_any_message(message: bytes) -> None:
+    assert DOWNLOADED(message) == coordinator_pb2.DownloadBlobResponse.FromString(message).data
+
+
+@pytest.mark.parametrize("message", [b"\x0a", b"\x0a\x05abc"])
+def test_a_download_that_is_cut_off_is_no_message(message: bytes) -> None:
+    with pytest.raises(DecodeError):
+        DOWNLOADED(message)
 
 
 @pytest.mark.parametrize("offset", [0, 100, len(DATA)])
