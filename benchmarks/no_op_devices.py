@@ -16,9 +16,9 @@ import hashlib
 import struct
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import grpc
 
@@ -28,7 +28,6 @@ from hfmds.digest import Digest
 from hfmds.errors import HfmdsError, TooLate, Unavailable
 from hfmds.service.peer import Peer
 from hfmds.storage.blobs import CHUNK_BYTES
-from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.chunks import Content
 from hfmds.wire.coordinator_client import CoordinatorClient
@@ -53,6 +52,7 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
 )
+Piece: TypeAlias = bytes | memoryview
 _WAIT_SECONDS = 30.0
 _AWAY_PAUSE_SECONDS = 0.02
 
@@ -63,8 +63,7 @@ class OwnConnection(CoordinatorClient):
     def __init__(self, peer: Peer, device_id: str) -> None:
         super().__init__(peer, device_id)
         options = (*CHANNEL_OPTIONS, ("grpc.enable_retries", 0))
-        self._channel = grpc.aio.insecure_channel(peer.address, options=options)
-        self._stub = CoordinatorServiceStub(self._channel)
+        self._use(grpc.aio.insecure_channel(peer.address, options=options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +87,23 @@ class MemoryContent:
     """
 
     def __init__(self) -> None:
-        self._blobs: dict[Digest, list[bytes]] = {}
-        self._partial: dict[Digest, list[bytes]] = {}
+        self._blobs: dict[Digest, list[Piece]] = {}
+        self._partial: dict[Digest, list[Piece]] = {}
 
     def contains(self, digest: Digest) -> bool:
         return digest in self._blobs
 
-    def keep(self, digest: Digest, pieces: list[bytes]) -> None:
+    def keep(self, digest: Digest, pieces: list[Piece]) -> None:
         """Take content that was made here."""
         self._blobs[digest] = pieces
 
-    def take(self, digest: Digest) -> list[bytes]:
+    def take(self, digest: Digest) -> list[Piece]:
         """Give content away, and forget it."""
         return self._blobs.pop(digest)
 
     def read(
         self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Piece]:
         if offset == 0 and max(map(len, self._blobs[digest])) <= chunk_bytes:
             return iter(self._blobs[digest])
         whole = b"".join(self._blobs[digest])
@@ -113,8 +112,8 @@ class MemoryContent:
     def offset(self, owner: str, digest: Digest) -> int:
         return sum(map(len, self._partial.get(digest, ())))
 
-    def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
-        self._partial.setdefault(digest, []).extend(map(bytes, pieces))
+    def append(self, owner: str, digest: Digest, offset: int, *pieces: Piece) -> int:
+        self._partial.setdefault(digest, []).extend(pieces)
         return self.offset(owner, digest)
 
     def commit(self, owner: str, digest: Digest, blobs: object) -> None:
@@ -196,13 +195,13 @@ class NoOpDevice:
         """The weights with another last number: of this device, and of this round."""
         pieces = self._memory.take(task.weights)
         number = struct.pack("<f", 1e-3 * self._number + 1e-6 * task.round_number)
-        pieces[-1] = pieces[-1][: -len(number)] + number
+        pieces[-1] = bytes(pieces[-1][: -len(number)]) + number
         update = self._digest(task.weights, pieces, number)
         self._memory.keep(update, pieces)
         return update
 
     @classmethod
-    def _digest(cls, model: Digest, pieces: list[bytes], end: bytes) -> Digest:
+    def _digest(cls, model: Digest, pieces: list[Piece], end: bytes) -> Digest:
         """Of the weights, which are the model but for their end."""
         if cls._hashed is None or cls._hashed[0] != model:
             *but_last, last = pieces
@@ -213,10 +212,13 @@ class NoOpDevice:
 
 
 class InPlace(ThreadPoolExecutor):
-    """Does at once what is given to a thread: nothing here blocks."""
+    """Does at once what is given to a thread: nothing here blocks.
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    The event loop takes its own kind of future as it is, and has no other to be woken by.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(fn(*args, **kwargs))
         except Exception as error:  # noqa: BLE001  # whoever waits for it gets it

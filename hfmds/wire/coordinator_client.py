@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 
+import grpc
+
 from hfmds.digest import Digest
 from hfmds.service.channel import call, open_channel, translating
 from hfmds.service.peer import Peer
@@ -21,7 +23,7 @@ from hfmds.wire.assignments import (
     synthesis_report_message,
     update_report_message,
 )
-from hfmds.wire.chunks import Content, Sender, fetch
+from hfmds.wire.chunks import Content, Sender, data_decoder, fetch, upload_message
 from hfmds.wire.messages import digest_message
 from hfmds.wire.types import (
     Assignment,
@@ -37,6 +39,7 @@ from hfmds.wire.types import (
     UploadState,
 )
 
+_SERVICE = pb.DESCRIPTOR.services_by_name["CoordinatorService"].full_name
 _CALL_SECONDS = 30.0
 _TRANSFER_SECONDS = 600.0
 _GOODBYE_SECONDS = 2.0
@@ -49,18 +52,32 @@ class CoordinatorClient:
         self._peer = peer
         self._device_id = device_id
         self._process = uuid.uuid4().hex
-        self._channel = open_channel(peer)
-        self._stub = CoordinatorServiceStub(self._channel)
         self._sender = Sender()
+        self._use(open_channel(peer))
 
     async def close(self) -> None:
         await self._channel.close()
 
     async def reopen(self) -> None:
         """Make further calls with the certificate that is there by now; those under way end."""
-        old, self._channel = self._channel, open_channel(self._peer)
-        self._stub = CoordinatorServiceStub(self._channel)
+        old = self._channel
+        self._use(open_channel(self._peer))
         await old.close(_TRANSFER_SECONDS)
+
+    def _use(self, channel: grpc.aio.Channel) -> None:
+        """Make further calls on this channel."""
+        self._channel = channel
+        self._stub = CoordinatorServiceStub(channel)
+        # Content goes by hand, with as few copies as at the server.
+        self._download = channel.unary_stream(
+            f"/{_SERVICE}/DownloadBlob",
+            request_serializer=pb.DownloadBlobRequest.SerializeToString,
+            response_deserializer=data_decoder(pb.DownloadBlobResponse.FromString),
+        )
+        self._upload = channel.stream_unary(
+            f"/{_SERVICE}/UploadUpdate",  # of requests that are serialised
+            response_deserializer=pb.UploadUpdateResponse.FromString,
+        )
 
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
@@ -90,7 +107,7 @@ class CoordinatorClient:
     async def download(self, task_id: str, digest: Digest, content: Content) -> int:
         """Bring content of a task here; returns the bytes that crossed the network."""
 
-        async def chunks(offset: int) -> AsyncGenerator[bytes, None]:
+        async def chunks(offset: int) -> AsyncGenerator[memoryview | bytes, None]:
             request = pb.DownloadBlobRequest(
                 device_id=self._device_id,
                 task_id=task_id,
@@ -98,10 +115,10 @@ class CoordinatorClient:
                 offset=offset,
             )
             with translating(self._peer):
-                async for part in self._stub.DownloadBlob(
+                async for data in self._download(
                     request, timeout=_TRANSFER_SECONDS, metadata=call_metadata()
                 ):
-                    yield part.data
+                    yield data
 
         return await fetch(content, digest, chunks)
 
@@ -118,22 +135,19 @@ class CoordinatorClient:
             return UploadState(response.offset, response.complete)
 
         async def upload(offset: int, chunks: AsyncIterator[bytes]) -> bool:
-            async def requests() -> AsyncIterator[pb.UploadUpdateRequest]:
+            async def requests() -> AsyncIterator[bytes]:
                 header = pb.UploadUpdateHeader(
                     device_id=self._device_id,
                     task_id=task_id,
                     update=digest_message(update),
                     offset=offset,
                 )
-                yield pb.UploadUpdateRequest(header=header)
+                yield pb.UploadUpdateRequest(header=header).SerializeToString()
                 async for chunk in chunks:
-                    yield pb.UploadUpdateRequest(data=chunk)
+                    yield upload_message(chunk)
 
             response = await call(
-                self._peer,
-                self._stub.UploadUpdate,
-                requests(),
-                timeout_seconds=_TRANSFER_SECONDS,
+                self._peer, self._upload, requests(), timeout_seconds=_TRANSFER_SECONDS
             )
             return bool(response.already_present)
 
