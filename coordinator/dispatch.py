@@ -411,6 +411,7 @@ class Dispatch:
 
     def _accepted(self, task: Task, submitted: Submitted, acceptance: Acceptance) -> None:
         """A result is counted."""
+        self._stages.accepted(submitted.task_id)
         if not acceptance.already:
             with task_context(task):
                 log.info("result accepted", extra={"result": str(submitted.result)})

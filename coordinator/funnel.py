@@ -10,19 +10,24 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, bindparam, func, select, update
 
 from coordinator.states import TaskState
 from coordinator.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.task_rows import PENDING_NAMES
 from hfmds.errors import InvalidInput, NotFound, Unavailable
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import changing, reading
 from hfmds.wire.oversight import Funnel
 from hfmds.wire.types import FailureCause, LateReason, TaskStage
 
 log = logging.getLogger(__name__)
 
 _WRITE_AFTER_SECONDS = 1.0
+_FARTHER = (
+    update(TaskRow)
+    .where(TaskRow.task_id == bindparam("which"), TaskRow.stage < bindparam("told"))
+    .values(stage=bindparam("told"))
+)
 
 
 class StageNotes:
@@ -48,6 +53,11 @@ class StageNotes:
                 self._timer.daemon = True
                 self._timer.start()
 
+    def accepted(self, task_id: str) -> None:
+        """Its result counts, which says more than any stage: there is nothing left to write."""
+        with self._lock:
+            self._noted.pop(task_id, None)
+
     def write(self) -> None:
         """Write what was noted. Storage that is away is no reason to trouble anyone."""
         with self._lock:
@@ -56,10 +66,11 @@ class StageNotes:
         if not noted:
             return
         try:
-            with transaction(self._engine) as session:
-                for task_id, stage in sorted(noted.items()):
-                    farther = (TaskRow.task_id == task_id, TaskRow.stage < int(stage))
-                    session.execute(update(TaskRow).where(*farther).values(stage=int(stage)))
+            with changing(self._engine) as connection:
+                told = sorted(noted.items())
+                connection.execute(
+                    _FARTHER, [{"which": t, "told": int(stage)} for t, stage in told]
+                )
         except Unavailable as error:
             log.warning("the stages of %d tasks were not written: %s", len(noted), error)
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from coordinator.funnel import FunnelRecords, StageNotes
 from coordinator.phase_records import Seen
@@ -58,6 +59,29 @@ def test_every_task_counts_in_each_stage_it_came_through(tmp_path: Path) -> None
     records.runs.pause("run", 7.0)
     records.runs.resume("run", 8.0)
     assert funnel.funnels("run") == (expected,)
+    engine.dispose()
+
+
+def test_of_a_task_whose_result_counts_no_stage_is_written(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    engine = open_database(database_of(tmp_path))
+    notes, written = StageNotes(engine), []
+    records.phases.open(records.plan(), ["a", "b"], 2.0)
+    a, b = (records.tasks.lease(device, "", 3.0) for device in ("a", "b"))
+    assert a is not None
+    assert b is not None
+    for task in (a, b):
+        notes.note(task.task_id, TaskStage.DOWNLOADED)
+    notes.accepted(a.task_id)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _(*call: object) -> None:
+        written.append(str(call[3]))
+
+    notes.write()
+    notes.write()
+    assert [statement for statement in written if b.task_id in statement]
+    assert not [statement for statement in written if a.task_id in statement]
     engine.dispose()
 
 
