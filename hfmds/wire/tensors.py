@@ -8,6 +8,8 @@ hence equal digests.
 from __future__ import annotations
 
 import json
+import math
+import mmap
 import os
 import weakref
 from collections.abc import Iterator, Mapping
@@ -39,6 +41,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "I8": np.dtype("i1"),
 }
 _LENGTH_BYTES = 8  # of the header's length, at the beginning of a safetensors file
+_REMEMBERED_HEADER_BYTES, _REMEMBERED_HEADERS = 1 << 14, 64
 _MAX_NAMES, _MAX_NAME_CHARACTERS = 5, 100  # of tensors, in an error
 # At once, when all are looked at: each read gives the interpreter to other threads.
 _LOOKED_AT_VALUES = 1 << 18
@@ -68,6 +71,18 @@ def encode_batch(batch: SyntheticBatch) -> bytes:
     return save({n: np.ascontiguousarray(t) for n, t in tensors.items() if t is not None})
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor is in its file."""
+
+    kind: str  # safetensors' name of its type
+    shape: tuple[int, ...]
+    offset: int
+
+
+_places: dict[tuple[bytes, int], dict[str, _Place]] = {}  # by a file's header and length
+
+
 class StoredTensors(LazyTensors):
     """Tensors in a file: read when they are asked for, whole or in part, then forgotten.
 
@@ -76,22 +91,33 @@ class StoredTensors(LazyTensors):
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        _open(path, what)  # refuses what is malformed: below, the header can be relied on
         self._what = what
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
-        header_bytes = int.from_bytes(os.read(self._file, _LENGTH_BYTES), "little")
-        header = json.loads(os.pread(self._file, header_bytes, _LENGTH_BYTES))
-        header.pop("__metadata__", None)
+        beginning = os.pread(self._file, _REMEMBERED_HEADER_BYTES, 0)
+        header_bytes = int.from_bytes(beginning[:_LENGTH_BYTES], "little")
         first = _LENGTH_BYTES + header_bytes
-        self._places = {
-            name: _Place(
-                header[name]["dtype"],
-                tuple(header[name]["shape"]),
-                first + header[name]["data_offsets"][0],
-            )
-            for name in sorted(header)
-        }
+        # The updates of a cohort begin with the same header. Whether a file is well-formed depends
+        # on nothing but that and its length.
+        known = (beginning[:first], os.fstat(self._file).st_size)
+        places = _places.get(known)
+        if places is None:
+            _open(path, what)  # refuses what is malformed: below, the header can be relied on
+            header = json.loads(os.pread(self._file, header_bytes, _LENGTH_BYTES))
+            header.pop("__metadata__", None)
+            places = {
+                name: _Place(
+                    header[name]["dtype"],
+                    tuple(header[name]["shape"]),
+                    first + header[name]["data_offsets"][0],
+                )
+                for name in sorted(header)
+            }
+            if first <= len(beginning):
+                if len(_places) >= _REMEMBERED_HEADERS:
+                    _places.clear()
+                _places[known] = places
+        self._places = places
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         tensor = np.empty(self.shape(name), self.dtype(name))
@@ -125,6 +151,14 @@ class StoredTensors(LazyTensors):
                 raise InvalidInput(f"{self._what}: the file ends within tensor {name!r}")
             wanted, offset = wanted[count:], offset + count
 
+    def mapped(self) -> dict[str, NDArray[Any]]:
+        """All tensors as they are in the file, not copied: for a look at them, and no longer."""
+        pages = mmap.mmap(self._file, 0, prot=mmap.PROT_READ)
+        return {
+            name: np.frombuffer(pages, self.dtype(name), math.prod(place.shape), place.offset)
+            for name, place in self._places.items()
+        }
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape by name."""
         return {name: place.shape for name, place in self._places.items()}
@@ -151,15 +185,6 @@ class StoredTensors(LazyTensors):
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a tensor is in its file."""
-
-    kind: str  # safetensors' name of its type
-    shape: tuple[int, ...]
-    offset: int
-
-
 class StoredWeights(StoredTensors):
     """Weights in a file: float32 tensors."""
 
@@ -172,11 +197,20 @@ class StoredWeights(StoredTensors):
 
 def require_finite_weights(weights: Weights, what: str) -> None:
     """Refuse weights in which a value is not finite."""
+    for name, values in _pieces(weights):
+        if not np.isfinite(values).all():
+            raise InvalidInput(f"{what}: tensor {name!r} has values that are not finite")
+
+
+def _pieces(weights: Weights) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """All values, each piece with the name of its tensor."""
+    if isinstance(weights, StoredTensors):
+        yield from weights.mapped().items()
+        return
     for block in blocks_of(weights, list(weights), _LOOKED_AT_VALUES):
         values = np.empty(len(block), np.float32)
         read_block(weights, block, values)
-        if not np.isfinite(values).all():
-            raise InvalidInput(f"{what}: tensor {block.name!r} has values that are not finite")
+        yield block.name, values
 
 
 def read_batch(path: Path, what: str, *, to_check: bool = False) -> SyntheticBatch:

@@ -308,6 +308,34 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -
         require_finite_weights(update, "update u")
 
 
+def test_what_is_known_of_a_header_is_known_of_files_of_its_length_only(tmp_path: Path) -> None:
+    whole = encode_weights(WEIGHTS)
+    for _ in range(2):
+        assert StoredWeights(stored(tmp_path, whole), "weights").keys() == WEIGHTS.keys()
+    for other in (whole[:-4], whole + bytes(4)):
+        with pytest.raises(InvalidInput, match="not a safetensors file"):
+            StoredWeights(stored(tmp_path, other), "weights")
+
+
+def test_files_with_the_same_header_have_values_of_their_own(tmp_path: Path) -> None:
+    for number in (1.0, 2.0):
+        found = StoredWeights(stored(tmp_path, encode_weights({"w": np.full(3, number)})), "w")
+        assert found["w"].tolist() == [number] * 3
+
+
+def test_headers_that_are_too_long_to_be_remembered_are_read(tmp_path: Path) -> None:
+    many = {f"{n}-{'long' * 40}": np.full(1, n, np.float32) for n in range(200)}
+    for _ in range(2):
+        found = StoredWeights(stored(tmp_path, encode_weights(many)), "weights")
+        assert {name: float(found[name][0]) for name in found} == {n: v[0] for n, v in many.items()}
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
+def test_finite_weights_of_any_shape_are_accepted(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    weights = {"first": np.ones(3, np.float32), "last": np.ones(shape, np.float32)}
+    require_finite_weights(StoredWeights(stored(tmp_path, encode_weights(weights)), "w"), "w")
+
+
 def test_an_update_that_is_what_was_wanted_is_accepted(tmp_path: Path) -> None:
     weights = StoredWeights(stored(tmp_path, encode_weights(WEIGHTS)), "weights")
     weights.require_form(FORMS, "update u")
