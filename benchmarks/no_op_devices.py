@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import grpc
@@ -175,11 +175,12 @@ class NoOpDevice:
         downloaded = time.monotonic()
         update = self._changed(task)
         made = time.monotonic()
-        sent = await client.upload_update(task.task_id, update, memory)  # type: ignore[arg-type]
+        report = UpdateReport(update, PROFILE.samples, 0.0, Traffic(received), 0.0)
+        sent = await client.upload_update(task.task_id, update, memory, report)  # type: ignore[arg-type]
         memory.take(update)
         uploaded = time.monotonic()
-        report = UpdateReport(update, PROFILE.samples, 0.0, Traffic(received, sent), 0.0)
-        await client.submit_update(task.task_id, report)
+        traffic = Traffic(received, sent)
+        await client.submit_update(task.task_id, replace(report, traffic=traffic))
         self._on_answer()
         return TaskTimes(
             task.round_number,

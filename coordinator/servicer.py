@@ -11,6 +11,7 @@ import grpc
 from coordinator.dispatch import Dispatch
 from coordinator.oversight import Oversight
 from coordinator.runs import Runs
+from hfmds.errors import InvalidInput
 from hfmds.service.access import DEVICE, OPERATOR, OWNER, VIEWER
 from hfmds.service.caller import caller
 from hfmds.service.exclusions import quarantine_notice
@@ -120,13 +121,16 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> coordinator_pb2.UploadUpdateResponse:
         header, chunks = await split_upload(requests)
         require_part(header, "update")
-        present = await self._dispatch.receive_update(
-            *_ids(header),
-            digest_from(header.update),
-            header.offset,
-            chunks,
-        )
-        return coordinator_pb2.UploadUpdateResponse(already_present=present)
+        ids, update, report = _ids(header), digest_from(header.update), None
+        if header.HasField("hand_in"):
+            report = update_report_from(header.hand_in)
+            if _ids(header.hand_in) != ids or report.update != update:
+                raise InvalidInput("what is handed in is not what is uploaded")
+        present = await self._dispatch.receive_update(*ids, update, header.offset, chunks)
+        if report is None or present:
+            return coordinator_pb2.UploadUpdateResponse(already_present=present)
+        already = await self._dispatch.submit_update(*ids, report)
+        return coordinator_pb2.UploadUpdateResponse(accepted=True, already_accepted=already)
 
     async def SubmitUpdate(
         self, request: coordinator_pb2.SubmitUpdateRequest, context: grpc.aio.ServicerContext

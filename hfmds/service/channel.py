@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import grpc
 
@@ -20,9 +20,11 @@ from hfmds.service.peer import Peer
 from hfmds.service.status import error_from
 from hfmds.service.tracing import call_metadata
 
-__all__ = ["Backoff", "Peer", "call", "open_channel", "translating"]
+__all__ = ["Backoff", "Channel", "Peer", "call", "open_channel", "translating"]
 
 R = TypeVar("R")
+
+Channel: TypeAlias = grpc.aio.Channel
 
 _SERVICE_CONFIG = json.dumps(
     {

@@ -195,22 +195,28 @@ class UploadUpdateRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[UploadUpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class UploadUpdateHeader(_message.Message):
-    __slots__ = ("device_id", "task_id", "update", "offset")
+    __slots__ = ("device_id", "task_id", "update", "offset", "hand_in")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HAND_IN_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
     update: _common_pb2.Digest
     offset: int
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+    hand_in: SubmitUpdateRequest
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., offset: _Optional[int] = ..., hand_in: _Optional[_Union[SubmitUpdateRequest, _Mapping]] = ...) -> None: ...
 
 class UploadUpdateResponse(_message.Message):
-    __slots__ = ("already_present",)
+    __slots__ = ("already_present", "accepted", "already_accepted")
     ALREADY_PRESENT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    ALREADY_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     already_present: bool
-    def __init__(self, already_present: _Optional[bool] = ...) -> None: ...
+    accepted: bool
+    already_accepted: bool
+    def __init__(self, already_present: _Optional[bool] = ..., accepted: _Optional[bool] = ..., already_accepted: _Optional[bool] = ...) -> None: ...
 
 class DeviceReport(_message.Message):
     __slots__ = ("steps", "cpu_seconds", "peak_memory_bytes", "withheld_samples", "ssim_paired_max", "ssim_nearest_max")

@@ -34,7 +34,7 @@ class CoordinatorServiceStub:
     CheckIn -> Assignment
     DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
-    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate
+    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate unless it was handed in with that
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     evaluate:   SubmitEvaluation
     CheckIn -> ...
@@ -127,7 +127,7 @@ class CoordinatorServiceServicer:
     CheckIn -> Assignment
     DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
-    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate
+    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate unless it was handed in with that
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     evaluate:   SubmitEvaluation
     CheckIn -> ...
@@ -208,6 +208,8 @@ class CoordinatorServiceServicer:
         RESOURCE_EXHAUSTED the update is larger than the coordinator allows, or the ninth different one for this
         task; DATA_LOSS the bytes do not match
         the digest (they are discarded, start again at 0).
+        With `hand_in` also those of SubmitUpdate, whose bytes are kept then. A RenewLease that crosses the acceptance is told ABORTED
+        with the reason `accepted`: the answer to the upload is on its way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -337,7 +339,7 @@ class CoordinatorService:
     CheckIn -> Assignment
     DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
     RenewLease, every third of the lease, while it trains or synthesises
-    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate
+    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate unless it was handed in with that
     synthesise: the batch goes to the synthesis store, then SubmitSynthesis
     evaluate:   SubmitEvaluation
     CheckIn -> ...

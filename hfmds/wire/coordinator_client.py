@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 
-import grpc
-
+from hfmds.algorithm.types import Traffic
 from hfmds.digest import Digest
-from hfmds.service.channel import call, open_channel, translating
+from hfmds.service.channel import Channel, call, open_channel, translating
 from hfmds.service.peer import Peer
 from hfmds.service.tracing import call_metadata
 from hfmds.storage.blobs import Blobs
@@ -53,6 +53,8 @@ class CoordinatorClient:
         self._device_id = device_id
         self._process = uuid.uuid4().hex
         self._sender = Sender()
+        # With its upload, and it counts; and whether it did before.
+        self._handed_in: tuple[UpdateReport, bool] | None = None
         self._use(open_channel(peer))
 
     async def close(self) -> None:
@@ -64,7 +66,7 @@ class CoordinatorClient:
         self._use(open_channel(self._peer))
         await old.close(_TRANSFER_SECONDS)
 
-    def _use(self, channel: grpc.aio.Channel) -> None:
+    def _use(self, channel: Channel) -> None:
         """Make further calls on this channel."""
         self._channel = channel
         self._stub = CoordinatorServiceStub(channel)
@@ -122,8 +124,20 @@ class CoordinatorClient:
 
         return await fetch(content, digest, chunks)
 
-    async def upload_update(self, task_id: str, update: Digest, blobs: Blobs) -> int:
-        """Send an update's bytes; returns how many crossed the network."""
+    async def upload_update(
+        self, task_id: str, update: Digest, blobs: Blobs, report: UpdateReport | None = None
+    ) -> int:
+        """Send an update's bytes; returns how many crossed the network.
+
+        With a `report`, which has all traffic but this, it is handed in by the same call if the
+        coordinator can do that; `submit_update` knows then, and has nothing to ask.
+        """
+        hand_in: pb.SubmitUpdateRequest | None = None
+        if report is not None:
+            traffic = report.traffic + Traffic(sent_bytes=update.size_bytes)
+            report = replace(report, traffic=traffic)
+            hand_in = update_report_message(self._device_id, task_id, report)
+        self._handed_in = None
 
         async def query() -> UploadState:
             request = pb.QueryUploadRequest(
@@ -141,6 +155,7 @@ class CoordinatorClient:
                     task_id=task_id,
                     update=digest_message(update),
                     offset=offset,
+                    hand_in=hand_in,
                 )
                 yield pb.UploadUpdateRequest(header=header).SerializeToString()
                 async for chunk in chunks:
@@ -149,12 +164,17 @@ class CoordinatorClient:
             response = await call(
                 self._peer, self._upload, requests(), timeout_seconds=_TRANSFER_SECONDS
             )
+            if report is not None and response.accepted:
+                self._handed_in = report, response.already_accepted
             return bool(response.already_present)
 
         return await self._sender.send(blobs, update, query, upload)
 
     async def submit_update(self, task_id: str, report: UpdateReport) -> bool:
         """Hand in an uploaded update; true if it had been accepted before."""
+        handed_in, self._handed_in = self._handed_in, None
+        if handed_in is not None and handed_in[0] == report:
+            return handed_in[1]
         request = update_report_message(self._device_id, task_id, report)
         response = await call(
             self._peer, self._stub.SubmitUpdate, request, timeout_seconds=_CALL_SECONDS
