@@ -42,6 +42,7 @@ from hfmds.wire.types import (
     EvaluationReport,
     FailureCause,
     Finished,
+    LateReason,
     RetryLater,
     SynthesiseWork,
     TaskStage,
@@ -263,7 +264,7 @@ class Agent:
         while True:
             await self._sleep(bounded_pause(lease_seconds / 3))
             # While the coordinator is away the work goes on: it may be back in time.
-            lease_seconds = await self._to_coordinator(self._coordinator.renew_lease, task.task_id)
+            lease_seconds = await self._renew(task)
 
     async def _keep_telling(self, task: Assignment, stages: asyncio.Queue[TaskStage]) -> NoReturn:
         """Tell each stage that lasts, by renewing the lease; ends by an error, as renewing does."""
@@ -272,8 +273,19 @@ class Agent:
             await asyncio.sleep(self._tell_stage_after_seconds)
             while not stages.empty():
                 stage = stages.get_nowait()
+            await self._renew(task, stage)
+
+    async def _renew(self, task: Assignment, stage: TaskStage | None = None) -> float:
+        try:
             renew = self._coordinator.renew_lease
-            await self._to_coordinator(renew, task.task_id, stage)
+            return await self._to_coordinator(renew, task.task_id, stage)
+        except TooLate as error:
+            if error.reason != LateReason.ACCEPTED.value:
+                raise
+        # The update was handed in with its upload, whose answer is on its way: the work is about
+        # to end, and this with it.
+        end: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        return await end
 
     async def _keep_looking(self) -> NoReturn:
         """Look whether the device may still work; ends by _MustRest."""

@@ -102,7 +102,7 @@ class TaskRunner:
         self._share: tuple[str, tuple[Digest, ...]] = "", ()  # the last one; it never changes
 
     async def produce(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
-        """Do the work and send its bytes; on return only the report is left to hand in.
+        """Do the work and send its bytes; on return the report is left to hand in, at most.
 
         On the way, `tell` is called with each stage that is reached.
         TooLate: nobody wants the result any more. Any other error: the task cannot be done.
@@ -117,7 +117,7 @@ class TaskRunner:
                 report = report or await self._evaluate(task, tell)
         tell(TaskStage.COMPUTED)
         with span("upload"):
-            sent = await self._restarting(lambda: self._send(task, report))
+            sent = await self._restarting(lambda: self._send(task, report, hand_in=True))
         traffic = report.traffic + Traffic(sent_bytes=sent)
         return dataclasses.replace(report, traffic=traffic)
 
@@ -418,8 +418,11 @@ class TaskRunner:
             if self._budget:
                 await asyncio.to_thread(self._budget.save)
 
-    async def _send(self, task: Assignment, report: Report) -> int:
-        """Send the result's bytes to where the task wants them; how many crossed the network."""
+    async def _send(self, task: Assignment, report: Report, *, hand_in: bool = False) -> int:
+        """Send the result's bytes to where the task wants them; how many crossed the network.
+
+        With `hand_in` an update's report goes with them: `submit` may find that it counts already.
+        """
         blobs, content = self._cache.content.blobs, _bytes_of(report)
         if content is None:
             return 0
@@ -428,7 +431,8 @@ class TaskRunner:
             pool_id, made_with = task.work.pool_id, task.weights
             return await self._to_store(put, pool_id, device_id, content, blobs, made_with)
         upload = self._coordinator.upload_update
-        return await self._to_coordinator(upload, task.task_id, content, blobs)
+        with_it = report if hand_in and isinstance(report, UpdateReport) else None
+        return await self._to_coordinator(upload, task.task_id, content, blobs, with_it)
 
 
 def _bytes_of_pixels(recipe: Recipe) -> int:

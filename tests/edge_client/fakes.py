@@ -181,7 +181,9 @@ class FakeCoordinator(Faults):
         self.meet("download")
         return await self.shelf.download(content, digest)
 
-    async def upload_update(self, task_id: str, update: Digest, blobs: Blobs) -> int:
+    async def upload_update(
+        self, task_id: str, update: Digest, blobs: Blobs, report: UpdateReport | None = None
+    ) -> int:
         self.meet("upload_update")
         return await self.shelf.upload(update, blobs)
 

@@ -452,6 +452,16 @@ def test_work_whose_round_closed_is_stopped(
     assert device.metric("tasks_total", kind="train", outcome="late") == 1
 
 
+def test_a_renewal_that_crosses_the_acceptance_does_not_stop_the_work(device: Device) -> None:
+    """An update is handed in with its upload, whose answer may come after that to a renewal."""
+    device.coordinator.errors["renew_lease"] = [TooLate("accepted before", "accepted")]
+    device.engine.enough = lambda: "renew_lease" in device.coordinator.calls
+    device.work(device.train_task())
+    assert "t1" in device.coordinator.updates
+    assert not device.engine.abandoned
+    assert device.metric("tasks_total", kind="train", outcome="accepted") == 1
+
+
 @pytest.mark.parametrize("method", ["upload_update", "submit_update"])
 @pytest.mark.parametrize("error", [TooLate("round 1 is closed"), Conflict("another was accepted")])
 def test_late_result_is_dropped_and_the_device_goes_on(

@@ -38,6 +38,7 @@ from tests.integration.scripted_devices import (
     Script,
     ScriptedDevice,
     do_nothing,
+    in_two_calls,
     patience,
     renew_first,
 )
@@ -129,7 +130,7 @@ class Story:
             await persist(call.client.upload_update, task_id, rubbish.update, blobs)
             with pytest.raises(InvalidInput, match="update"):
                 await persist(call.client.submit_update, task_id, rubbish)
-        return await renew_first(call)
+        return await renew_first(in_two_calls(call))
 
     def _of_b(self, work: LocalWork, progress: Progress) -> None:
         if work.round_number == 1 and not self._b_was_unwell:

@@ -19,7 +19,7 @@ from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.store_client import StoreClient
 from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import Call, ScriptedDevice, peer
+from tests.integration.scripted_devices import Call, ScriptedDevice, in_two_calls, peer
 from tests.integration.stage import SECONDS, run_on, stage, undisturbed
 from tests.integration.supervision import Launcher, servers
 from tests.servers.postgres import PostgresServer
@@ -43,7 +43,7 @@ class Held:
             if self._updates == 2:
                 self.reached.set()
                 await self.released.wait()
-        return await call()
+        return await in_two_calls(call)()
 
 
 async def interrupted(

@@ -13,7 +13,7 @@ from hfmds.errors import HfmdsError, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES
 from tests.integration.faults import Proxy, Way
 from tests.integration.operator_at_work import Outcome
-from tests.integration.scripted_devices import LARGE_MODEL, Call
+from tests.integration.scripted_devices import LARGE_MODEL, Call, in_two_calls
 from tests.integration.stage import TASKS, Stage, stage, undisturbed
 from tests.integration.supervision import Launcher
 
@@ -149,7 +149,7 @@ def test_a_result_whose_receipt_is_lost_counts_once(
 
             async def lose_receipts(call: Call) -> Any:
                 if call.method not in SUBMITS:
-                    return await call()
+                    return await in_two_calls(call)()
                 proxy.losing = "down"
                 cutting = asyncio.create_task(cut_when_counted(len(answers) + 1))
                 answers.append(await call())
@@ -166,6 +166,60 @@ def test_a_result_whose_receipt_is_lost_counts_once(
     assert answers == [True] * TASKS  # had been accepted before
 
 
+def test_an_update_handed_in_with_its_upload_whose_receipt_is_lost_counts_once(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    # Of a small model: without an answer, no more goes up than a window of HTTP/2.
+    for name in ("undisturbed", "disturbed"):
+        (tmp_path / name).mkdir()
+    expected = undisturbed(launcher, tmp_path / "undisturbed")
+    counted: list[int] = []
+    already: list[bool] = []
+    lost: set[str] = set()  # tasks whose first receipt was
+
+    async def act(on: Stage) -> Outcome:
+        async with Proxy(on.coordinator).running() as proxy:
+
+            async def accepted() -> int:
+                devices = await on.operator.devices()
+                return {device.device_id: device.accepted_tasks for device in devices}["a"]
+
+            async def cut_when_counted(more_than: int) -> None:
+                while await accepted() <= more_than:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                proxy.cut()
+
+            async def lose_receipts(call: Call) -> Any:
+                if call.method != "upload_update" or call.args[0] in lost:
+                    answer = await call()
+                    if call.method == "submit_update":
+                        already.append(answer)
+                    return answer
+                lost.add(call.args[0])
+                proxy.losing = "down"
+                cutting = asyncio.create_task(cut_when_counted(await accepted()))
+                try:
+                    return await call()
+                finally:
+                    await cutting
+
+            outcome = await on.outcome(
+                on.device("a", lose_receipts, coordinator=proxy.address),
+                on.device("b"),
+                until=lambda: len(already) == TASKS // 2,
+            )
+            counted.append(await accepted())
+            return outcome
+
+    async def acted() -> Outcome:
+        async with stage(launcher, tmp_path / "disturbed") as on:
+            return await act(on)
+
+    assert asyncio.run(acted()) == expected
+    assert already == [True] * (TASKS // 2)  # each update was counted before its device heard of it
+    assert counted == [TASKS]
+
+
 def test_a_device_that_sends_everything_again_and_at_once_counts_once(
     launcher: Launcher, tmp_path: Path, expected: Outcome
 ) -> None:
@@ -173,6 +227,7 @@ def test_a_device_that_sends_everything_again_and_at_once_counts_once(
     counted: list[int] = []
 
     async def send_again(call: Call) -> Any:
+        call = in_two_calls(call)
         if call.method in UPLOADS:
             for end in await asyncio.gather(call(), call(), return_exceptions=True):
                 # Of two at once one may be told that the other is further, in words that do not

@@ -24,7 +24,7 @@ from hfmds.storage.database import opened_database, reading
 from hfmds.storage.schema import Schema
 from hfmds.wire.types import Phase
 from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import Call, Meddler, meddle_not
+from tests.integration.scripted_devices import Call, Meddler, in_two_calls, meddle_not
 from tests.integration.stage import Stage, run_on, undisturbed
 from tests.integration.supervision import Launcher, Supervised
 from tests.servers.postgres import PostgresServer
@@ -140,7 +140,7 @@ def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Meddler:
             submitted += 1
             if submitted == number:
                 await act()
-        return await call()
+        return await in_two_calls(call)()
 
     return meddle
 

@@ -231,8 +231,7 @@ def follow_the_task(trace: Trace, assigned: Span, kind: str) -> None:
     assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
     if kind == "train":
         trace.only(download, "synthesis_store", f"{store}/GetShare")
-        trace.only(upload, "coordinator", f"{coordinator}/UploadUpdate")
-        submitted = trace.only(submit, "coordinator", f"{coordinator}/SubmitUpdate")
+        submitted = trace.only(upload, "coordinator", f"{coordinator}/UploadUpdate")
     else:
         trace.only(download, "coordinator", f"{coordinator}/DownloadBlob")
         trace.only(upload, "synthesis_store", f"{store}/PutBatch")

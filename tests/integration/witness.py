@@ -9,7 +9,7 @@ from typing import Any
 
 from hfmds.errors import TooLate
 from hfmds.wire.types import Assignment
-from tests.integration.scripted_devices import Call, Meddler, meddle_not
+from tests.integration.scripted_devices import Call, Meddler, in_two_calls, meddle_not
 
 
 class Witness:
@@ -26,7 +26,7 @@ class Witness:
 
         async def meddle(call: Call) -> Any:
             try:
-                answer = await meddler(call)
+                answer = await meddler(in_two_calls(call))
             except TooLate as error:
                 if call.method == "submit_update":
                     self.late.append((device_id, error.reason))
