@@ -26,6 +26,7 @@ class Proxy:
         self._limit: tuple[Way, int] | None = None
         self._host, _, self._port = target.rpartition(":")
         self._connections: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -47,6 +48,9 @@ class Proxy:
         """Break all connections; new ones are passed on as they should be."""
         self._limit = None
         self.losing = None
+        # At once: a task that has not heard yet that it is cancelled passes on what is to be lost.
+        for writer in self._writers:
+            writer.transport.abort()
         for connection in self._connections:
             connection.cancel()
 
@@ -57,9 +61,11 @@ class Proxy:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers = [writer]
+        self._writers.add(writer)
         try:
             from_service, to_service = await asyncio.open_connection(self._host, self._port)
             writers.append(to_service)
+            self._writers.add(to_service)
             heard = bytearray()
             self.heard.append(heard)
             async with asyncio.TaskGroup() as ways:
@@ -70,6 +76,7 @@ class Proxy:
         finally:
             for each in writers:
                 each.transport.abort()
+                self._writers.discard(each)
 
     async def _pump(
         self,
