@@ -167,6 +167,7 @@ TORCH_FILES = {
     "hfmds/algorithm/compute_device.py",
     "hfmds/algorithm/convolution.py",
     "hfmds/algorithm/evaluation.py",
+    "hfmds/algorithm/linear.py",
     "hfmds/algorithm/methods/fedavg.py",
     "hfmds/algorithm/methods/fedgan.py",
     "hfmds/algorithm/methods/fedgen.py",

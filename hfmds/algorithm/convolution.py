@@ -167,9 +167,11 @@ class _Convolution(torch.autograd.Function):
             rows = nn.functional.pad(rows, (0, 0, pad, pad))
         out_height = rows.shape[2] - tall + 1
         patches = rows.unfold(2, tall, 1).transpose(3, 4).reshape(products, n * out_height, -1)
-        kernels = _tensor(by.of_kernel) @ weight.permute(3, 2, 1, 0).reshape(taps, -1)
-        kernels = kernels.view(products, -1, out_channels)
-        y = _tensor(by.of_output) @ torch.bmm(patches, kernels).view(products, -1)
+        # Channels stay innermost, as they are in channels_last: what is copied moves in long runs.
+        kernels = _tensor(by.of_kernel) @ weight.permute(3, 0, 2, 1).reshape(taps, -1)
+        kernels = kernels.view(products, out_channels, -1)
+        y = torch.bmm(patches, kernels.transpose(1, 2)).view(products, -1)
+        y = _tensor(by.of_output) @ y
         ctx.save_for_backward(x, weight, patches, kernels)
         ctx.by, ctx.pad, ctx.has_bias = by, pad, bias is not None
         return _images(y.view(-1, n, out_height, out_channels), bias)
@@ -191,13 +193,11 @@ class _Convolution(torch.autograd.Function):
         of_y = (_tensor(by.of_output.T) @ _by_width(grad)).view(products, -1, out_channels)
         of_x = of_weight = None
         if wanted[1]:
-            of_kernels = torch.bmm(patches.transpose(1, 2), of_y).view(products, -1)
-            of_weight = (_tensor(by.of_kernel.T) @ of_kernels).view(
-                taps, tall, channels, out_channels
-            )
-            of_weight = of_weight.permute(3, 2, 1, 0)
+            of_kernels = torch.bmm(of_y.transpose(1, 2), patches).view(products, -1)
+            of_weight = _tensor(by.of_kernel.T) @ of_kernels
+            of_weight = of_weight.view(taps, out_channels, tall, channels).permute(1, 3, 2, 0)
         if wanted[0]:
-            of_patches = torch.bmm(of_y, kernels.transpose(1, 2))
+            of_patches = torch.bmm(of_y, kernels)
             of_patches = of_patches.view(products, n, out_height, tall, channels)
             of_rows = grad.new_zeros(products, n, height + 2 * pad, channels)
             for tap in range(tall):

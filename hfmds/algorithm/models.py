@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hfmds.algorithm.architectures import Factory, build_architecture, factory_of
 from hfmds.algorithm.convolution import thrifty
+from hfmds.algorithm.linear import row_wise
 from hfmds.algorithm.parts import classifier_of
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.split_model import SplitModel as SplitModel
@@ -74,6 +75,7 @@ def quick_model(spec: ModelSpec, weights: Weights, device: str = "cpu") -> Split
     model = model_with(spec, weights).to(device).to(memory_format=torch.channels_last)
     if device == "cpu":
         thrifty(model)
+        row_wise(model)
     return model
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -211,6 +212,7 @@ def _serve(connection: Connection, path: Path) -> None:
 
     torch.set_num_threads(1)
     keep_freed_memory()
+    gc.freeze()  # or Python's collector looks at all that torch has loaded, again and again
     desk = Desk(path)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
