@@ -17,6 +17,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 from hfmds.digest import Digest
@@ -36,6 +37,8 @@ _TRIP_SECONDS = 0.2  # after which less is worth one, too: a kill would lose it
 _INTAKE_BYTES = 8 * CHUNK_BYTES  # of one upload that may wait to be written
 _ALL_INTAKES_BYTES = 64 * CHUNK_BYTES  # of all; if there are more, none waits
 
+_SENT_AT_ONCE = _TRIP_BYTES // CHUNK_BYTES  # chunks that a sender reads in one trip
+
 _DATA_TAG = b"\x0a"  # field 1, with a length: the data of what is downloaded
 _CHUNK_TAG = b"\x12"  # field 2, with a length: the data of what is uploaded
 
@@ -48,18 +51,20 @@ class Content:
     staging: Staging
 
 
-async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-    """The chunks of a blob from `offset` on."""
+async def outgoing(
+    blobs: Blobs, digest: Digest, offset: int, at_once: int = 1
+) -> AsyncIterator[bytes]:
+    """The chunks of a blob from `offset` on, of which so many are read, and in memory, at once."""
     require_offset(digest, offset)
     chunks = _read(blobs, digest, offset)
     left = digest.size_bytes - offset
     while True:
-        # Off the event loop, and as few trips as chunks: one costs about as much as reading one.
-        chunk = await asyncio.to_thread(next, chunks, b"")
-        if chunk:
+        # Off the event loop, and in few trips: one costs about as much as to read a chunk.
+        some = await asyncio.to_thread(lambda: list(islice(chunks, at_once)))
+        left -= sum(map(len, some))
+        for chunk in some:
             yield chunk
-        left -= len(chunk)
-        if not chunk or left <= 0:
+        if not some or left <= 0:
             return
 
 
@@ -73,11 +78,24 @@ def download_message(*pieces: bytes) -> bytes:
 
     By hand, as the pieces are then copied once and not four times: a fleet fetches gigabytes.
     """
+    return _message(_DATA_TAG, pieces)
+
+
+def upload_message(chunk: bytes) -> bytes:
+    """A PutBatchRequest or UploadUpdateRequest with a chunk, serialised, by hand as well.
+
+    For a stub that was made with `passing_bytes`.
+    """
+    return _message(_CHUNK_TAG, (chunk,))
+
+
+def _message(tag: bytes, pieces: Sequence[bytes]) -> bytes:
+    """One with a single field, of which these are the bytes."""
     length, size = sum(map(len, pieces)), bytearray()
     while length > 0x7F:
         size.append(length & 0x7F | 0x80)
         length >>= 7
-    return b"".join((_DATA_TAG, bytes((*size, length)), *pieces))
+    return b"".join((tag, bytes((*size, length)), *pieces))
 
 
 # --- at the server ------------------------------------------------------------------------------
@@ -275,6 +293,27 @@ def require_place(digest: Digest, state: UploadState, offset: int) -> None:
 # --- at the client ------------------------------------------------------------------------------
 
 
+def passing_bytes(channel: Any) -> Any:
+    """The channel, for a stub whose uploads may have messages that are serialised already."""
+    return _PassingBytes(channel)
+
+
+class _PassingBytes:
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def stream_unary(
+        self, method: str, request_serializer: Callable[[Any], bytes], *args: Any, **options: Any
+    ) -> Any:
+        def serialise(request: Any) -> bytes:
+            return request if type(request) is bytes else request_serializer(request)
+
+        return self._channel.stream_unary(method, serialise, *args, **options)
+
+
 async def fetch(
     content: Content, digest: Digest, open_stream: Callable[[int], AsyncGenerator[bytes, None]]
 ) -> int:
@@ -393,4 +432,4 @@ class Sender:
         state = await query() if query else UploadState(0, complete=False)
         if state.complete:
             return True
-        return await upload(state.offset, outgoing(blobs, digest, state.offset))
+        return await upload(state.offset, outgoing(blobs, digest, state.offset, _SENT_AT_ONCE))

@@ -14,7 +14,7 @@ from hfmds.service.tracing import call_metadata
 from hfmds.storage.blobs import Blobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.chunks import Content, Sender, fetch_all
+from hfmds.wire.chunks import Content, Sender, fetch_all, passing_bytes, upload_message
 from hfmds.wire.events import event_from
 from hfmds.wire.fleet import exclusions_message
 from hfmds.wire.messages import digest_message
@@ -48,7 +48,7 @@ class StoreClient:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._channel = open_channel(peer)
-        self._stub = SynthesisStoreServiceStub(self._channel)
+        self._stub = SynthesisStoreServiceStub(passing_bytes(self._channel))
         self._sender = Sender()
 
     async def close(self) -> None:
@@ -57,7 +57,7 @@ class StoreClient:
     async def reopen(self) -> None:
         """Make further calls with the certificate that is there by now; those under way end."""
         old, self._channel = self._channel, open_channel(self._peer)
-        self._stub = SynthesisStoreServiceStub(self._channel)
+        self._stub = SynthesisStoreServiceStub(passing_bytes(self._channel))
         await old.close(_TRANSFER_SECONDS)
 
     async def open_pool(
@@ -105,7 +105,7 @@ class StoreClient:
             return UploadState(response.offset, response.complete)
 
         async def upload(offset: int, chunks: AsyncIterator[bytes]) -> bool:
-            async def requests() -> AsyncIterator[pb.PutBatchRequest]:
+            async def requests() -> AsyncIterator[pb.PutBatchRequest | bytes]:
                 header = pb.PutBatchHeader(
                     pool_id=pool_id,
                     device_id=device_id,
@@ -115,7 +115,7 @@ class StoreClient:
                 )
                 yield pb.PutBatchRequest(header=header)
                 async for chunk in chunks:
-                    yield pb.PutBatchRequest(data=chunk)
+                    yield upload_message(chunk)
 
             response = await call(
                 self._peer, self._stub.PutBatch, requests(), timeout_seconds=_TRANSFER_SECONDS
