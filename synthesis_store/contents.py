@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -92,15 +93,15 @@ class Contents:
         self._replica = replica
         self._now = now
 
-    def expect(self, digest: Digest, instead_of: str = "") -> str:
+    def expect(self, digest: Digest, instead_of: str = "", within: Connection | None = None) -> str:
         """Note, before content is written, that it may come to be here and belong to nothing.
 
         Returns a mark to claim it with, or to give it up. `instead_of` is an earlier one, of which
-        nobody will make use.
+        nobody will make use. By itself, or `within` what is being changed.
         """
         mark = uuid.uuid4().hex
         row = {"writing": self._replica, "since": self._now()}
-        with changing(self._engine) as connection:
+        with nullcontext(within) if within else changing(self._engine) as connection:
             if instead_of:
                 connection.execute(_FORGET, _key(digest, instead_of))
             connection.execute(_EXPECT, {**_key(digest, mark), **row})

@@ -6,6 +6,7 @@ Every change is one transaction: it happens whole or not at all, whenever the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -194,9 +195,12 @@ class PoolRecords:
 
     # --- batches --------------------------------------------------------------------------------
 
-    def place(self, key: BatchKey) -> Place:
-        """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn."""
-        with looking(self._engine) as connection:
+    def place(self, key: BatchKey, within: Connection | None = None) -> Place:
+        """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn.
+
+        It is looked up by itself, or `within` what is being changed.
+        """
+        with nullcontext(within) if within else looking(self._engine) as connection:
             row = _place(connection, key)
         has_batch = _has(row, key.digest)
         if row.is_withdrawn and not has_batch:

@@ -29,6 +29,7 @@ from hfmds.errors import (
 )
 from hfmds.service.telemetry import log_context
 from hfmds.storage.blobs import CHUNK_BYTES
+from hfmds.storage.database import changing
 from hfmds.wire.chunks import Content, receive, require_place, upload_state
 from hfmds.wire.types import (
     Collected,
@@ -46,7 +47,7 @@ from synthesis_store.events import STORE, StoreEvents
 from synthesis_store.identity import Identity
 from synthesis_store.losses import Losses
 from synthesis_store.metrics import StoreMetrics
-from synthesis_store.pool_records import BatchKey, PoolRecords
+from synthesis_store.pool_records import BatchKey, Place, PoolRecords
 from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
 from synthesis_store.retention import Retention
 from synthesis_store.sealing import SHARD_SAMPLES, ContentMissing, Sealing
@@ -54,7 +55,7 @@ from synthesis_store.serving import Serving
 from synthesis_store.snapshot_records import Made, Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
 from synthesis_store.stock import Stocktaking
-from synthesis_store.uploads import Uploads, uploader
+from synthesis_store.uploads import Upload, Uploads, uploader
 from synthesis_store.withdrawals import Withdrawals
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Pools:
         keep_snapshots: int,
     ) -> None:
         identity = Identity(engine)
+        self._engine = engine
         self.events = StoreEvents(engine, identity.log_id, now)
         self.contents = Contents(engine, content.blobs, self.events, replica, now)
         self.records = PoolRecords(engine, self.contents, self.events, now, halt_reason)
@@ -204,18 +206,29 @@ class Pools:
 
         Raises _InPool if it has the batch.
         """
-        spec = self._lacking(key, weights)
-        state = upload_state(self._content, uploader(key), key.digest)
-        if not state.complete:
-            require_place(key.digest, state, offset)
-        return spec, self._expect(key)
+        if key.digest.size_bytes > _SMALL_BYTES:  # else its bytes are here, and staging looks
+            self._lacking(key, self.records.place(key), weights)
+            state = upload_state(self._content, uploader(key), key.digest)
+            if not state.complete:
+                require_place(key.digest, state, offset)
+        # A device has one upload under way in a pool, the one it began last.
+        discarded: list[Upload] = []
+        try:
+            with changing(self._engine) as connection:
+                place = self.records.place(key, connection)
+                spec = self._lacking(key, place, weights)
+                before, discarded = self.uploads.begin(key, self._now())
+                mark = self.contents.expect(key.digest, before, connection)
+        finally:
+            for upload in discarded:
+                self._discard(upload.key, upload.mark)
+        return spec, mark
 
-    def _lacking(self, key: BatchKey, weights: Digest | None) -> PoolSpec:
+    def _lacking(self, key: BatchKey, place: Place, weights: Digest | None) -> PoolSpec:
         """What the pool takes that lacks the batch. Raises _InPool if it has it.
 
         Refuses what can be refused before any byte is kept.
         """
-        place = self.records.place(key)
         if place.has_batch:
             raise _InPool
         if place.state is not PoolState.OPEN:
@@ -228,13 +241,6 @@ class Pools:
                 f"pool {key.pool_id} takes {limit} from a device"
             )
         return place.spec
-
-    def _expect(self, key: BatchKey) -> str:
-        """Make room for the upload: a device has one under way in a pool, the one it began last."""
-        mark, discarded = self.uploads.begin(key, self._now())
-        for upload in discarded:
-            self._discard(upload.key, upload.mark)
-        return self.contents.expect(key.digest, instead_of=mark)
 
     def _accept(self, key: BatchKey, spec: PoolSpec, mark: str) -> bool:
         """Check the content that has arrived and make it the device's batch."""
