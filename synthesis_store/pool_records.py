@@ -29,6 +29,7 @@ from hfmds.digest import Digest
 from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound, Unavailable
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import changing, looking, reading, session_within, transaction
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.records import (
     decode_histograms,
     decode_pool_spec,
@@ -49,7 +50,7 @@ _OPEN, _SEALED = PoolState.OPEN.name, PoolState.SEALED.name
 _POOL_ID, _DEVICE_ID = bindparam("pool", type_=String()), bindparam("device", type_=String())
 _THIS_POOL = PoolRow.pool_id == _POOL_ID
 _THIS_BATCH = and_(BatchRow.pool_id == _POOL_ID, BatchRow.device_id == _DEVICE_ID)
-_PLACE = (
+_PLACE = Prepared(
     select(
         PoolRow.spec,
         PoolRow.state,
@@ -66,10 +67,12 @@ _PLACE = (
     .outerjoin(BatchRow, _THIS_BATCH)
     .where(_THIS_POOL)
 )
-_BATCH = select(BatchRow.samples, BatchRow.leaking_samples, BatchRow.leakage).where(_THIS_BATCH)
-_ADD_BATCH = insert(BatchRow)
-_REMOVE_BATCH = delete(BatchRow).where(_THIS_BATCH)
-_CHANGE_POOL = update(PoolRow).where(_THIS_POOL)
+_BATCH = Prepared(
+    select(BatchRow.samples, BatchRow.leaking_samples, BatchRow.leakage).where(_THIS_BATCH)
+)
+_ADD_BATCH = Prepared(insert(BatchRow))
+_REMOVE_BATCH = Prepared(delete(BatchRow).where(_THIS_BATCH))
+_CHANGE_POOL = Prepared(update(PoolRow).where(_THIS_POOL))
 
 MAX_WITHDRAWN_DEVICES = 20_000
 """How many are told of: their ids must fit in a message."""
@@ -230,9 +233,9 @@ class PoolRecords:
                 before = Digest(pool.batch_sha256, pool.batch_bytes)
                 given_up.append(before)
                 loosen(connection, before)
-                batch = connection.execute(_BATCH, _names(key)).one()
+                batch = _BATCH.first(connection, _names(key))
                 totals = totals.minus(measured_of(batch))
-                connection.execute(_REMOVE_BATCH, _names(key))
+                _REMOVE_BATCH.change(connection, _names(key))
             totals = totals.plus(measured)
             _require_room(key.pool_id, totals, spec.policy)
             row = {
@@ -242,8 +245,8 @@ class PoolRecords:
                 "size_bytes": key.digest.size_bytes,
                 "accepted_at": self._now(),
             }
-            connection.execute(_ADD_BATCH, row | columns_of(measured))
-            connection.execute(_CHANGE_POOL, {"pool": key.pool_id, **totals.columns()})
+            _ADD_BATCH.change(connection, row | columns_of(measured))
+            _CHANGE_POOL.change(connection, {"pool": key.pool_id, **totals.columns()})
             halted = self._halt_reason(spec.policy, totals.leakage)
             if halted:
                 given_up += self._halt(connection, key.pool_id, halted)
@@ -347,7 +350,7 @@ def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
 
 def _place(connection: Connection, key: BatchKey) -> AnyRow:
     """A pool and the device's batch in it; NotFound if there is no such pool."""
-    row = connection.execute(_PLACE, _names(key)).first()
+    row: AnyRow | None = _PLACE.first(connection, _names(key))
     if row is None:
         raise missing_pool(key.pool_id)
     return row

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -14,6 +15,7 @@ from hfmds.errors import CorruptData, InvalidInput, NotFound, Unavailable, Wrong
 from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.storage.staging import Staging
 from hfmds.v1 import synthesis_store_pb2 as pb
+from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.chunks import (
     MAX_CHUNK_BYTES,
     Content,
@@ -23,8 +25,10 @@ from hfmds.wire.chunks import (
     fetch,
     fetch_all,
     outgoing,
+    passing_bytes,
     receive,
     split_upload,
+    upload_message,
     upload_state,
 )
 from hfmds.wire.types import UploadState
@@ -350,6 +354,64 @@ def test_a_chunk_of_shards_is_the_message_of_the_contract(sizes: tuple[int, ...]
     if any(sizes):
         expected = pb.DownloadShardResponse(data=b"".join(pieces)).SerializeToString()
         assert download_message(*pieces) == expected
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_384, CHUNK_BYTES])
+def test_a_chunk_that_is_uploaded_is_the_message_of_the_contract(size: int) -> None:
+    chunk = b"x" * size
+    assert upload_message(chunk) == pb.PutBatchRequest(data=chunk).SerializeToString()
+    assert chunk_decoder(pb.PutBatchRequest.FromString)(upload_message(chunk)) == chunk
+
+
+def test_a_stub_sends_what_is_serialised_already_as_it_is() -> None:
+    serialisers = {}
+
+    class Channel:
+        def stream_unary(self, method: str, request_serializer: object, **_: object) -> None:
+            serialisers[method] = request_serializer
+
+        def unary_unary(self, *_: object, **options: object) -> None:
+            assert options  # given to it as they are
+
+        unary_stream = unary_unary
+
+    SynthesisStoreServiceStub(passing_bytes(Channel()))
+    [serialise] = serialisers.values()
+    header = pb.PutBatchRequest(header=pb.PutBatchHeader(pool_id="pool"))
+    assert serialise(header) == header.SerializeToString()
+    assert serialise(b"as it is") == b"as it is"
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 4, 5, 9])
+def test_a_sender_reads_no_more_than_four_chunks_ahead(chunks: int) -> None:
+    data = bytes(chunks * CHUNK_BYTES - 1)
+    held: list[int] = []
+
+    class Reading(MemoryBlobs):
+        read_so_far = 0
+
+        def read(self, *place: Any) -> Iterator[bytes]:
+            for chunk in super().read(*place):
+                self.read_so_far += 1
+                yield chunk
+
+    async def sent(blobs: Reading) -> None:
+        async def upload(offset: int, outgoing: AsyncIterator[bytes]) -> bool:
+            taken = bytearray()
+            async for chunk in outgoing:
+                taken += chunk
+                held.append(blobs.read_so_far - len(held))
+            assert taken == data[offset:]
+            return False
+
+        async def query() -> UploadState:
+            raise AssertionError("nothing broke before")
+
+        await Sender().send(blobs, digest_of(data), query, upload)
+
+    asyncio.run(sent(Reading(data)))
+    assert len(held) == chunks
+    assert max(held) == min(chunks, 4)
 
 
 @pytest.mark.parametrize("offset", [0, 100, len(DATA)])
