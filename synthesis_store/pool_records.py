@@ -210,6 +210,16 @@ class PoolRecords:
             raise refusal_of_withdrawn(key.device_id)
         return Place(_spec(row.spec), PoolState[row.state], row.state_reason, has_batch)
 
+    def expect(self, key: BatchKey, begin: Callable[[Place], str]) -> tuple[Place, str]:
+        """Note that the batch's content may come: where it would go, and its mark.
+
+        `begin` is told where, raises what speaks against it, and names the mark of an earlier
+        upload, if any, in whose place this one comes.
+        """
+        with changing(self._engine) as connection:
+            place = self.place(key, connection)
+            return place, self._contents.expect(key.digest, begin(place), connection)
+
     def record_batch(self, key: BatchKey, measured: Measured, mark: str = "") -> bool:
         """Make stored content the device's batch, in place of an earlier one.
 

@@ -29,7 +29,6 @@ from hfmds.errors import (
 )
 from hfmds.service.telemetry import log_context
 from hfmds.storage.blobs import CHUNK_BYTES
-from hfmds.storage.database import changing
 from hfmds.wire.chunks import Content, receive, require_place, upload_state
 from hfmds.wire.types import (
     Collected,
@@ -88,7 +87,6 @@ class Pools:
         keep_snapshots: int,
     ) -> None:
         identity = Identity(engine)
-        self._engine = engine
         self.events = StoreEvents(engine, identity.log_id, now)
         self.contents = Contents(engine, content.blobs, self.events, replica, now)
         self.records = PoolRecords(engine, self.contents, self.events, now, halt_reason)
@@ -207,25 +205,28 @@ class Pools:
         Raises _InPool if it has the batch.
         """
         if key.digest.size_bytes > _SMALL_BYTES:  # else its bytes are here, and staging looks
-            self._lacking(key, self.records.place(key), weights)
+            self._require_lacking(key, self.records.place(key), weights)
             state = upload_state(self._content, uploader(key), key.digest)
             if not state.complete:
                 require_place(key.digest, state, offset)
-        # A device has one upload under way in a pool, the one it began last.
         discarded: list[Upload] = []
+
+        def begin(place: Place) -> str:
+            self._require_lacking(key, place, weights)
+            # A device has one upload under way in a pool, the one it began last.
+            before, others = self.uploads.begin(key, self._now())
+            discarded.extend(others)
+            return before
+
         try:
-            with changing(self._engine) as connection:
-                place = self.records.place(key, connection)
-                spec = self._lacking(key, place, weights)
-                before, discarded = self.uploads.begin(key, self._now())
-                mark = self.contents.expect(key.digest, before, connection)
+            place, mark = self.records.expect(key, begin)
         finally:
             for upload in discarded:
                 self._discard(upload.key, upload.mark)
-        return spec, mark
+        return place.spec, mark
 
-    def _lacking(self, key: BatchKey, place: Place, weights: Digest | None) -> PoolSpec:
-        """What the pool takes that lacks the batch. Raises _InPool if it has it.
+    def _require_lacking(self, key: BatchKey, place: Place, weights: Digest | None) -> None:
+        """Raises _InPool if the pool has the batch.
 
         Refuses what can be refused before any byte is kept.
         """
@@ -240,7 +241,6 @@ class Pools:
                 f"batch {key.digest}: {key.digest.size_bytes} bytes are announced, "
                 f"pool {key.pool_id} takes {limit} from a device"
             )
-        return place.spec
 
     def _accept(self, key: BatchKey, spec: PoolSpec, mark: str) -> bool:
         """Check the content that has arrived and make it the device's batch."""
