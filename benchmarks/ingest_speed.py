@@ -4,20 +4,28 @@
 
 So many devices, a few at a time, each put one batch of 32 x 32 colour images (3 KB each) into one
 pool of a real store on loopback; a batch counts when the store has answered, so when it is
-checked and durable. Beside it, in the same run:
+checked and durable. Beside it, in turns, in the same run and on the same disk:
 
-- one process that writes the same bytes one after the other into one file on the same disk and
-  syncs it at the end. Three times after a pause, and each time once more at once: a virtual machine
-  may give memory that is free for some seconds back to its host, and then it takes several times
-  longer to write into it. The files of the store stay, so that it gets little memory that was just
-  freed; where memory stays with the machine, both are the same;
+- one process that writes the same bytes one after the other into one file and syncs it at the end;
 - a bare gRPC server (loopback_copy.py), which gets the same bytes in the same chunks, hashes them,
-  and writes and syncs a file for each batch, and does nothing else.
+  writes and syncs a file for each batch, sets it aside as the store does, and does nothing else.
+
+In two conditions, since a virtual machine may give memory that is free for some seconds
+back to its host, and then it takes several times longer to write into it:
+
+- files stay, and each is measured after a pause. Nothing is deleted before all is measured, so that
+  each needs new memory: as it is where content comes to stay;
+- memory is at hand: right after a file of as many bytes was written and deleted. Without the bare
+  server, which as the store writes into the memory of the batch before anyway.
+
+Where memory stays with the machine, both are the same. Each is measured three times, each time by a
+store of its own with nothing in it; medians count.
 
 Printed as Markdown: samples per second of all, the store's rate in its first and its last tenth,
 and its memory and processor time. All images are different, as those of devices are. Making batches
 is not counted: devices have made them before they call, and so have the clients here, which takes
-as much memory as all images have bytes (3.1 GB).
+as much memory as all images have bytes (3.1 GB). What is written takes up to ten times as
+much disk, and up to four times as much memory to hold it.
 """
 
 from __future__ import annotations
@@ -25,18 +33,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import itertools
 import math
 import os
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from loopback_copy import loopback_copy
-from programs import MEGABYTE, Program, forget_peak, programs, show, tell, usage, warn_if_busy
+from loopback_copy import LoopbackCopy, loopback_copy
+from programs import (
+    MEGABYTE,
+    Program,
+    Programs,
+    forget_peak,
+    programs,
+    show,
+    tell,
+    usage,
+    warn_if_busy,
+)
 
 from hfmds.algorithm.recipes import ModelSpec
 from hfmds.algorithm.types import LabelledImages, SyntheticBatch
@@ -50,8 +68,8 @@ from hfmds.wire.types import PoolSpec
 _MODEL = ModelSpec()
 _IMAGE_BYTES = math.prod(_MODEL.image_shape)
 _POOL = "ingest"
-_WRITES = 3  # after a pause, and as many at once
-_PAUSE_SECONDS = 10.0  # in which memory that is free goes to the host
+_PASSES = 3
+_PAUSE_SECONDS = 5.0  # in which memory that is free goes to the host
 _PARTS = 10  # of the whole, whose rates are compared
 
 
@@ -115,8 +133,6 @@ async def put_all(store: Program, made: Sequence[OneBatch], at_once: int) -> Ing
         for number in numbers:
             await client.put_batch(_POOL, f"device-{number}", made[number].digest, made[number])
             done_at.append(time.monotonic())
-            if len(done_at) % max(1, devices // 20) == 0:
-                tell(f"{len(done_at)} of {devices} devices")
 
     forget_peak(store.pid)
     before = usage(store.pid)
@@ -135,18 +151,14 @@ async def put_all(store: Program, made: Sequence[OneBatch], at_once: int) -> Ing
     )
 
 
-def write_all(folder: Path, made: Sequence[OneBatch]) -> float:
+def write_all(path: Path, made: Sequence[OneBatch]) -> float:
     """Seconds to write all batches into one file and to sync it."""
-    descriptor, name = tempfile.mkstemp(dir=folder)
-    try:
+    with path.open("xb", buffering=0) as file:
         started = time.monotonic()
         for batch in made:
-            os.writev(descriptor, batch.chunks)
-        os.fsync(descriptor)
+            os.writev(file.fileno(), batch.chunks)
+        os.fsync(file.fileno())
         return time.monotonic() - started
-    finally:
-        os.close(descriptor)
-        Path(name).unlink()
 
 
 async def open_pool(store: Program, samples: int) -> None:
@@ -166,53 +178,125 @@ async def open_pool(store: Program, samples: int) -> None:
         await client.close()
 
 
-def measure(devices: int, samples: int, at_once: int, pause_seconds: float) -> None:
+@dataclass(slots=True)
+class Condition:
+    """What was measured in one condition, pass by pass."""
+
+    plain: list[float] = field(default_factory=list)  # seconds
+    bare: list[float] = field(default_factory=list)
+    bare_cpu: list[float] = field(default_factory=list)
+    store: list[Ingest] = field(default_factory=list)
+
+
+class Bench:
+    """Measures one thing after the other; what it has written stays until it is told otherwise."""
+
+    def __init__(
+        self,
+        ours: Programs,
+        limit: LoopbackCopy,
+        made: Sequence[OneBatch],
+        samples: int,
+        at_once: int,
+    ) -> None:
+        self._ours = ours
+        self._limit = limit
+        self._made = made
+        self._samples = samples
+        self._at_once = at_once
+        self._stores = itertools.count()
+        self._store = self._new_store()
+
+    def plain(self, found: Condition, name: str) -> Path:
+        """Write one file; its path."""
+        path = self._ours.folder / name
+        found.plain.append(write_all(path, self._made))
+        tell(f"written in {found.plain[-1]:.1f} s")
+        return path
+
+    def bare(self, found: Condition) -> None:
+        """Put all into the bare server."""
+        before = usage(self._limit.pid).cpu_seconds
+        contents = [batch.chunks for batch in self._made]
+        found.bare.append(asyncio.run(self._limit.put_all(contents, self._at_once)))
+        found.bare_cpu.append(usage(self._limit.pid).cpu_seconds - before)
+        tell(f"put into the bare server in {found.bare[-1]:.1f} s")
+
+    def store(self, found: Condition) -> None:
+        """Put all into a store that has nothing yet, and is there already."""
+        found.store.append(asyncio.run(put_all(self._store, self._made, self._at_once)))
+        tell(f"put into the store in {found.store[-1].seconds:.1f} s")
+        self._store.stop()
+        self._store = self._new_store()
+
+    def _new_store(self) -> Program:
+        store = self._ours.start_store(f"store-{next(self._stores)}")
+        asyncio.run(open_pool(store, self._samples))
+        return store
+
+
+def measure(devices: int, samples: int, at_once: int, passes: int, pause_seconds: float) -> None:
     """Measure, and print the table."""
     batches = Batches(samples)
     made = [OneBatch(batches.encoded(number)) for number in range(devices)]
-    total = devices * samples
+    stay, at_hand = Condition(), Condition()
+    with programs() as ours, loopback_copy(0, ours.folder) as limit:
+        bench = Bench(ours, limit, made, samples, at_once)
+        written: list[Path] = []
+        for number in range(passes):
+            turns = [
+                lambda name=f"plain-{number}": written.append(bench.plain(stay, name)),
+                lambda: bench.store(stay),
+                lambda: bench.bare(stay),
+            ]
+            for turn in (*turns[number % 3 :], *turns[: number % 3]):  # each is first once
+                time.sleep(pause_seconds)
+                turn()
+        for path in written:
+            path.unlink()
+        for number in range(passes):
+            # Just written: of an older file the kernel may have let go a part by now.
+            bench.plain(Condition(), f"before-{number}").unlink()
+            bench.plain(at_hand, f"again-{number}").unlink()
+            bench.store(at_hand)
     total_bytes = sum(batch.digest.size_bytes for batch in made)
-    after_pause, at_once_again = list[float](), list[float]()
-    with programs() as ours:
-        store = ours.start_store()
-        asyncio.run(open_pool(store, samples))
-        for _ in range(_WRITES):
-            time.sleep(pause_seconds)
-            after_pause.append(write_all(ours.folder, made))
-            at_once_again.append(write_all(ours.folder, made))
-        tell(f"written in {median(after_pause):.1f} s, {median(at_once_again):.1f} s at once")
-        time.sleep(pause_seconds)
-        ingest = asyncio.run(put_all(store, made, at_once))
-    with loopback_copy(0) as limit:
-        time.sleep(pause_seconds)
-        before = usage(limit.pid).cpu_seconds
-        bare = asyncio.run(limit.put_all([batch.chunks for batch in made], at_once))
-        bare_cpu = usage(limit.pid).cpu_seconds - before
-
-    def rate(name: str, seconds: float, note: str) -> str:
-        share = f"{seconds / ingest.seconds:.2f}" if name != "store" else ""
-        return (
-            f"| {name} | {total / seconds:,.0f} samples/s, "
-            f"{total_bytes / seconds / MEGABYTE:.0f} MB/s{note} | {share} |"
-        )
-
-    def all_of(seconds: Sequence[float]) -> str:
-        return f" ({', '.join(f'{one:.1f}' for one in seconds)} s)"
-
-    first, last = ingest.part_seconds[0], ingest.part_seconds[-1]
-    title = f"{total:,} samples, {total_bytes / 1e9:.2f} GB, {devices} devices, {at_once} at once"
-    computing = "s of processor time"
-    lines = (
-        f"| {title} | | the store's share of it |",
-        "|---|---|---|",
-        rate("store", ingest.seconds, f", {ingest.cpu_seconds:.1f} {computing}"),
-        rate("bare gRPC server: hash, write, sync", bare, f", {bare_cpu:.1f} {computing}"),
-        rate("plain writes, after a pause", median(after_pause), all_of(after_pause)),
-        rate("plain writes, at once after others", median(at_once_again), all_of(at_once_again)),
-        f"| store, rate of its last tenth, of its first | {first / last:.2f} | |",
-        f"| store, memory, peak | {ingest.peak_bytes / MEGABYTE:.0f} MB | |",
+    title = (
+        f"{devices * samples:,} samples, {total_bytes / 1e9:.2f} GB, {devices} devices, "
+        f"{at_once} at once, medians of {passes}"
     )
-    show("\n".join(lines))
+    show(table(title, devices * samples, {"files stay": stay, "memory at hand": at_hand}))
+
+
+def table(title: str, samples: int, found: Mapping[str, Condition]) -> str:
+    """What was found, by the name of the condition."""
+    lines = [
+        f"| {title} | samples/s | seconds, each | processor, s | the store's share |",
+        "|---|---|---|---|---|",
+    ]
+    for name, condition in found.items():
+        ours = [one.seconds for one in condition.store]
+        cpu = [one.cpu_seconds for one in condition.store]
+        measured = [("store", ours, f"{median(cpu):.1f}"), ("plain writes", condition.plain, "")]
+        if condition.bare:
+            bare_cpu = f"{median(condition.bare_cpu):.1f}"
+            measured.append(("bare gRPC server: hash, write, sync", condition.bare, bare_cpu))
+        for what, seconds, spent in measured:
+            rate = f"{samples / median(seconds):,.0f}"
+            share = "" if seconds is ours else f"{median(seconds) / median(ours):.2f}"
+            lines.append(f"| {name}: {what} | {rate} | {_each(seconds)} | {spent} | {share} |")
+    taken = [one for condition in found.values() for one in condition.store]
+    kept_up = [one.part_seconds[0] / one.part_seconds[-1] for one in taken]
+    peak = max(one.peak_bytes for one in taken) / MEGABYTE
+    last = f"{median(kept_up):.2f} | {_each(kept_up, 2)}"
+    lines += [
+        f"| store, rate of its last tenth, of its first | {last} | | |",
+        f"| store, memory, peak | {peak:.0f} MB | | | |",
+    ]
+    return "\n".join(lines)
+
+
+def _each(numbers: Sequence[float], digits: int = 1) -> str:
+    return ", ".join(f"{number:.{digits}f}" for number in numbers)
 
 
 def main() -> None:
@@ -222,13 +306,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1000, help="of each device")
     parser.add_argument("--at-once", type=int, default=4, help="devices that put at a time")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--passes", type=int, default=_PASSES, help="of each, in each condition")
     parser.add_argument("--pause", type=float, default=_PAUSE_SECONDS, help="seconds, see above")
     options = parser.parse_args()
     if options.quick:
         options.devices, options.samples, options.pause = 20, 100, 0.0
+        options.passes = 2
     warn_if_busy()
     reuse_freed_memory()  # as the store does: the devices' work should not be most of it
-    measure(options.devices, options.samples, options.at_once, options.pause)
+    measure(options.devices, options.samples, options.at_once, options.passes, options.pause)
 
 
 if __name__ == "__main__":

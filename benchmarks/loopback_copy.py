@@ -23,6 +23,7 @@ from no_op_devices import CHANNEL_OPTIONS
 
 from hfmds.digest import digest_of
 from hfmds.storage.blobs import CHUNK_BYTES
+from hfmds.storage.files import forget_cached
 
 _SERVICE = "benchmark.Copy"
 
@@ -46,7 +47,8 @@ class LoopbackCopy:
     async def put_all(self, contents: Sequence[Sequence[bytes]], at_once: int) -> float:
         """Seconds until all of these, each in chunks, are hashed, in a file of their own, synced.
 
-        By one client, so many at a time.
+        By one client, so many at a time. As the store does with large batches, the server has the
+        kernel use the memory of each for the next.
         """
         left = iter(contents)
 
@@ -99,11 +101,11 @@ class LoopbackCopy:
 
 
 @contextmanager
-def loopback_copy(size_bytes: int) -> Iterator[LoopbackCopy]:
-    """A server of so many bytes in a process of its own."""
+def loopback_copy(size_bytes: int, place: Path | None = None) -> Iterator[LoopbackCopy]:
+    """A server of so many bytes in a process of its own; what it keeps is below `place`."""
     context = multiprocessing.get_context("spawn")
     line, far_end = context.Pipe()
-    with tempfile.TemporaryDirectory(prefix="hfmds-benchmark-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hfmds-benchmark-", dir=place) as folder:
         process = context.Process(
             target=_serve, args=(far_end, size_bytes, Path(folder)), daemon=True
         )
@@ -137,7 +139,7 @@ async def _served(line: Connection, data: bytes, folder: Path) -> None:
 
     async def keep(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         received = [chunk async for chunk in requests]
-        await asyncio.to_thread(_keep, received, folder)
+        await asyncio.to_thread(_keep_for_good, received, folder)
         return b""
 
     handlers = {
@@ -157,6 +159,11 @@ async def _served(line: Connection, data: bytes, folder: Path) -> None:
 def _keep_briefly(chunks: list[bytes], folder: Path) -> None:
     """As `_keep`; deleted at once, as an update is after its round."""
     Path(_keep(chunks, folder)).unlink()
+
+
+def _keep_for_good(chunks: list[bytes], folder: Path) -> None:
+    """As `_keep`; not read soon, so that its memory is for others."""
+    forget_cached(Path(_keep(chunks, folder)))
 
 
 def _keep(chunks: list[bytes], folder: Path) -> str:

@@ -101,10 +101,10 @@ class Programs:
         self.folder = folder
         self._supervisor = supervisor
 
-    def start_store(self) -> Program:
-        """Start the synthesis store, and wait until it is ready."""
+    def start_store(self, name: str = "store") -> Program:
+        """Start a synthesis store with a folder of its own, and wait until it is ready."""
         return self._start(
-            "store", "synthesis_store", listen=ANY_PORT, data_dir=str(self.folder / "store")
+            name, "synthesis_store", listen=ANY_PORT, data_dir=str(self.folder / name)
         )
 
     def start_coordinator(

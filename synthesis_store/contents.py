@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -29,6 +30,7 @@ from hfmds.digest import Digest
 from hfmds.errors import Unavailable
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import changing, reading, transaction
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.types import PoolState
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.tables import BatchRow, LooseBlobRow, PoolRow, ShardRow
@@ -49,8 +51,16 @@ _WRITER = bindparam("writing", type_=LooseBlobRow.writer.type)
 _SINCE = bindparam("since", type_=LooseBlobRow.noted_at.type)
 _MARK = bindparam("its_mark", type_=LooseBlobRow.mark.type)
 _THIS = (LooseBlobRow.sha256 == _HASH, LooseBlobRow.size_bytes == _BYTES)
-_EXPECT = insert(LooseBlobRow).values(
-    sha256=_HASH, size_bytes=_BYTES, writer=_WRITER, noted_at=_SINCE, mark=_MARK
+_EXPECT = Prepared(
+    insert(LooseBlobRow).values(
+        sha256=_HASH,
+        size_bytes=_BYTES,
+        writer=_WRITER,
+        noted_at=_SINCE,
+        mark=_MARK,
+        reason="",
+        void=False,
+    )
 )
 _LOOSEN = insert(LooseBlobRow).from_select(
     [LooseBlobRow.sha256, LooseBlobRow.size_bytes, LooseBlobRow.reason],
@@ -60,7 +70,7 @@ _LOOSEN = insert(LooseBlobRow).from_select(
 )
 _GIVE_REASON = update(LooseBlobRow).where(*_THIS, LooseBlobRow.mark == "").values(reason=_WHY)
 _FORGET = delete(LooseBlobRow).where(*_THIS, LooseBlobRow.mark == _MARK)
-_FORGET_IF_GOOD = _FORGET.where(~LooseBlobRow.void)
+_FORGET_IF_GOOD = Prepared(_FORGET.where(~LooseBlobRow.void))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +102,18 @@ class Contents:
         self._replica = replica
         self._now = now
 
-    def expect(self, digest: Digest, instead_of: str = "") -> str:
+    def expect(self, digest: Digest, instead_of: str = "", within: Connection | None = None) -> str:
         """Note, before content is written, that it may come to be here and belong to nothing.
 
         Returns a mark to claim it with, or to give it up. `instead_of` is an earlier one, of which
-        nobody will make use.
+        nobody will make use. By itself, or `within` what is being changed.
         """
         mark = uuid.uuid4().hex
         row = {"writing": self._replica, "since": self._now()}
-        with changing(self._engine) as connection:
+        with nullcontext(within) if within else changing(self._engine) as connection:
             if instead_of:
                 connection.execute(_FORGET, _key(digest, instead_of))
-            connection.execute(_EXPECT, {**_key(digest, mark), **row})
+            _EXPECT.change(connection, {**_key(digest, mark), **row})
         return mark
 
     def given_up(self) -> list[Digest]:
@@ -122,7 +132,7 @@ class Contents:
 
         `mark` is that of an `expect` after which it was put, or found to be here.
         """
-        if mark and connection.execute(_FORGET_IF_GOOD, _key(digest, mark)).rowcount:
+        if mark and _FORGET_IF_GOOD.change(connection, _key(digest, mark)):
             return  # nobody has deleted it since
         if not self._blobs.contains(digest):
             raise Unavailable(f"content {digest} was removed meanwhile; send it again")

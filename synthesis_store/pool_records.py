@@ -6,6 +6,7 @@ Every change is one transaction: it happens whole or not at all, whenever the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -28,6 +29,7 @@ from hfmds.digest import Digest
 from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound, Unavailable
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import changing, looking, reading, session_within, transaction
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.records import (
     decode_histograms,
     decode_pool_spec,
@@ -48,7 +50,7 @@ _OPEN, _SEALED = PoolState.OPEN.name, PoolState.SEALED.name
 _POOL_ID, _DEVICE_ID = bindparam("pool", type_=String()), bindparam("device", type_=String())
 _THIS_POOL = PoolRow.pool_id == _POOL_ID
 _THIS_BATCH = and_(BatchRow.pool_id == _POOL_ID, BatchRow.device_id == _DEVICE_ID)
-_PLACE = (
+_PLACE = Prepared(
     select(
         PoolRow.spec,
         PoolRow.state,
@@ -65,10 +67,12 @@ _PLACE = (
     .outerjoin(BatchRow, _THIS_BATCH)
     .where(_THIS_POOL)
 )
-_BATCH = select(BatchRow.samples, BatchRow.leaking_samples, BatchRow.leakage).where(_THIS_BATCH)
-_ADD_BATCH = insert(BatchRow)
-_REMOVE_BATCH = delete(BatchRow).where(_THIS_BATCH)
-_CHANGE_POOL = update(PoolRow).where(_THIS_POOL)
+_BATCH = Prepared(
+    select(BatchRow.samples, BatchRow.leaking_samples, BatchRow.leakage).where(_THIS_BATCH)
+)
+_ADD_BATCH = Prepared(insert(BatchRow))
+_REMOVE_BATCH = Prepared(delete(BatchRow).where(_THIS_BATCH))
+_CHANGE_POOL = Prepared(update(PoolRow).where(_THIS_POOL))
 
 MAX_WITHDRAWN_DEVICES = 20_000
 """How many are told of: their ids must fit in a message."""
@@ -194,14 +198,27 @@ class PoolRecords:
 
     # --- batches --------------------------------------------------------------------------------
 
-    def place(self, key: BatchKey) -> Place:
-        """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn."""
-        with looking(self._engine) as connection:
+    def place(self, key: BatchKey, within: Connection | None = None) -> Place:
+        """Where the batch would go, or NotFound; NotAllowed if the device was withdrawn.
+
+        It is looked up by itself, or `within` what is being changed.
+        """
+        with nullcontext(within) if within else looking(self._engine) as connection:
             row = _place(connection, key)
         has_batch = _has(row, key.digest)
         if row.is_withdrawn and not has_batch:
             raise refusal_of_withdrawn(key.device_id)
         return Place(_spec(row.spec), PoolState[row.state], row.state_reason, has_batch)
+
+    def expect(self, key: BatchKey, begin: Callable[[Place], str]) -> tuple[Place, str]:
+        """Note that the batch's content may come: where it would go, and its mark.
+
+        `begin` is told where, raises what speaks against it, and names the mark of an earlier
+        upload, if any, in whose place this one comes.
+        """
+        with changing(self._engine) as connection:
+            place = self.place(key, connection)
+            return place, self._contents.expect(key.digest, begin(place), connection)
 
     def record_batch(self, key: BatchKey, measured: Measured, mark: str = "") -> bool:
         """Make stored content the device's batch, in place of an earlier one.
@@ -226,9 +243,9 @@ class PoolRecords:
                 before = Digest(pool.batch_sha256, pool.batch_bytes)
                 given_up.append(before)
                 loosen(connection, before)
-                batch = connection.execute(_BATCH, _names(key)).one()
+                batch = _BATCH.first(connection, _names(key))
                 totals = totals.minus(measured_of(batch))
-                connection.execute(_REMOVE_BATCH, _names(key))
+                _REMOVE_BATCH.change(connection, _names(key))
             totals = totals.plus(measured)
             _require_room(key.pool_id, totals, spec.policy)
             row = {
@@ -238,8 +255,8 @@ class PoolRecords:
                 "size_bytes": key.digest.size_bytes,
                 "accepted_at": self._now(),
             }
-            connection.execute(_ADD_BATCH, row | columns_of(measured))
-            connection.execute(_CHANGE_POOL, {"pool": key.pool_id, **totals.columns()})
+            _ADD_BATCH.change(connection, row | columns_of(measured))
+            _CHANGE_POOL.change(connection, {"pool": key.pool_id, **totals.columns()})
             halted = self._halt_reason(spec.policy, totals.leakage)
             if halted:
                 given_up += self._halt(connection, key.pool_id, halted)
@@ -343,7 +360,7 @@ def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
 
 def _place(connection: Connection, key: BatchKey) -> AnyRow:
     """A pool and the device's batch in it; NotFound if there is no such pool."""
-    row = connection.execute(_PLACE, _names(key)).first()
+    row: AnyRow | None = _PLACE.first(connection, _names(key))
     if row is None:
         raise missing_pool(key.pool_id)
     return row

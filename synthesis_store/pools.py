@@ -46,7 +46,7 @@ from synthesis_store.events import STORE, StoreEvents
 from synthesis_store.identity import Identity
 from synthesis_store.losses import Losses
 from synthesis_store.metrics import StoreMetrics
-from synthesis_store.pool_records import BatchKey, PoolRecords
+from synthesis_store.pool_records import BatchKey, Place, PoolRecords
 from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
 from synthesis_store.retention import Retention
 from synthesis_store.sealing import SHARD_SAMPLES, ContentMissing, Sealing
@@ -54,7 +54,7 @@ from synthesis_store.serving import Serving
 from synthesis_store.snapshot_records import Made, Sealed, SnapshotRecords
 from synthesis_store.states import refusal_of_batches
 from synthesis_store.stock import Stocktaking
-from synthesis_store.uploads import Uploads, uploader
+from synthesis_store.uploads import Upload, Uploads, uploader
 from synthesis_store.withdrawals import Withdrawals
 
 log = logging.getLogger(__name__)
@@ -204,18 +204,32 @@ class Pools:
 
         Raises _InPool if it has the batch.
         """
-        spec = self._lacking(key, weights)
-        state = upload_state(self._content, uploader(key), key.digest)
-        if not state.complete:
-            require_place(key.digest, state, offset)
-        return spec, self._expect(key)
+        if key.digest.size_bytes > _SMALL_BYTES:  # else its bytes are here, and staging looks
+            self._require_lacking(key, self.records.place(key), weights)
+            state = upload_state(self._content, uploader(key), key.digest)
+            if not state.complete:
+                require_place(key.digest, state, offset)
+        discarded: list[Upload] = []
 
-    def _lacking(self, key: BatchKey, weights: Digest | None) -> PoolSpec:
-        """What the pool takes that lacks the batch. Raises _InPool if it has it.
+        def begin(place: Place) -> str:
+            self._require_lacking(key, place, weights)
+            # A device has one upload under way in a pool, the one it began last.
+            before, others = self.uploads.begin(key, self._now())
+            discarded.extend(others)
+            return before
+
+        try:
+            place, mark = self.records.expect(key, begin)
+        finally:
+            for upload in discarded:
+                self._discard(upload.key, upload.mark)
+        return place.spec, mark
+
+    def _require_lacking(self, key: BatchKey, place: Place, weights: Digest | None) -> None:
+        """Raises _InPool if the pool has the batch.
 
         Refuses what can be refused before any byte is kept.
         """
-        place = self.records.place(key)
         if place.has_batch:
             raise _InPool
         if place.state is not PoolState.OPEN:
@@ -227,14 +241,6 @@ class Pools:
                 f"batch {key.digest}: {key.digest.size_bytes} bytes are announced, "
                 f"pool {key.pool_id} takes {limit} from a device"
             )
-        return place.spec
-
-    def _expect(self, key: BatchKey) -> str:
-        """Make room for the upload: a device has one under way in a pool, the one it began last."""
-        mark, discarded = self.uploads.begin(key, self._now())
-        for upload in discarded:
-            self._discard(upload.key, upload.mark)
-        return self.contents.expect(key.digest, instead_of=mark)
 
     def _accept(self, key: BatchKey, spec: PoolSpec, mark: str) -> bool:
         """Check the content that has arrived and make it the device's batch."""

@@ -89,11 +89,11 @@ class Staging:
         WrongState if bytes are missing; CorruptData, and the upload starts again at 0, if they do
         not match the digest.
         """
-        if blobs.confirm(digest):
-            self.discard(owner, digest)
-            return
         have = self.offset(owner, digest)
         if have != digest.size_bytes:
+            if blobs.confirm(digest):  # by a commit before, or by another upload
+                self.discard(owner, digest)
+                return
             raise WrongState(
                 f"upload {digest}: {have} of {digest.size_bytes} bytes are here; "
                 f"send the rest from offset {have}"

@@ -17,6 +17,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 from hfmds.digest import Digest
@@ -36,6 +37,8 @@ _TRIP_SECONDS = 0.2  # after which less is worth one, too: a kill would lose it
 _INTAKE_BYTES = 8 * CHUNK_BYTES  # of one upload that may wait to be written
 _ALL_INTAKES_BYTES = 64 * CHUNK_BYTES  # of all; if there are more, none waits
 
+_SENT_AT_ONCE = _TRIP_BYTES // CHUNK_BYTES  # chunks that a sender reads in one trip
+
 _DATA_TAG = b"\x0a"  # field 1, with a length: the data of what is downloaded
 _CHUNK_TAG = b"\x12"  # field 2, with a length: the data of what is uploaded
 
@@ -48,18 +51,20 @@ class Content:
     staging: Staging
 
 
-async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-    """The chunks of a blob from `offset` on."""
+async def outgoing(
+    blobs: Blobs, digest: Digest, offset: int, at_once: int = 1
+) -> AsyncIterator[bytes]:
+    """The chunks of a blob from `offset` on, of which so many are read, and in memory, at once."""
     require_offset(digest, offset)
     chunks = _read(blobs, digest, offset)
     left = digest.size_bytes - offset
     while True:
-        # Off the event loop, and as few trips as chunks: one costs about as much as reading one.
-        chunk = await asyncio.to_thread(next, chunks, b"")
-        if chunk:
+        # Off the event loop, and in few trips: one costs about as much as to read a chunk.
+        some = await asyncio.to_thread(lambda: list(islice(chunks, at_once)))
+        left -= sum(map(len, some))
+        for chunk in some:
             yield chunk
-        left -= len(chunk)
-        if not chunk or left <= 0:
+        if not some or left <= 0:
             return
 
 
@@ -73,15 +78,16 @@ def download_message(*pieces: bytes) -> bytes:
 
     By hand, as the pieces are then copied once and not four times: a fleet fetches gigabytes.
     """
-    return _framed(_DATA_TAG, pieces)
+    return _message(_DATA_TAG, pieces)
 
 
 def upload_message(chunk: bytes) -> bytes:
-    """A chunk as a request of an upload, serialised by hand as well."""
-    return _framed(_CHUNK_TAG, (chunk,))
+    """A PutBatchRequest or UploadUpdateRequest with a chunk, serialised by hand as well."""
+    return _message(_CHUNK_TAG, (chunk,))
 
 
-def _framed(tag: bytes, pieces: Sequence[bytes]) -> bytes:
+def _message(tag: bytes, pieces: Sequence[bytes]) -> bytes:
+    """One with a single field, of which these are the bytes."""
     length, size = sum(map(len, pieces)), bytearray()
     while length > 0x7F:
         size.append(length & 0x7F | 0x80)
@@ -417,4 +423,4 @@ class Sender:
         state = await query() if query else UploadState(0, complete=False)
         if state.complete:
             return True
-        return await upload(state.offset, outgoing(blobs, digest, state.offset))
+        return await upload(state.offset, outgoing(blobs, digest, state.offset, _SENT_AT_ONCE))

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from hfmds.digest import Digest
 from hfmds.event_chain import Event
-from hfmds.service.channel import call, open_channel, translating
+from hfmds.service.channel import Channel, call, open_channel, translating
 from hfmds.service.exclusions import Exclusions
 from hfmds.service.peer import Peer
 from hfmds.service.tracing import call_metadata
 from hfmds.storage.blobs import Blobs
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.chunks import Content, Sender, fetch_all
+from hfmds.wire.chunks import Content, Sender, data_decoder, fetch_all, upload_message
 from hfmds.wire.events import event_from
 from hfmds.wire.fleet import exclusions_message
 from hfmds.wire.messages import digest_message
@@ -38,6 +38,7 @@ from hfmds.wire.types import (
     Withdrawal,
 )
 
+_SERVICE = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
 _CALL_SECONDS = 30.0
 _TRANSFER_SECONDS = 600.0
 
@@ -47,18 +48,32 @@ class StoreClient:
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self._channel = open_channel(peer)
-        self._stub = SynthesisStoreServiceStub(self._channel)
         self._sender = Sender()
+        self._use(open_channel(peer))
 
     async def close(self) -> None:
         await self._channel.close()
 
     async def reopen(self) -> None:
         """Make further calls with the certificate that is there by now; those under way end."""
-        old, self._channel = self._channel, open_channel(self._peer)
-        self._stub = SynthesisStoreServiceStub(self._channel)
+        old = self._channel
+        self._use(open_channel(self._peer))
         await old.close(_TRANSFER_SECONDS)
+
+    def _use(self, channel: Channel) -> None:
+        """Make further calls on this channel."""
+        self._channel = channel
+        self._stub = SynthesisStoreServiceStub(channel)
+        # Content goes by hand, with as few copies as at the server.
+        self._download = channel.unary_stream(
+            f"/{_SERVICE}/DownloadShard",
+            request_serializer=pb.DownloadShardRequest.SerializeToString,
+            response_deserializer=data_decoder(pb.DownloadShardResponse.FromString),
+        )
+        self._put = channel.stream_unary(
+            f"/{_SERVICE}/PutBatch",  # of requests that are serialised
+            response_deserializer=pb.PutBatchResponse.FromString,
+        )
 
     async def open_pool(
         self, pool_id: str, spec: PoolSpec, referenced_snapshots: Sequence[str] = ()
@@ -105,7 +120,7 @@ class StoreClient:
             return UploadState(response.offset, response.complete)
 
         async def upload(offset: int, chunks: AsyncIterator[bytes]) -> bool:
-            async def requests() -> AsyncIterator[pb.PutBatchRequest]:
+            async def requests() -> AsyncIterator[bytes]:
                 header = pb.PutBatchHeader(
                     pool_id=pool_id,
                     device_id=device_id,
@@ -113,12 +128,12 @@ class StoreClient:
                     offset=offset,
                     weights=digest_message(weights) if weights else None,
                 )
-                yield pb.PutBatchRequest(header=header)
+                yield pb.PutBatchRequest(header=header).SerializeToString()
                 async for chunk in chunks:
-                    yield pb.PutBatchRequest(data=chunk)
+                    yield upload_message(chunk)
 
             response = await call(
-                self._peer, self._stub.PutBatch, requests(), timeout_seconds=_TRANSFER_SECONDS
+                self._peer, self._put, requests(), timeout_seconds=_TRANSFER_SECONDS
             )
             return bool(response.already_present)
 
@@ -197,16 +212,18 @@ class StoreClient:
     ) -> int:
         """Bring shards here that are not here; returns the bytes that crossed the network."""
 
-        async def chunks(lacking: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
+        async def chunks(
+            lacking: Sequence[Digest], offset: int
+        ) -> AsyncGenerator[bytes | memoryview, None]:
             first, *further = map(digest_message, lacking)
             request = pb.DownloadShardRequest(
                 snapshot_id=snapshot_id, digest=first, offset=offset, further=further
             )
             with translating(self._peer):
-                async for part in self._stub.DownloadShard(
+                async for data in self._download(
                     request, timeout=_TRANSFER_SECONDS, metadata=call_metadata()
                 ):
-                    yield part.data
+                    yield data
 
         return await fetch_all(content, digests, chunks)
 

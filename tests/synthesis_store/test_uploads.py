@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hfmds.digest import Digest, digest_of
-from hfmds.errors import Unavailable
+from hfmds.errors import NotFound, Unavailable, WrongState
+from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import changing
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.contents import loosen
@@ -67,6 +68,41 @@ def test_an_upload_that_breaks_again_and_again_is_noted_once(store: Store) -> No
     assert store.loose_blobs() == 1
     asyncio.run(store.pools.put(key, 260, chunks_of(DATA[260:])))
     assert (len(store.pools.uploads), store.loose_blobs()) == (0, 0)
+
+
+@pytest.mark.parametrize("offset", [0, 199, 201])
+def test_one_that_goes_on_elsewhere_is_told_where_it_stands(store: Store, offset: int) -> None:
+    key = begin(store, "a")
+    with pytest.raises(WrongState, match=f"offset {offset} was sent, 200 is next"):
+        asyncio.run(store.pools.put(key, offset, chunks_of(DATA[offset:])))
+    assert store.staging.offset(uploader(key), key.digest) == 200
+    assert store.loose_blobs() == 1
+    asyncio.run(store.pools.put(key, 200, chunks_of(DATA[200:])))
+    assert (len(store.pools.uploads), store.loose_blobs()) == (0, 0)
+
+
+def test_one_that_is_refused_at_once_takes_nobodys_place(store: Store) -> None:
+    begun = begin(store, "a")
+    nowhere = BatchKey("no-such-pool", "b", digest_of(DATA))
+    with pytest.raises(NotFound):
+        asyncio.run(store.pools.put(nowhere, 0, chunks_of(DATA)))
+    assert store.pools.uploads.of_device("b") == []
+    assert store.pools.uploads.of_device("a") == [begun]
+    assert store.loose_blobs() == 1
+
+
+def test_content_is_asked_for_no_oftener_than_it_is_written_and_before(tmp_path: Path) -> None:
+    asked: list[Digest] = []
+
+    class Asked(FolderBlobs):
+        def confirm(self, digest: Digest) -> bool:
+            asked.append(digest)  # each is a request, of an object store
+            return super().confirm(digest)
+
+    store = Store(tmp_path, blobs=Asked(tmp_path / "blobs"))
+    store.pools.open("pool-1", SPEC)
+    digest = store.put("a", DATA)
+    assert asked == [digest, digest]  # before its bytes are kept, and before it gets its name
 
 
 def overlap(store: Store, device_id: str, *, same: bool) -> None:

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -357,10 +358,11 @@ def test_a_chunk_of_shards_is_the_message_of_the_contract(sizes: tuple[int, ...]
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 16_384, CHUNK_BYTES])
-def test_what_is_uploaded_by_hand_is_the_message_of_the_contract(size: int) -> None:
-    data = b"x" * size
-    expected = coordinator_pb2.UploadUpdateRequest(data=data).SerializeToString()
-    assert upload_message(data) == expected
+def test_a_chunk_that_is_uploaded_is_the_message_of_the_contracts(size: int) -> None:
+    chunk = b"x" * size
+    for contract in (pb.PutBatchRequest, coordinator_pb2.UploadUpdateRequest):
+        assert upload_message(chunk) == contract(data=chunk).SerializeToString()
+        assert chunk_decoder(contract.FromString)(upload_message(chunk)) == chunk
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 16_384, CHUNK_BYTES])
@@ -381,6 +383,38 @@ def test_a_download_of_another_form_is_decoded_as_any_message(message: bytes) ->
 def test_a_download_that_is_cut_off_is_no_message(message: bytes) -> None:
     with pytest.raises(DecodeError):
         DOWNLOADED(message)
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 4, 5, 9])
+def test_a_sender_reads_no_more_than_four_chunks_ahead(chunks: int) -> None:
+    data = bytes(chunks * CHUNK_BYTES - 1)
+    held: list[int] = []
+
+    class Reading(MemoryBlobs):
+        read_so_far = 0
+
+        def read(self, *place: Any) -> Iterator[bytes]:
+            for chunk in super().read(*place):
+                self.read_so_far += 1
+                yield chunk
+
+    async def sent(blobs: Reading) -> None:
+        async def upload(offset: int, outgoing: AsyncIterator[bytes]) -> bool:
+            taken = bytearray()
+            async for chunk in outgoing:
+                taken += chunk
+                held.append(blobs.read_so_far - len(held))
+            assert taken == data[offset:]
+            return False
+
+        async def query() -> UploadState:
+            raise AssertionError("nothing broke before")
+
+        await Sender().send(blobs, digest_of(data), query, upload)
+
+    asyncio.run(sent(Reading(data)))
+    assert len(held) == chunks
+    assert max(held) == min(chunks, 4)
 
 
 @pytest.mark.parametrize("offset", [0, 100, len(DATA)])
