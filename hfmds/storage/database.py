@@ -203,6 +203,7 @@ class _Group:
 
     def __init__(self, engine: Engine) -> None:
         self.members = 0
+        self._undone = False
         self._connection = engine.connect()
         self._ended = threading.Event()
         self._error: Exception | None = Unavailable("the database was lost before the commit")
@@ -222,18 +223,30 @@ class _Group:
         except BaseException:
             if not self.members:
                 self._connection.close()
+            elif self._is_undone():
+                self._undone = True
             raise
         self.members += 1
+
+    def _is_undone(self) -> bool:
+        """Whether SQLite has undone it all, as on a full disk, without being told to."""
+        if self._connection.dialect.name != "sqlite" or self._connection.invalidated:
+            return False  # PostgreSQL does so only when it is lost, and says so at the commit
+        driver: Any = self._connection.connection.dbapi_connection
+        return not driver.in_transaction
 
     @property
     def may_grow(self) -> bool:
         """Whether there is something to commit, and something may be added to it."""
-        return 0 < self.members < _MOST_TOGETHER and not self._connection.invalidated
+        usable = not self._undone and not self._connection.invalidated
+        return usable and 0 < self.members < _MOST_TOGETHER
 
     def commit(self) -> None:
         """End the group; whether it went well, `wait` says."""
         try:
             with self._connection:
+                if self._undone:  # to commit the nothing that is left would succeed
+                    return
                 self._connection.commit()
             self._error = None
         except PendingRollbackError:
