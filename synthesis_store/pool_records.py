@@ -214,10 +214,13 @@ class PoolRecords:
         """Note that the batch's content may come: where it would go, and its mark.
 
         `begin` is told where, raises what speaks against it, and names the mark of an earlier
-        upload, if any, in whose place this one comes.
+        upload, if any, in whose place this one comes. Of a batch that the pool has, nothing is
+        noted, and on return that is durable: it may be of a transaction that was not committed yet.
         """
         with changing(self._engine) as connection:
             place = self.place(key, connection)
+            if place.has_batch:
+                return place, ""
             return place, self._contents.expect(key.digest, begin(place), connection)
 
     def record_batch(self, key: BatchKey, measured: Measured, mark: str = "") -> bool:

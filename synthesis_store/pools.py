@@ -223,6 +223,8 @@ class Pools:
         finally:
             for upload in discarded:
                 self._discard(upload.key, upload.mark)
+        if place.has_batch:
+            raise _InPool
         return place.spec, mark
 
     def _require_lacking(self, key: BatchKey, place: Place, weights: Digest | None) -> None:

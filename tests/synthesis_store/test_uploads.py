@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, event, update
+from sqlalchemy.exc import OperationalError
 
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import NotFound, Unavailable, WrongState
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.storage.database import changing
+from hfmds.storage.database import _lines, changing
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.contents import loosen
 from synthesis_store.pool_records import BatchKey
+from synthesis_store.tables import BatchRow
 from synthesis_store.uploads import Upload, Uploads, uploader
 from tests.synthesis_store.examples import SPEC, START, Store, chunks_of, hung_up, make_batch
 
@@ -58,6 +63,39 @@ def test_a_device_has_one_under_way_in_a_pool_and_the_oldest_of_too_many_go() ->
     assert uploads.end(again) == "another mark"
     assert uploads.begun_before(START + timedelta(seconds=1)) == [c]
     assert uploads.begun_before(START) == []
+
+
+def test_a_batch_that_is_not_committed_yet_is_not_said_to_be_here(store: Store) -> None:
+    asyncio.run(store.pools.put(BatchKey("pool-1", "a", digest_of(DATA)), 0, chunks_of(DATA)))
+    held, go_on = threading.Event(), threading.Event()
+    answers: list[bool] = []
+
+    def have_it_of_b() -> None:
+        with suppress(OperationalError, Unavailable), changing(store.engine) as connection:
+            connection.execute(update(BatchRow).values(device_id="b"))
+            held.set()
+            assert go_on.wait(30)
+
+    def put_it_of_b() -> None:
+        key = BatchKey("pool-1", "b", digest_of(DATA))
+        with suppress(OperationalError, Unavailable):
+            answers.append(asyncio.run(store.pools.put(key, 0, chunks_of(DATA))))
+
+    def refuse(connection: Connection) -> None:
+        raise OperationalError("COMMIT", None, Exception("the disk is gone"))
+
+    threads = [threading.Thread(target=each) for each in (have_it_of_b, put_it_of_b)]
+    threads[0].start()
+    assert held.wait(30)
+    threads[1].start()
+    while not _lines[store.engine].others_wait:
+        time.sleep(0.001)
+    event.listen(store.engine, "commit", refuse)
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    event.remove(store.engine, "commit", refuse)
+    assert answers == []
 
 
 def test_an_upload_that_breaks_again_and_again_is_noted_once(store: Store) -> None:
