@@ -15,6 +15,7 @@ from coordinator.content import RunContents
 from coordinator.memory import Memory
 from coordinator.metrics import Metrics
 from coordinator.recipes import Recipes
+from coordinator.states import TaskState
 from coordinator.task_context import task_context
 from coordinator.task_records import TaskRecords, not_uploaded
 from coordinator.task_rows import PhaseKey, Task
@@ -47,6 +48,10 @@ class _Verdict:
         return not self.flaw
 
 
+class _Counted(Exception):  # no error: it is caught where it is raised for
+    """The task's update counts already."""
+
+
 class Updates:
     """What devices send for their tasks to train. Thread-safe."""
 
@@ -71,6 +76,8 @@ class Updates:
 
     def state(self, task: Task, update: Digest) -> UploadState:
         """Where the upload of a task's update stands; blocks."""
+        if task.state is TaskState.ACCEPTED:  # its bytes may be gone, with its round
+            return UploadState(update.size_bytes, complete=True)
         return upload_state(self._place(task, update), task.task_id, update)
 
     async def take(
@@ -81,7 +88,7 @@ class Updates:
         offset: int,
         chunks: AsyncIterator[bytes | memoryview],
     ) -> bool:
-        """Take the bytes of an update; true if they were here before.
+        """Take the bytes of an update; true if they were here before, or the task needs no more.
 
         `wanted` is the task, or raises if nothing is wanted of it. It is called in a thread, as is
         all that touches the disk: in one trip, unless there are many bytes.
@@ -90,6 +97,8 @@ class Updates:
 
         def place() -> Content:
             task = wanted()
+            if task.state is TaskState.ACCEPTED:
+                raise _Counted
             content = self._place(task, update)
             self._quota.take(task_id, update)
             found.append(task)
@@ -98,7 +107,10 @@ class Updates:
         def look() -> None:
             self._look(found[0], update)
 
-        return await receive(place, task_id, update, offset, chunks, look)
+        try:
+            return await receive(place, task_id, update, offset, chunks, look)
+        except _Counted:
+            return True
 
     def is_sound(self, task: Task, update: Digest) -> bool:
         """Whether the update has come, and was found to be as the task wants it."""

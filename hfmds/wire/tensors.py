@@ -205,7 +205,9 @@ def require_finite_weights(weights: Weights, what: str) -> None:
 def _pieces(weights: Weights) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """All values, each piece with the name of its tensor."""
     if isinstance(weights, StoredTensors):
-        yield from weights.mapped().items()
+        for name, tensor in weights.mapped().items():
+            for start in range(0, len(tensor), _LOOKED_AT_VALUES):
+                yield name, tensor[start : start + _LOOKED_AT_VALUES]
         return
     for block in blocks_of(weights, list(weights), _LOOKED_AT_VALUES):
         values = np.empty(len(block), np.float32)
