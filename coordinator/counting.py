@@ -6,14 +6,21 @@ the next one is told that it is late, or, in asynchronous rounds, counts in the 
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from coordinator.events import append_event
 from coordinator.round_records import enter
 from coordinator.states import RoundState, TaskState
 from coordinator.tables import PhaseRow, TaskRow
-from coordinator.task_rows import PENDING_NAMES, WholeTask, end_tasks, key_of, of_phase
+from coordinator.task_rows import (
+    PENDING_NAMES,
+    PhaseKey,
+    WholeTask,
+    change_task,
+    end_tasks,
+    of_phase,
+)
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason
 
@@ -24,12 +31,16 @@ _AFTER = {
 }
 
 
-_COUNTED = select(func.count()).where(
+_IN_ROUND = (
     TaskRow.run_id == bindparam("run_id"),
     TaskRow.counted_round == bindparam("round"),
     TaskRow.kind == bindparam("kind"),
 )
-_LEFT = (
+_COUNTED = Prepared(select(func.count().label("results")).where(*_IN_ROUND))
+_OF_DEVICE = Prepared(
+    select(TaskRow.task_id).where(*_IN_ROUND, TaskRow.device_id == bindparam("device_id")).limit(1)
+)
+_LEFT = Prepared(
     select(TaskRow.task_id)
     .where(
         TaskRow.run_id == bindparam("run_id"),
@@ -39,97 +50,113 @@ _LEFT = (
     )
     .limit(1)
 )
+_OPEN = Prepared(
+    select(PhaseRow.round_number, PhaseRow.goal).where(
+        PhaseRow.run_id == bindparam("run_id"),
+        PhaseRow.kind == bindparam("kind"),
+        PhaseRow.closed.is_(False),
+    )
+)
+_LEFTOVERS = Prepared(
+    select(TaskRow.task_id, TaskRow.device_id)
+    .where(
+        TaskRow.run_id == bindparam("run_id"),
+        TaskRow.counted_round == 0,
+        TaskRow.kind == bindparam("kind"),
+        TaskRow.state == TaskState.ACCEPTED.name,
+    )
+    .order_by(TaskRow.accepted_at, TaskRow.task_id)
+)
+_CLOSE = Prepared(
+    update(PhaseRow)
+    .where(
+        PhaseRow.run_id == bindparam("of_run"),
+        PhaseRow.round_number == bindparam("of_round"),
+        PhaseRow.kind == bindparam("of_kind"),
+    )
+    .values(closed=True)
+)
 
 
-def round_of_result(session: Session, task: WholeTask) -> tuple[int, int]:
+def round_of_result(connection: Connection, task: WholeTask) -> tuple[int, int]:
     """Where a result counts that is being accepted: its own round, or the one that is open.
 
     With the goal of that round; 0: nowhere yet.
     """
     if not task.asynchronous:
         return task.round_number, task.goal
-    is_open = (PhaseRow.run_id == task.run_id, PhaseRow.kind == task.kind)
-    phase = session.scalar(select(PhaseRow).where(*is_open, PhaseRow.closed.is_(False)))
+    phase = _OPEN.first(connection, {"run_id": task.run_id, "kind": task.kind})
+    if phase is not None:
+        key = PhaseKey(task.run_id, phase.round_number, task.kind)
+        if not _has_counted(connection, key, task.device_id):
+            return phase.round_number, phase.goal
     # Between two rounds nobody counts; the next round begins with what came meanwhile.
-    if phase is None or _has_counted(session, phase, task.device_id):
-        return 0, 0
-    return phase.round_number, phase.goal
+    return 0, 0
 
 
-def close_if_full(session: Session, task: WholeTask, number: int, goal: int, now: float) -> bool:
+def close_if_full(
+    connection: Connection, task: WholeTask, number: int, goal: int, now: float
+) -> bool:
     """Close the phase in which a result counts from now on, if it has as many as it is to have.
 
     True if its round has to see to it: it is closed, or nobody is left who could send more. In
     asynchronous rounds it always has, since the device may be asked again.
     """
-    if goal and _counted(session, task.run_id, number, task.kind) >= goal:
-        phase = session.get_one(PhaseRow, (task.run_id, number, task.kind))
-        close(session, phase, LateReason.GOAL_REACHED, now)
+    counting = PhaseKey(task.run_id, number, task.kind)
+    if goal and _results(connection, counting) >= goal:
+        close(connection, counting, LateReason.GOAL_REACHED, now, asynchronous=task.asynchronous)
         return True
-    return task.asynchronous or not _anybody_left(session, task)
+    began = PhaseKey(task.run_id, task.round_number, task.kind)
+    return task.asynchronous or not _anybody_left(connection, began)
 
 
-def count_leftovers(session: Session, phase: PhaseRow, now: float) -> None:
+def count_leftovers(connection: Connection, key: PhaseKey, goal: int, now: float) -> None:
     """At the opening of an asynchronous round: count what was accepted and counts nowhere yet."""
-    leftovers = (
-        select(TaskRow)
-        .where(
-            TaskRow.run_id == phase.run_id,
-            TaskRow.counted_round == 0,
-            TaskRow.kind == phase.kind,
-            TaskRow.state == TaskState.ACCEPTED.name,
-        )
-        .order_by(TaskRow.accepted_at, TaskRow.task_id)
-    )
-    for row in session.scalars(leftovers).all():
-        if not phase.closed and not _has_counted(session, phase, row.device_id):
-            row.counted_round = phase.round_number
-            session.flush()
-            if phase.goal and _results(session, phase) >= phase.goal:
-                close(session, phase, LateReason.GOAL_REACHED, now)
+    for task in _LEFTOVERS.all(connection, {"run_id": key.run_id, "kind": key.kind}):
+        if not _has_counted(connection, key, task.device_id):
+            change_task(connection, task.task_id, counted_round=key.round_number)
+            if goal and _results(connection, key) >= goal:
+                close(connection, key, LateReason.GOAL_REACHED, now, asynchronous=True)
+                return
 
 
-def close(session: Session, phase: PhaseRow, reason: LateReason, now: float) -> None:
+def close(
+    connection: Connection, key: PhaseKey, reason: LateReason, now: float, *, asynchronous: bool
+) -> None:
     """Close an open phase: what is pending is over, except in asynchronous rounds."""
-    phase.closed = True
-    if not phase.asynchronous:
-        end_tasks(session, reason, now, *of_phase(key_of(phase)))
+    which = {"of_run": key.run_id, "of_round": key.round_number, "of_kind": key.kind}
+    _CLOSE.change(connection, which)
+    if not asynchronous and _anybody_left(connection, key):
+        end_tasks(connection, reason, now, *of_phase(key))
     append_event(
-        session,
-        phase.run_id,
+        connection,
+        key.run_id,
         EventKind.PHASE_CLOSED,
         now,
-        round=phase.round_number,
-        phase=phase.kind,
+        round=key.round_number,
+        phase=key.kind,
         reason=reason.value,
-        results=_results(session, phase),
+        results=_results(connection, key),
     )
-    enter(session, phase.run_id, phase.round_number, _AFTER[phase.kind], now)
+    enter(connection, key.run_id, key.round_number, _AFTER[key.kind], now)
 
 
-def _has_counted(session: Session, phase: PhaseRow, device_id: str) -> bool:
-    """Whether the device is in the round already: the mean takes one update of each."""
-    if not phase.asynchronous:
-        return False
-    counted = (
-        TaskRow.run_id == phase.run_id,
-        TaskRow.counted_round == phase.round_number,
-        TaskRow.kind == phase.kind,
-        TaskRow.device_id == device_id,
-    )
-    return session.scalar(select(TaskRow.task_id).where(*counted).limit(1)) is not None
+def _has_counted(connection: Connection, key: PhaseKey, device_id: str) -> bool:
+    """Whether the device is in an asynchronous round already: the mean takes one update of each."""
+    return _OF_DEVICE.first(connection, {**_round(key), "device_id": device_id}) is not None
 
 
-def _anybody_left(session: Session, task: WholeTask) -> bool:
-    """Whether a result of the task's phase is still to come."""
-    which = {"run_id": task.run_id, "round": task.round_number, "kind": task.kind}
-    return session.connection().scalar(_LEFT, which) is not None
+def _anybody_left(connection: Connection, key: PhaseKey) -> bool:
+    """Whether a result of a phase's own tasks is still to come."""
+    return _LEFT.first(connection, _round(key)) is not None
 
 
-def _results(session: Session, phase: PhaseRow) -> int:
-    return _counted(session, phase.run_id, phase.round_number, phase.kind)
+def _results(connection: Connection, key: PhaseKey) -> int:
+    """How many results count in the phase's round."""
+    found: int = _COUNTED.value(connection, _round(key))
+    return found
 
 
-def _counted(session: Session, run_id: str, number: int, kind: str) -> int:
-    which = {"run_id": run_id, "round": number, "kind": kind}
-    return session.connection().scalar(_COUNTED, which) or 0
+def _round(key: PhaseKey) -> dict[str, object]:
+    """The phase in the statements above."""
+    return {"run_id": key.run_id, "round": key.round_number, "kind": key.kind}

@@ -9,24 +9,24 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, select
 
 from coordinator.events import append_event
 from coordinator.tables import DrainRow, RunRow
 from hfmds.storage.database import reading, transaction
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.oversight import Drain
 from hfmds.wire.types import RunState
 
 _KEY = 1
-_IS_ON = select(DrainRow.on).where(DrainRow.drain_id == _KEY)
+_IS_ON = Prepared(select(DrainRow.on).where(DrainRow.drain_id == _KEY))
 _LOOK_SECONDS = 1.0  # how late another replica's word may be heard
 
 
-def is_drained(session: Session) -> bool:
+def is_drained(connection: Connection) -> bool:
     """Within a transaction."""
-    return bool(session.connection().scalar(_IS_ON))
+    return bool(_IS_ON.value(connection, {}))
 
 
 class DrainRecords:
@@ -42,13 +42,14 @@ class DrainRecords:
         """Drain, or end that; each run at work has it in its log."""
         now = self._clock()
         with transaction(self._engine) as session:
-            if is_drained(session) != on:
+            connection = session.connection()
+            if is_drained(connection) != on:
                 session.merge(DrainRow(drain_id=_KEY, on=on, changed_at=now, changed_by=by))
                 active = (RunState.RUNNING.name, RunState.PAUSED.name)
                 runs = select(RunRow.run_id).where(RunRow.state.in_(active))
                 kind = EventKind.DRAIN_ON if on else EventKind.DRAIN_OFF
                 for run_id in sorted(session.scalars(runs)):
-                    append_event(session, run_id, kind, now, by=by)
+                    append_event(connection, run_id, kind, now, by=by)
         with self._lock:
             self._known = None
         return self.get()

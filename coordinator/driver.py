@@ -185,10 +185,10 @@ class RunDriver:
         for result in federate(fleet, recipe, start):
             completed = self._completed(result)
             now = self._parts.clock()
-            record = self._parts.runs.complete_round(self.run_id, completed, now)
-            if record.completed_rounds < completed.number:
+            standing = self._parts.runs.complete_round(self.run_id, completed, now)
+            if standing.completed_rounds < completed.number:
                 raise _Stop  # it was cancelled meanwhile
-            state = record.state
+            state = standing.state
             if state.ended:  # and it is not deleted as long as it has a driver
                 drop_leftovers(self._parts, self.run_id)
             else:

@@ -5,35 +5,38 @@ It outlives its run: nothing here refers to the run's row.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from sqlalchemy import Engine, bindparam, func, insert, select
+from sqlalchemy import Connection, Engine, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.tables import EventRow, FleetRow, RunRow
 from hfmds.errors import NotFound
 from hfmds.event_chain import Event
 from hfmds.storage.database import reading
-from hfmds.storage.event_log import next_event, read_events
+from hfmds.storage.event_log import add_event, read_events
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 
 COORDINATOR = "coordinator"
 """Who asked, when nobody did: the coordinator acted by itself."""
 
-_NONCE = select(RunRow.nonce).where(RunRow.run_id == bindparam("run_id"))
-_ADD = insert(EventRow)
+_NONCE = Prepared(select(RunRow.nonce).where(RunRow.run_id == bindparam("run_id")))
+
+
+def nonce_of(connection: Connection, run_id: str) -> str:
+    """What tells a run that is there from others that had its id."""
+    nonce: str = _NONCE.first(connection, {"run_id": run_id}).nonce
+    return nonce
 
 
 def append_event(
-    session: Session, run_id: str, kind: EventKind, now: float, **details: object
+    connection: Connection, run_id: str, kind: EventKind, now: float, **details: object
 ) -> None:
     """Within the transaction that makes it true: write an event to a run's log."""
-    nonce = session.connection().execute(_NONCE, {"run_id": run_id}).scalar_one()
-    append_to_log(session, run_id, nonce, kind, now, details)
+    append_to_log(connection, run_id, nonce_of(connection, run_id), kind, now, details)
 
 
 def append_to_log(
-    session: Session,
+    connection: Connection,
     run_id: str,
     nonce: str,
     kind: EventKind,
@@ -41,17 +44,15 @@ def append_to_log(
     details: dict[str, object],
 ) -> None:
     """As `append_event`, for whoever knows the run's nonce."""
-    event = next_event(session, EventRow, f"{run_id}.{nonce}", now, kind.value, details)
-    # Not through the ORM: every accepted result comes by here.
-    session.connection().execute(_ADD, {"run_id": run_id, **asdict(event)})
+    log_id = f"{run_id}.{nonce}"
+    add_event(connection, EventRow, log_id, now, kind.value, details, run_id=run_id)
 
 
 def append_fleet_event(
-    session: Session, log_id: str, kind: EventKind, now: float, **details: object
+    connection: Connection, log_id: str, kind: EventKind, now: float, **details: object
 ) -> None:
     """Within the transaction that makes it true: write an event to the fleet's log."""
-    event = next_event(session, EventRow, log_id, now, kind.value, details)
-    session.connection().execute(_ADD, {"run_id": "", **asdict(event)})
+    add_event(connection, EventRow, log_id, now, kind.value, details, run_id="")
 
 
 def require_log(session: Session, run_id: str) -> None:

@@ -40,7 +40,7 @@ class FleetRecords:
 
     def append(self, session: Session, kind: EventKind, **details: object) -> None:
         """Within the transaction that makes it true: write an event to the fleet's log."""
-        append_fleet_event(session, self.log_id, kind, self._clock(), **details)
+        append_fleet_event(session.connection(), self.log_id, kind, self._clock(), **details)
 
     def note_change(self, session: Session) -> None:
         """Within the transaction that changes who is shut out: have everybody look."""

@@ -8,15 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, and_, bindparam, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import (
+    Connection,
+    Engine,
+    and_,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from coordinator.counting import close, count_leftovers
 from coordinator.events import append_event
-from coordinator.round_records import enter, require_going_on
+from coordinator.round_records import enter, require_going_on, round_state
 from coordinator.states import PENDING, RoundState, TaskState
-from coordinator.tables import PhaseRow, RoundRow, TaskRow
+from coordinator.tables import PhaseRow, TaskRow
 from coordinator.task_rows import (
     PENDING_NAMES,
     WHOLE_TASKS,
@@ -26,13 +36,12 @@ from coordinator.task_rows import (
     add_tasks,
     end_tasks,
     of_phase,
-    pending_of_run,
-    primary_key,
     task_of,
 )
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
-from hfmds.storage.database import looking, reading, transaction
+from hfmds.storage.database import changing, looking, reading
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_update_report
 from hfmds.wire.types import LateReason, RoundPolicy, Staleness
@@ -43,18 +52,23 @@ _DURING = {
     "evaluate": RoundState.EVALUATING,
 }
 
-# What every round asks, made once: to make a statement takes longer than to have it answered.
-_PHASE = select(
-    PhaseRow.opened_at,
-    PhaseRow.deadline_at,
-    PhaseRow.goal,
-    PhaseRow.closed,
-    PhaseRow.asynchronous,
-).where(
-    PhaseRow.run_id == bindparam("run_id"),
-    PhaseRow.round_number == bindparam("number"),
-    PhaseRow.kind == bindparam("kind"),
+_THIS_PHASE = (
+    PhaseRow.run_id == bindparam("of_run"),
+    PhaseRow.round_number == bindparam("of_round"),
+    PhaseRow.kind == bindparam("of_kind"),
 )
+_PHASE = Prepared(
+    select(
+        PhaseRow.opened_at,
+        PhaseRow.deadline_at,
+        PhaseRow.deadline_seconds,
+        PhaseRow.goal,
+        PhaseRow.closed,
+        PhaseRow.asynchronous,
+    ).where(*_THIS_PHASE)
+)
+_OPEN = Prepared(insert(PhaseRow))
+_EXTEND = Prepared(update(PhaseRow).where(*_THIS_PHASE))
 _TASKS_OF_KIND = select(
     TaskRow.device_id,
     TaskRow.round_number,
@@ -62,27 +76,52 @@ _TASKS_OF_KIND = select(
     TaskRow.lease_expires_at,
     TaskRow.counted_round,
     TaskRow.over_reason,
-).where(TaskRow.run_id == bindparam("run_id"), TaskRow.kind == bindparam("kind"))
-_OF_ROUND = TaskRow.round_number == bindparam("number")
-_TASKS = _TASKS_OF_KIND.where(_OF_ROUND)
-_ASYNCHRONOUS_TASKS = _TASKS_OF_KIND.where(
-    or_(
-        _OF_ROUND,
-        TaskRow.counted_round == bindparam("number"),
-        TaskRow.state.in_(PENDING_NAMES),
+).where(TaskRow.run_id == bindparam("of_run"), TaskRow.kind == bindparam("of_kind"))
+_OF_ROUND = TaskRow.round_number == bindparam("of_round")
+_TASKS = Prepared(_TASKS_OF_KIND.where(_OF_ROUND))
+_ASYNCHRONOUS_TASKS = Prepared(
+    _TASKS_OF_KIND.where(
+        or_(
+            _OF_ROUND,
+            TaskRow.counted_round == bindparam("of_round"),
+            TaskRow.state.in_(PENDING_NAMES),
+        )
     )
 )
-_HANDED_OUT = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == bindparam("run_id"))
-_UNABLE = select(TaskRow.device_id).where(
-    TaskRow.run_id == bindparam("run_id"),
-    TaskRow.state == TaskState.FAILED.name,
-    TaskRow.kind.in_(bindparam("kinds", expanding=True)),
+_RESULTS = Prepared(
+    WHOLE_TASKS.where(
+        TaskRow.run_id == bindparam("of_run"),
+        TaskRow.counted_round == bindparam("of_round"),
+        TaskRow.kind == bindparam("of_kind"),
+    )
+)
+_HANDED_OUT = Prepared(
+    select(PhaseRow.weights_sha256).where(PhaseRow.run_id == bindparam("run_id"))
+)
+_UNABLE = Prepared(
+    select(TaskRow.device_id).where(
+        TaskRow.run_id == bindparam("run_id"),
+        TaskRow.state == TaskState.FAILED.name,
+        TaskRow.kind.in_(bindparam("kinds", expanding=True)),
+    )
 )
 _LEASED = select(TaskRow.device_id).where(
     TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > bindparam("now")
 )
-_AT_WORK = _LEASED.where(TaskRow.run_id == bindparam("run_id"))
-_AT_WORK_ELSEWHERE = _LEASED.where(TaskRow.run_id != bindparam("run_id"))
+_AT_WORK = Prepared(_LEASED.where(TaskRow.run_id == bindparam("run_id")))
+_AT_WORK_ELSEWHERE = Prepared(_LEASED.where(TaskRow.run_id != bindparam("run_id")))
+_WAITING = select(TaskRow.result_sha256).where(
+    TaskRow.run_id == bindparam("run_id"),
+    TaskRow.kind == "train",
+    TaskRow.state == TaskState.ACCEPTED.name,
+    TaskRow.counted_round == 0,
+)
+_ANY_WAITING = Prepared(_WAITING.limit(1))
+_ANY_PENDING = Prepared(
+    select(TaskRow.task_id)
+    .where(TaskRow.run_id == bindparam("run_id"), TaskRow.state.in_(PENDING_NAMES))
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,41 +217,38 @@ class PhaseRecords:
         """Open a phase with a task for each device; one that was opened before stays as it is."""
         key, policy = plan.key, plan.policy
         stale = 0
-        with transaction(self._engine) as session:
-            phase = session.get(PhaseRow, primary_key(key))
-            if phase is None:
-                require_going_on(session, key.run_id)
-                phase = PhaseRow(
-                    run_id=key.run_id,
-                    round_number=key.round_number,
-                    kind=key.kind,
-                    weights_sha256=plan.weights.sha256,
-                    weights_bytes=plan.weights.size_bytes,
-                    reference=plan.reference,
-                    opened_at=now,
-                    deadline_seconds=policy.deadline_seconds,
-                    deadline_at=now + policy.deadline_seconds,
-                    lease_seconds=policy.lease_seconds,
-                    goal=plan.goal,
-                    asynchronous=plan.asynchronous,
-                    closed=False,
-                    devices_here=seen.here,
-                    devices_eligible=seen.eligible,
-                )
-                session.add(phase)
-                session.flush()
-                add_tasks(session, key, devices, now)
-                _tell_of_opening(session, phase, len(devices), now)
-                enter(session, key.run_id, key.round_number, _DURING[key.kind], now)
+        with changing(self._engine) as connection:
+            if _PHASE.first(connection, _which(key)) is None:
+                require_going_on(connection, key.run_id)
+                row = {
+                    "run_id": key.run_id,
+                    "round_number": key.round_number,
+                    "kind": key.kind,
+                    "weights_sha256": plan.weights.sha256,
+                    "weights_bytes": plan.weights.size_bytes,
+                    "reference": plan.reference,
+                    "opened_at": now,
+                    "deadline_seconds": policy.deadline_seconds,
+                    "deadline_at": now + policy.deadline_seconds,
+                    "lease_seconds": policy.lease_seconds,
+                    "goal": plan.goal,
+                    "asynchronous": plan.asynchronous,
+                    "closed": False,
+                    "devices_here": seen.here,
+                    "devices_eligible": seen.eligible,
+                }
+                _OPEN.change(connection, row)
+                add_tasks(connection, key, devices, now)
+                _tell_of_opening(connection, plan, len(devices), now)
+                enter(connection, key.run_id, key.round_number, _DURING[key.kind], now)
                 if plan.asynchronous and policy.asynchronous:
                     too_old = TaskRow.round_number < (
                         key.round_number - policy.asynchronous.max_staleness
                     )
                     same_kind = (TaskRow.run_id == key.run_id, TaskRow.kind == key.kind)
-                    stale = end_tasks(session, LateReason.STALE, now, *same_kind, too_old)
-                    count_leftovers(session, phase, now)
-                session.flush()
-            return replace(_opened(session.connection(), key), stale=stale)
+                    stale = end_tasks(connection, LateReason.STALE, now, *same_kind, too_old)
+                    count_leftovers(connection, key, plan.goal, now)
+            return replace(_opened(connection, key), stale=stale)
 
     def find(self, key: PhaseKey) -> PhaseRecord | None:
         """A phase, if it was ever opened."""
@@ -227,23 +263,24 @@ class PhaseRecords:
     def opened_at(self, key: PhaseKey) -> float:
         """When a phase was opened."""
         with looking(self._engine) as connection:
-            return float(connection.execute(_PHASE, _which(key)).one().opened_at)
+            return float(_PHASE.first(connection, _which(key)).opened_at)
 
     def ask(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
         """Give a phase more devices, if it is still open."""
-        with transaction(self._engine) as session:
-            if not session.get_one(PhaseRow, primary_key(key)).closed:
-                add_tasks(session, key, devices, now)
+        with changing(self._engine) as connection:
+            if not _PHASE.first(connection, _which(key)).closed:
+                add_tasks(connection, key, devices, now)
 
     def extend(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
         """Give a phase as much time again, and more devices, if it is still open."""
-        with transaction(self._engine) as session:
-            phase = session.get_one(PhaseRow, primary_key(key))
+        with changing(self._engine) as connection:
+            phase = _PHASE.first(connection, _which(key))
             if not phase.closed:
-                phase.deadline_at = now + phase.deadline_seconds
+                deadline_at = now + phase.deadline_seconds
+                _EXTEND.change(connection, {**_which(key), "deadline_at": deadline_at})
                 more = list(devices)
-                add_tasks(session, key, more, now)
-                _tell(session, phase, EventKind.PHASE_EXTENDED, now, devices=len(more))
+                add_tasks(connection, key, more, now)
+                _tell(connection, key, EventKind.PHASE_EXTENDED, now, devices=len(more))
 
     def end_slow(self, key: PhaseKey, leased_before: float, now: float) -> int:
         """End the tasks that devices have had since this time or longer; their number."""
@@ -256,27 +293,21 @@ class PhaseRecords:
         with reading(self._engine) as session:  # mostly there are none: take no write lock
             if not session.scalar(select(func.count()).where(*slow)):
                 return 0
-        with transaction(self._engine) as session:
-            count = session.scalar(select(func.count()).where(*slow)) or 0
-            end_tasks(session, LateReason.TOO_SLOW, now, *slow, states=(TaskState.LEASED,))
-            return count
+        with changing(self._engine) as connection:
+            leased = (TaskState.LEASED,)
+            return end_tasks(connection, LateReason.TOO_SLOW, now, *slow, states=leased)
 
     def close(self, key: PhaseKey, reason: LateReason, now: float) -> None:
         """End a phase without those who are still at work. A closed phase stays as it is."""
-        with transaction(self._engine) as session:
-            phase = session.get_one(PhaseRow, primary_key(key))
+        with changing(self._engine) as connection:
+            phase = _PHASE.first(connection, _which(key))
             if not phase.closed:
-                close(session, phase, reason, now)
+                close(connection, key, reason, now, asynchronous=phase.asynchronous)
 
     def results(self, key: PhaseKey) -> tuple[Task, ...]:
         """The tasks whose results count in this phase's round, by device id."""
-        counted = (
-            TaskRow.run_id == key.run_id,
-            TaskRow.counted_round == key.round_number,
-            TaskRow.kind == key.kind,
-        )
         with looking(self._engine) as connection:
-            found = map(task_of, connection.execute(WHOLE_TASKS.where(*counted)))
+            found = map(task_of, _RESULTS.all(connection, _which(key)))
             # Here and not by the database, which may order text as people of a country do: the
             # mean is taken in the order of code points, whatever the machine.
             return tuple(sorted(found, key=lambda task: task.device_id))
@@ -309,7 +340,7 @@ class PhaseRecords:
     def models_handed_out(self, run_id: str) -> set[str]:
         """SHA-256 of every model the run has sent to devices."""
         with looking(self._engine) as connection:
-            return set(connection.scalars(_HANDED_OUT, {"run_id": run_id}))
+            return _firsts(_HANDED_OUT.all(connection, {"run_id": run_id}))
 
     @contextmanager
     def spent_updates(self, run_id: str, round_number: int) -> Iterator[set[str] | None]:
@@ -318,26 +349,24 @@ class PhaseRecords:
         Inside, no result is accepted: another device's may have the very same bytes. None when no
         task of the run is pending: then none of its updates is needed any more.
         """
-        trained = (TaskRow.run_id == run_id, TaskRow.kind == "train")
-        waiting = select(TaskRow.result_sha256).where(
-            *trained, TaskRow.state == TaskState.ACCEPTED.name, TaskRow.counted_round == 0
-        )
-        pending = select(TaskRow.task_id).where(*pending_of_run(run_id)).limit(1)
-        with reading(self._engine) as session:
-            over = session.scalar(waiting) is None and session.scalar(pending) is None
-        if over:
+        which = {"run_id": run_id}
+        with looking(self._engine) as connection:
+            waiting, pending = (s.first(connection, which) for s in (_ANY_WAITING, _ANY_PENDING))
+        if waiting is None and pending is None:
             yield None
             return
-        with transaction(self._engine) as session:
+        with changing(self._engine) as connection:
             spent = select(TaskRow.result_sha256).where(
-                *trained, TaskRow.counted_round == round_number
+                TaskRow.run_id == run_id,
+                TaskRow.kind == "train",
+                TaskRow.counted_round == round_number,
             )
-            yield set(session.scalars(spent)) - set(session.scalars(waiting))
+            yield set(connection.scalars(spent)) - set(connection.scalars(_WAITING, which))
 
     def unable(self, run_id: str, *kinds: Kind) -> set[str]:
         """Devices that gave such a task of this run up, since it was created or last resumed."""
         with looking(self._engine) as connection:
-            return set(connection.scalars(_UNABLE, {"run_id": run_id, "kinds": kinds}))
+            return _firsts(_UNABLE.all(connection, {"run_id": run_id, "kinds": [*kinds]}))
 
     def at_work(self, run_id: str, now: float) -> set[str]:
         """Devices at work for this run."""
@@ -364,9 +393,9 @@ class PhaseRecords:
         """Devices at work for another run."""
         return self._at_work(_AT_WORK_ELSEWHERE, run_id, now)
 
-    def _at_work(self, where: Select[str], run_id: str, now: float) -> set[str]:
+    def _at_work(self, where: Prepared, run_id: str, now: float) -> set[str]:
         with looking(self._engine) as connection:
-            return set(connection.scalars(where, {"run_id": run_id, "now": now}))
+            return _firsts(where.all(connection, {"run_id": run_id, "now": now}))
 
     def last_losses(self, run_id: str) -> dict[str, float]:
         """The loss of each device's last accepted training in this run."""
@@ -391,32 +420,37 @@ class PhaseRecords:
         return {device_id: decode_update_report(report).loss for device_id, report in found}
 
 
-def _tell_of_opening(session: Session, phase: PhaseRow, devices: int, now: float) -> None:
+def _tell_of_opening(connection: Connection, plan: PhasePlan, devices: int, now: float) -> None:
     """Write the event of a phase that is being opened, and of the pool that it stands for."""
-    round_row = session.get_one(RoundRow, (phase.run_id, phase.round_number))
-    if round_row.state == RoundState.SEALING.name:
-        _tell(session, phase, EventKind.POOL_SEALED, now, snapshot=phase.reference)
+    key = plan.key
+    if round_state(connection, key.run_id, key.round_number) is RoundState.SEALING:
+        _tell(connection, key, EventKind.POOL_SEALED, now, snapshot=plan.reference)
     _tell(
-        session,
-        phase,
+        connection,
+        key,
         EventKind.PHASE_OPENED,
         now,
         devices=devices,
-        goal=phase.goal,
-        model=phase.weights_sha256,
+        goal=plan.goal,
+        model=plan.weights.sha256,
     )
 
 
 def _tell(
-    session: Session, phase: PhaseRow, kind: EventKind, now: float, **details: object
+    connection: Connection, key: PhaseKey, kind: EventKind, now: float, **details: object
 ) -> None:
-    of_phase = {"round": phase.round_number, "phase": phase.kind}
-    append_event(session, phase.run_id, kind, now, **of_phase, **details)
+    of_phase = {"round": key.round_number, "phase": key.kind}
+    append_event(connection, key.run_id, kind, now, **of_phase, **details)
 
 
-def _which(key: PhaseKey) -> dict[str, str | int]:
+def _which(key: PhaseKey) -> dict[str, object]:
     """The phase in the statements above."""
-    return {"run_id": key.run_id, "number": key.round_number, "kind": key.kind}
+    return {"of_run": key.run_id, "of_round": key.round_number, "of_kind": key.kind}
+
+
+def _firsts(rows: Iterable[Any]) -> set[str]:
+    """The first column of each row."""
+    return {row[0] for row in rows}
 
 
 def _order(task: WholeTask) -> tuple[str, int]:
@@ -433,10 +467,10 @@ def _opened(connection: Connection, key: PhaseKey) -> PhaseRecord:
 
 def _record(connection: Connection, key: PhaseKey) -> PhaseRecord | None:
     which = _which(key)
-    phase = connection.execute(_PHASE, which).first()
+    phase = _PHASE.first(connection, which)
     if phase is None:
         return None
-    tasks = connection.execute(_ASYNCHRONOUS_TASKS if phase.asynchronous else _TASKS, which)
+    tasks = (_ASYNCHRONOUS_TASKS if phase.asynchronous else _TASKS).all(connection, which)
     return PhaseRecord(
         key,
         phase.opened_at,

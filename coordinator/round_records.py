@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, bindparam, insert, select, update
 
 from coordinator.events import append_event
 from coordinator.states import ROUND_TRANSITIONS, RoundState
 from coordinator.tables import RoundRow, RunRow
 from hfmds.errors import WrongState
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import changing, reading
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import RunState
+
+_THIS_ROUND = (
+    RoundRow.run_id == bindparam("of_run"),
+    RoundRow.number == bindparam("of_number"),
+)
+_STATE = Prepared(select(RoundRow.state).where(*_THIS_ROUND))
+_CHANGE = Prepared(update(RoundRow).where(*_THIS_ROUND))
+_BEGIN = Prepared(insert(RoundRow))
+_STATE_OF_RUN = Prepared(select(RunRow.state).where(RunRow.run_id == bindparam("run_id")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +40,36 @@ class RoundInProgress:
     entered_at: float  # its state
 
 
-def enter(session: Session, run_id: str, number: int, wanted: RoundState, now: float) -> None:
+def round_state(connection: Connection, run_id: str, number: int) -> RoundState | None:
+    """Where a round is; None before it has begun."""
+    found = _STATE.value(connection, {"of_run": run_id, "of_number": number})
+    return None if found is None else RoundState[found]
+
+
+def change_round(connection: Connection, run_id: str, number: int, **values: object) -> None:
+    """Write to columns of one round; its state changes by `enter` alone."""
+    _CHANGE.change(connection, {"of_run": run_id, "of_number": number, **values})
+
+
+def enter(connection: Connection, run_id: str, number: int, wanted: RoundState, now: float) -> None:
     """Within a transaction: the only way a round changes its state. Where it is, it stays."""
-    row = session.get_one(RoundRow, (run_id, number))
-    current = RoundState[row.state]
+    current = round_state(connection, run_id, number)
+    if current is None:
+        raise LookupError(f"round {number} of run {run_id!r} has not begun")
     if current is not wanted:
         what = f"round {number} of run {run_id!r}"
         require_transition(ROUND_TRANSITIONS, current, wanted, what)
-        row.state, row.entered_at = wanted.name, now
-        _tell(session, run_id, number, wanted, now)
+        change_round(connection, run_id, number, state=wanted.name, entered_at=now)
+        _tell(connection, run_id, number, wanted, now)
 
 
-def require_going_on(session: Session, run_id: str) -> None:
+def require_going_on(connection: Connection, run_id: str) -> None:
     """Within a transaction that begins something new: refuse it if the run has ended.
 
     A driver hears of a cancellation a little later, and must not begin anything in between.
     """
-    run = session.get(RunRow, run_id)
-    if run is None or RunState[run.state].ended:
+    state = _STATE_OF_RUN.value(connection, {"run_id": run_id})
+    if state is None or RunState[state].ended:
         raise WrongState(f"run {run_id!r} has ended; nothing new begins in it")
 
 
@@ -60,24 +81,26 @@ class RoundRecords:
 
     def begin(self, run_id: str, number: int, now: float) -> None:
         """Begin to wait for a round's devices; a round that has begun stays where it is."""
-        with transaction(self._engine) as session:
-            if session.get(RoundRow, (run_id, number)) is None:
-                require_going_on(session, run_id)
-                session.add(
-                    RoundRow(
-                        run_id=run_id,
-                        number=number,
-                        state=RoundState.WAITING.name,
-                        began_at=now,
-                        entered_at=now,
-                    )
-                )
-                _tell(session, run_id, number, RoundState.WAITING, now)
+        with changing(self._engine) as connection:
+            if round_state(connection, run_id, number) is None:
+                require_going_on(connection, run_id)
+                row = {
+                    "run_id": run_id,
+                    "number": number,
+                    "state": RoundState.WAITING.name,
+                    "began_at": now,
+                    "entered_at": now,
+                    "record": b"",
+                    "weights_sha256": "",
+                    "model_dropped": False,
+                }
+                _BEGIN.change(connection, row)
+                _tell(connection, run_id, number, RoundState.WAITING, now)
 
     def enter(self, run_id: str, number: int, wanted: RoundState, now: float) -> None:
         """Bring a round into a state that stands for nothing else in the database."""
-        with transaction(self._engine) as session:
-            enter(session, run_id, number, wanted, now)
+        with changing(self._engine) as connection:
+            enter(connection, run_id, number, wanted, now)
 
     def in_progress(self, run_id: str) -> RoundInProgress | None:
         """The round a run is in; None between rounds."""
@@ -92,7 +115,7 @@ class RoundRecords:
             return RoundInProgress(row.number, state, row.began_at, row.entered_at)
 
 
-def _tell(session: Session, run_id: str, number: int, state: RoundState, now: float) -> None:
+def _tell(connection: Connection, run_id: str, number: int, state: RoundState, now: float) -> None:
     """Write the event of a round that has entered a state."""
     kind = EventKind.ROUND_ENTERED
-    append_event(session, run_id, kind, now, round=number, state=state.name.lower())
+    append_event(connection, run_id, kind, now, round=number, state=state.name.lower())

@@ -7,8 +7,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import (
+    Connection,
     Engine,
     Select,
     SQLColumnExpression,
@@ -23,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from coordinator.events import COORDINATOR, append_event, require_log
-from coordinator.round_records import enter
+from coordinator.round_records import change_round, enter, round_state
 from coordinator.states import RUN_TRANSITIONS, RoundState
 from coordinator.tables import Base, RoundRow, RunRow
 from coordinator.task_rows import end_pending, give_second_chance
@@ -37,14 +40,17 @@ from coordinator.versions import (
 from hfmds.digest import Digest, digest_of
 from hfmds.errors import Conflict, NotFound, Unavailable, WrongState
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import looking, reading, transaction
+from hfmds.storage.database import changing, looking, reading, session_within, transaction
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.records import decode_round, decode_run_spec, encode_round, encode_run_spec
-from hfmds.wire.types import LateReason, Progress, Round, Run, RunSpec, RunState
+from hfmds.wire.types import LateReason, Progress, Round, RoundPolicy, Run, RunSpec, RunState
 
 _POOL_NAME_CHARACTERS = 84  # of the run; with round and mark it is an id, of 128 at most
-_STATE = select(RunRow.state).where(RunRow.run_id == bindparam("run_id"))
-_MARK = select(RunRow.nonce, RunRow.state).where(RunRow.run_id == bindparam("run_id"))
+_REMEMBERED_SPECS = 256
+_THIS_RUN = RunRow.run_id == bindparam("of_run")
+_STATE = Prepared(select(RunRow.state, RunRow.spec).where(_THIS_RUN))
+_MARK = select(RunRow.nonce, RunRow.state).where(_THIS_RUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,14 @@ class RunRecord:
             last_round=replace(self.last_round, device_ids=()) if self.last_round else None,
             best_round=self.best_round,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a run is."""
+
+    completed_rounds: int
+    state: RunState
 
 
 class RunRecords:
@@ -135,7 +149,7 @@ class RunRecords:
             session.add(row)
             session.flush()
             append_event(
-                session,
+                session.connection(),
                 run_id,
                 EventKind.RUN_CREATED,
                 now,
@@ -154,10 +168,7 @@ class RunRecords:
     def state(self, run_id: str) -> RunState:
         """Where one run is."""
         with looking(self._engine) as connection:
-            state = connection.scalar(_STATE, {"run_id": run_id})
-        if state is None:
-            raise _no_run(run_id)
-        return RunState[state]
+            return RunState[_state_of(connection, run_id).state]
 
     def list(self, after: str = "", most: int | None = None) -> list[RunRecord]:
         """All runs, newest first; so many of them behind a run.
@@ -235,8 +246,8 @@ class RunRecords:
 
     def dropped_models(self, run_id: str) -> set[str]:
         """SHA-256 of the models whose content is to go, or has gone."""
-        with reading(self._engine) as session:
-            return dropped_content(session, run_id)
+        with looking(self._engine) as connection:
+            return dropped_content(connection, run_id)
 
     def pause(self, run_id: str, now: float, reason: str = "", by: str = COORDINATOR) -> RunRecord:
         """Stop handing out its work; a paused run stays as it is."""
@@ -244,7 +255,9 @@ class RunRecords:
             row = _active_row(session, run_id)
             if row.state != RunState.PAUSED.name:
                 _move(row, RunState.PAUSED, reason)
-                append_event(session, run_id, EventKind.RUN_PAUSED, now, by=by, reason=reason)
+                append_event(
+                    session.connection(), run_id, EventKind.RUN_PAUSED, now, by=by, reason=reason
+                )
             return _record(session, row)
 
     def resume(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
@@ -253,8 +266,8 @@ class RunRecords:
             row = _active_row(session, run_id)
             if row.state != RunState.RUNNING.name:
                 _move(row, RunState.RUNNING)
-                append_event(session, run_id, EventKind.RUN_RESUMED, now, by=by)
-                give_second_chance(session, run_id, now)
+                append_event(session.connection(), run_id, EventKind.RUN_RESUMED, now, by=by)
+                give_second_chance(session.connection(), run_id, now)
             return _record(session, row)
 
     def cancel(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
@@ -264,8 +277,8 @@ class RunRecords:
             if row.state != RunState.CANCELLED.name:
                 row = _active_row(session, run_id)
                 _move(row, RunState.CANCELLED)
-                append_event(session, run_id, EventKind.RUN_CANCELLED, now, by=by)
-                end_pending(session, run_id, LateReason.CANCELLED, now)
+                append_event(session.connection(), run_id, EventKind.RUN_CANCELLED, now, by=by)
+                end_pending(session.connection(), run_id, LateReason.CANCELLED, now)
             return _record(session, row)
 
     def begin_deletion(self, run_id: str, now: float, by: str) -> None:
@@ -280,13 +293,13 @@ class RunRecords:
                 raise WrongState(f"run {run_id!r} is {state.value}; cancel it first")
             if state is not RunState.DELETING:
                 _move(row, RunState.DELETING)
-                append_event(session, run_id, EventKind.RUN_DELETING, now, by=by)
+                append_event(session.connection(), run_id, EventKind.RUN_DELETING, now, by=by)
 
     def require_deleting(self, run_uid: str) -> None:
         """NotFound unless this very run is marked to be deleted."""
         run_id, _, nonce = run_uid.rpartition(".")
         with looking(self._engine) as connection:
-            found = connection.execute(_MARK, {"run_id": run_id}).first()
+            found = connection.execute(_MARK, {"of_run": run_id}).first()
         if found is None or tuple(found) != (nonce, RunState.DELETING.name):
             raise NotFound(f"run {run_uid!r} is not there to be deleted any more")
 
@@ -296,7 +309,7 @@ class RunRecords:
             row = session.get(RunRow, run_id)
             if row is None or row.state != RunState.DELETING.name:
                 return
-            append_event(session, run_id, EventKind.RUN_DELETED, now)
+            append_event(session.connection(), run_id, EventKind.RUN_DELETED, now)
             session.flush()
             for table in reversed(Base.metadata.sorted_tables):
                 to_run = [
@@ -306,34 +319,63 @@ class RunRecords:
                     session.execute(delete(table).where(column == run_id))
             session.delete(row)
 
-    def complete_round(self, run_id: str, completed: Round, now: float) -> RunRecord:
+    def complete_round(self, run_id: str, completed: Round, now: float) -> Standing:
         """Record a round; the last one completes the run. A recorded one stays as it is.
 
         So does a run that has ended, as by a cancellation that its driver has not heard of.
         """
-        with transaction(self._engine) as session:
-            row = _row(session, run_id)
-            if RunState[row.state].ended:
-                return _record(session, row)
-            round_row = session.get_one(RoundRow, (run_id, completed.number))
-            if round_row.state != RoundState.COMPLETED.name:
-                enter(session, run_id, completed.number, RoundState.COMPLETED, now)
-                model = {"round": completed.number, "model": completed.weights.sha256}
-                append_event(session, run_id, EventKind.MODEL_KEPT, now, **model)
-                round_row.record = encode_round(completed)
-                round_row.accuracy = completed.accuracy
-                round_row.weights_sha256 = completed.weights.sha256
-                session.flush()
-            spec = decode_run_spec(row.spec)
-            last = completed.number == spec.recipe.rounds
-            reason = "" if last else reason_to_stop(session, run_id, spec.policy.early_stop)
-            if last or reason:
-                _move(row, RunState.COMPLETED, reason)
-                append_event(session, run_id, EventKind.RUN_COMPLETED, now)
-                end_pending(session, run_id, LateReason.COMPLETED, now)
-            session.flush()
-            drop_models(session, run_id, completed.number, spec.policy.retention, now)
-            return _record(session, row)
+        number = completed.number
+        with changing(self._engine) as connection:
+            run = _state_of(connection, run_id)
+            if RunState[run.state].ended:
+                with session_within(connection) as session:
+                    return Standing(_last_number(session, run_id), RunState[run.state])
+            if round_state(connection, run_id, number) is not RoundState.COMPLETED:
+                enter(connection, run_id, number, RoundState.COMPLETED, now)
+                model = {"round": number, "model": completed.weights.sha256}
+                append_event(connection, run_id, EventKind.MODEL_KEPT, now, **model)
+                change_round(
+                    connection,
+                    run_id,
+                    number,
+                    record=encode_round(completed),
+                    accuracy=completed.accuracy,
+                    weights_sha256=completed.weights.sha256,
+                )
+            spec = _spec(run.spec)
+            last, policy = number == spec.recipe.rounds, spec.policy
+            if last or policy.early_stop or not policy.retention.keeps_all:
+                with session_within(connection) as session:
+                    return _judged(session, run_id, number, policy, last, now)
+            return Standing(number, RunState[run.state])
+
+
+def _judged(
+    session: Session, run_id: str, number: int, policy: RoundPolicy, last: bool, now: float
+) -> Standing:
+    """What a recorded round means for its run, and for the models before it."""
+    row = _row(session, run_id)
+    reason = "" if last else reason_to_stop(session, run_id, policy.early_stop)
+    if last or reason:
+        _move(row, RunState.COMPLETED, reason)
+        append_event(session.connection(), run_id, EventKind.RUN_COMPLETED, now)
+        end_pending(session.connection(), run_id, LateReason.COMPLETED, now)
+    drop_models(session, run_id, number, policy.retention, now)
+    return Standing(number, RunState[row.state])
+
+
+@lru_cache(_REMEMBERED_SPECS)
+def _spec(record: bytes) -> RunSpec:
+    """What a run is to do, which never changes, decoded once and not with every round."""
+    return decode_run_spec(record)
+
+
+def _state_of(connection: Connection, run_id: str) -> Any:
+    """The state of a run that is there, and its specification as it is kept."""
+    found = _STATE.first(connection, {"of_run": run_id})
+    if found is None:
+        raise _no_run(run_id)
+    return found
 
 
 def _row(session: Session, run_id: str) -> RunRow:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
-from sqlalchemy.orm import Session
 
 from coordinator.counting import close_if_full, round_of_result
 from coordinator.drain import is_drained
@@ -23,6 +22,7 @@ from coordinator.task_rows import (
     Task,
     WholeTask,
     change_task,
+    change_tasks,
     move_task,
     move_tasks,
     require_movable,
@@ -31,20 +31,22 @@ from coordinator.task_rows import (
 )
 from hfmds.digest import Digest
 from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
-from hfmds.storage.database import looking, reading, transaction
+from hfmds.storage.database import changing, looking, reading
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import FailureCause, LateReason, RunState, TaskStage
 
 _ALMOST_NEW = 0.9  # of a lease that is not worth a commit
 
-_BY_ID = WHOLE_TASKS.where(TaskRow.task_id == bindparam("task_id"))
-_OFFERED = WHOLE_TASKS.where(
+_BY_ID = Prepared(WHOLE_TASKS.where(TaskRow.task_id == bindparam("task_id")))
+_OFFERED_ROWS = WHOLE_TASKS.where(
     TaskRow.device_id.in_(bindparam("devices", expanding=True)),
     TaskRow.state.in_(PENDING_NAMES),
     RunRow.state == RunState.RUNNING.name,
     # LEASED sorts after ASSIGNED: a device goes on with what it holds.
 ).order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
-_WHOSE_OFFERED = _OFFERED.with_only_columns(TaskRow.device_id, TaskRow.run_id)
+_OFFERED = Prepared(_OFFERED_ROWS)
+_WHOSE_OFFERED = Prepared(_OFFERED_ROWS.with_only_columns(TaskRow.device_id, TaskRow.run_id))
 
 _WHY_LATE = {
     LateReason.ACCEPTED: "its result was accepted before",
@@ -101,12 +103,11 @@ class TaskRecords:
         # Looked for first without the write lock: most check-ins find nothing.
         devices = {"devices": list({device_id for device_id, _ in asking})}
         with looking(self._engine) as connection:
-            if not any(_firsts(connection.execute(_WHOSE_OFFERED, devices), asking)):
+            if not any(_firsts(_WHOSE_OFFERED.all(connection, devices), asking)):
                 return [None] * len(asking)
-        with transaction(self._engine) as session:
-            connection = session.connection()
-            rows = connection.execute(_OFFERED, devices).all()
-            if is_drained(session):
+        with changing(self._engine) as connection:
+            rows = _OFFERED.all(connection, devices)
+            if is_drained(connection):
                 rows = [row for row in rows if row.state == TaskState.LEASED.name]
             found = _firsts(rows, asking)
             _lease_all(connection, [row for row in found if row is not None], now)
@@ -114,8 +115,7 @@ class TaskRecords:
 
     def renew(self, device_id: str, task_id: str, now: float) -> float:
         """Extend a lease; returns its seconds."""
-        with transaction(self._engine) as session:
-            connection = session.connection()
+        with changing(self._engine) as connection:
             row = _own_task(connection, device_id, task_id)
             _require_pending(row)
             seconds: float = row.lease_seconds
@@ -135,9 +135,9 @@ class TaskRecords:
     def expire_leases(self, device_id: str) -> set[str]:
         """Let the leases of a device that has gone run out now; the runs they were of."""
         held = (TaskRow.device_id == device_id, TaskRow.state == TaskState.LEASED.name)
-        with transaction(self._engine) as session:
-            runs = set(session.scalars(select(TaskRow.run_id).where(*held)))
-            session.execute(update(TaskRow).where(*held).values(lease_expires_at=0.0))
+        with changing(self._engine) as connection:
+            runs = set(connection.scalars(select(TaskRow.run_id).where(*held)))
+            connection.execute(update(TaskRow).where(*held).values(lease_expires_at=0.0))
             return runs
 
     def get(self, device_id: str, task_id: str) -> Task:
@@ -171,24 +171,22 @@ class TaskRecords:
 
     def accept_each(self, results: Iterable[HandedIn], now: float) -> list[Acceptance | HfmdsError]:
         """Count results, each once, in the order they are in; or say why one does not count."""
-        with transaction(self._engine) as session:
-            return [_accepted(session, result, now) for result in results]
+        with changing(self._engine) as connection:
+            return [_accepted(connection, result, now) for result in results]
 
     def refuse(self, device_id: str, task_id: str, what: str, now: float) -> None:
         """Note that a result was refused; of a task, the first refusal only, so that it ends."""
-        with transaction(self._engine) as session:
-            connection = session.connection()
+        with changing(self._engine) as connection:
             row = _own_task(connection, device_id, task_id)
             if not row.refusal:
                 change_task(connection, task_id, refusal=what)
-                tell_of_task(session, row, EventKind.TASK_REFUSED, now, reason=what)
+                tell_of_task(connection, row, EventKind.TASK_REFUSED, now, reason=what)
 
     def fail(
         self, device_id: str, task_id: str, reason: str, cause: FailureCause, now: float
     ) -> FailureCause | None:
         """Note that the device gave the task up, and what for; None if it had said so before."""
-        with transaction(self._engine) as session:
-            connection = session.connection()
+        with changing(self._engine) as connection:
             row = _own_task(connection, device_id, task_id)
             if row.state == TaskState.FAILED.name:
                 return None
@@ -204,7 +202,7 @@ class TaskRecords:
                 failures=row.failures + 1,
             )
             told = {"cause": cause.value, "reason": reason}
-            tell_of_task(session, row, EventKind.TASK_FAILED, now, **told)
+            tell_of_task(connection, row, EventKind.TASK_FAILED, now, **told)
             return cause
 
     def last_failures(self, devices: Collection[str]) -> dict[str, str]:
@@ -237,9 +235,9 @@ class TaskRecords:
             return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
 
 
-def _accepted(session: Session, handed_in: HandedIn, now: float) -> Acceptance | HfmdsError:
+def _accepted(connection: Connection, handed_in: HandedIn, now: float) -> Acceptance | HfmdsError:
     """Count a result; those before it in the same transaction do not suffer if it is refused."""
-    connection, result = session.connection(), handed_in.result
+    result = handed_in.result
     try:
         row = _own_task(connection, handed_in.device_id, handed_in.task_id)
         if row.state == TaskState.ACCEPTED.name:
@@ -255,7 +253,7 @@ def _accepted(session: Session, handed_in: HandedIn, now: float) -> Acceptance |
             raise not_uploaded(result)
     except HfmdsError as error:  # nothing of it is written yet
         return error
-    number, goal = round_of_result(session, row)
+    number, goal = round_of_result(connection, row)
     move_task(
         connection,
         row,
@@ -266,8 +264,8 @@ def _accepted(session: Session, handed_in: HandedIn, now: float) -> Acceptance |
         report=handed_in.report,
         stage=int(TaskStage.UPLOADED),
     )
-    tell_of_task(session, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
-    return Acceptance(False, moves_round=close_if_full(session, row, number, goal, now))
+    tell_of_task(connection, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
+    return Acceptance(False, moves_round=close_if_full(connection, row, number, goal, now))
 
 
 def _firsts(rows: Iterable[WholeTask], asking: Iterable[tuple[str, str]]) -> list[WholeTask | None]:
@@ -284,8 +282,9 @@ def _firsts(rows: Iterable[WholeTask], asking: Iterable[tuple[str, str]]) -> lis
 def _lease_all(connection: Connection, rows: Sequence[WholeTask], now: float) -> None:
     assigned = [row for row in rows if row.state != TaskState.LEASED.name]
     move_tasks(connection, assigned, TaskState.LEASED, leased_at=now, stage=int(TaskStage.TAKEN))
-    for row in rows:
-        change_task(connection, row.task_id, lease_expires_at=now + row.lease_seconds)
+    change_tasks(
+        connection, {row.task_id: {"lease_expires_at": now + row.lease_seconds} for row in rows}
+    )
 
 
 def not_uploaded(update: Digest) -> WrongState:
@@ -294,7 +293,7 @@ def not_uploaded(update: Digest) -> WrongState:
 
 
 def _own_task(connection: Connection, device_id: str, task_id: str) -> WholeTask:
-    row = connection.execute(_BY_ID, {"task_id": task_id}).first()
+    row = _BY_ID.first(connection, {"task_id": task_id})
     if row is None:
         raise NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
     if row.device_id != device_id:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    CursorResult,
-    Row,
-    bindparam,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
 
-from coordinator.events import append_event, append_to_log
+from coordinator.events import append_to_log, nonce_of
 from coordinator.states import PENDING, TASK_TRANSITIONS, TaskState
 from coordinator.tables import PhaseRow, RunRow, TaskRow
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
 from hfmds.state_machine import require_transition
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import LateReason, TaskStage
 
@@ -32,7 +23,7 @@ PENDING_NAMES = tuple(state.name for state in PENDING)
 
 # Columns and not rows of the ORM, in statements that are made once: devices ask all the time, and
 # either would take longer than the database's answer.
-WholeTask: TypeAlias = Row[*tuple[Any, ...]]
+WholeTask: TypeAlias = Any
 WHOLE_TASKS = (
     select(
         TaskRow.task_id,
@@ -66,7 +57,30 @@ WHOLE_TASKS = (
 )
 """Tasks with what their phase says of the work, and the nonce of their run."""
 
-_ONE_TASK = update(TaskRow).where(TaskRow.task_id == bindparam("which"))
+_ONE_TASK = Prepared(update(TaskRow).where(TaskRow.task_id == bindparam("which")))
+_DEVICES = Prepared(
+    select(TaskRow.device_id).where(
+        TaskRow.run_id == bindparam("run_id"),
+        TaskRow.round_number == bindparam("round_number"),
+        TaskRow.kind == bindparam("kind"),
+    )
+)
+_ADD = Prepared(insert(TaskRow))
+_NEW = {
+    "state": TaskState.ASSIGNED.name,
+    "leased_at": 0.0,
+    "lease_expires_at": 0.0,
+    "accepted_at": 0.0,
+    "counted_round": 0,
+    "over_reason": "",
+    "result_sha256": "",
+    "report": b"",
+    "failure": "",
+    "failure_cause": "",
+    "failures": 0,
+    "refusal": "",
+    "stage": int(TaskStage.ASSIGNED),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +108,6 @@ class Task:
     counted_round: int
 
 
-def primary_key(key: PhaseKey) -> tuple[str, int, str]:
-    """A phase's, in its table."""
-    return (key.run_id, key.round_number, key.kind)
-
-
-def key_of(phase: PhaseRow) -> PhaseKey:
-    """A phase's name."""
-    return PhaseKey(phase.run_id, phase.round_number, cast(Kind, phase.kind))
-
-
 def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
     """The tasks that were assigned in a phase."""
     return (
@@ -111,11 +115,6 @@ def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
         TaskRow.round_number == key.round_number,
         TaskRow.kind == key.kind,
     )
-
-
-def pending_of_run(run_id: str) -> tuple[ColumnElement[bool], ...]:
-    """A run's tasks whose results are still wanted."""
-    return (TaskRow.run_id == run_id, TaskRow.state.in_(PENDING_NAMES))
 
 
 def task_of(row: WholeTask) -> Task:
@@ -134,10 +133,11 @@ def task_of(row: WholeTask) -> Task:
     )
 
 
-def add_tasks(session: Session, key: PhaseKey, devices: Iterable[str], now: float) -> None:
+def add_tasks(connection: Connection, key: PhaseKey, devices: Iterable[str], now: float) -> None:
     """Assign devices to a phase; one that has a task in it keeps that."""
-    nonce = session.get_one(RunRow, key.run_id).nonce
-    known = set(session.scalars(select(TaskRow.device_id).where(*of_phase(key))))
+    phase = {"run_id": key.run_id, "round_number": key.round_number, "kind": key.kind}
+    nonce = nonce_of(connection, key.run_id)
+    known = {row.device_id for row in _DEVICES.all(connection, phase)}
 
     def task_id(device_id: str) -> str:
         # Derived, not drawn: assigning a device to the same phase twice is one task.
@@ -147,18 +147,15 @@ def add_tasks(session: Session, key: PhaseKey, devices: Iterable[str], now: floa
     added = [
         {
             "task_id": task_id(device_id),
-            "run_id": key.run_id,
-            "round_number": key.round_number,
-            "kind": key.kind,
             "device_id": device_id,
-            "state": TaskState.ASSIGNED.name,
             "assigned_at": now,
+            **phase,
+            **_NEW,
         }
         for device_id in devices
         if device_id not in known
     ]
-    if added:
-        session.connection().execute(insert(TaskRow), added)
+    _ADD.change_each(connection, added)
 
 
 def move_task(connection: Connection, task: WholeTask, wanted: TaskState, **values: object) -> None:
@@ -178,18 +175,22 @@ def move_tasks(
     """Bring tasks into another state, and write what that comes with, the same to each."""
     for task in tasks:
         require_movable(task, wanted)
-    if tasks:
-        values = {"state": wanted.name, **values}
-        connection.execute(_ONE_TASK, [{"which": task.task_id, **values} for task in tasks])
+    values = {"state": wanted.name, **values}
+    _ONE_TASK.change_each(connection, [{"which": task.task_id, **values} for task in tasks])
 
 
 def change_task(connection: Connection, task_id: str, **values: object) -> None:
     """Write to columns of one task."""
-    connection.execute(_ONE_TASK, {"which": task_id, **values})
+    change_tasks(connection, {task_id: values})
+
+
+def change_tasks(connection: Connection, values: Mapping[str, Mapping[str, object]]) -> None:
+    """Write to columns of tasks, by id, to the same columns of each."""
+    _ONE_TASK.change_each(connection, [{"which": which, **v} for which, v in values.items()])
 
 
 def end_tasks(
-    session: Session,
+    connection: Connection,
     reason: LateReason,
     now: float,
     *tasks: ColumnElement[bool],
@@ -200,33 +201,31 @@ def end_tasks(
     Returns how many that are.
     """
     if TaskState.LEASED in states:
-        leased = select(TaskRow).where(*tasks, TaskRow.state == TaskState.LEASED.name)
-        rows = session.scalars(leased)
+        leased = WHOLE_TASKS.where(*tasks, TaskRow.state == TaskState.LEASED.name)
+        rows = connection.execute(leased)
         for row in sorted(rows, key=lambda row: (row.device_id, row.round_number)):
-            tell_of_task(session, row, EventKind.TASK_LATE, now, reason=reason.value)
+            tell_of_task(connection, row, EventKind.TASK_LATE, now, reason=reason.value)
     ended = {"state": TaskState.OVER.name, "over_reason": reason.name}
-    return _move_all(session, states, TaskState.OVER, *tasks, **ended)
+    return _move_all(connection, states, TaskState.OVER, *tasks, **ended)
 
 
-def end_pending(session: Session, run_id: str, reason: LateReason, now: float) -> None:
+def end_pending(connection: Connection, run_id: str, reason: LateReason, now: float) -> None:
     """Within a transaction that ends a run: its pending tasks are over."""
-    end_tasks(session, reason, now, TaskRow.run_id == run_id)
+    end_tasks(connection, reason, now, TaskRow.run_id == run_id)
 
 
 def tell_of_task(
-    session: Session, task: TaskRow | WholeTask, kind: EventKind, now: float, **details: object
+    connection: Connection, task: WholeTask, kind: EventKind, now: float, **details: object
 ) -> None:
     """Write an event of a task to its run's log."""
     of_task = {"round": task.round_number, "phase": task.kind, "device": task.device_id}
-    if isinstance(task, TaskRow):
-        append_event(session, task.run_id, kind, now, **of_task, **details)
-    else:
-        append_to_log(session, task.run_id, task.nonce, kind, now, of_task | details)
+    append_to_log(connection, task.run_id, task.nonce, kind, now, of_task | details)
 
 
-def give_second_chance(session: Session, run_id: str, now: float) -> None:
+def give_second_chance(connection: Connection, run_id: str, now: float) -> None:
     """Within a transaction that resumes a run: lost tasks and open deadlines start anew."""
     is_open = (PhaseRow.run_id == run_id, PhaseRow.closed.is_(False))
+    in_time = update(PhaseRow).values(deadline_at=now + PhaseRow.deadline_seconds)
     again = {
         "state": TaskState.ASSIGNED.name,
         "leased_at": 0.0,
@@ -234,19 +233,20 @@ def give_second_chance(session: Session, run_id: str, now: float) -> None:
         "refusal": "",
         "stage": int(TaskStage.ASSIGNED),
     }
-    for phase in session.scalars(select(PhaseRow).where(*is_open)):
-        phase.deadline_at = now + phase.deadline_seconds
-        mine = of_phase(key_of(phase))
-        _move_all(session, (TaskState.FAILED,), TaskState.ASSIGNED, *mine, **again)
+    connection.execute(in_time.where(*is_open))
+    open_phases = select(PhaseRow.round_number, PhaseRow.kind).where(*is_open)
+    for number, kind in connection.execute(open_phases).all():
+        mine = of_phase(PhaseKey(run_id, number, cast(Kind, kind)))
+        _move_all(connection, (TaskState.FAILED,), TaskState.ASSIGNED, *mine, **again)
         slow = (*mine, TaskRow.over_reason == LateReason.TOO_SLOW.name)
-        _move_all(session, (TaskState.OVER,), TaskState.ASSIGNED, *slow, **again)
+        _move_all(connection, (TaskState.OVER,), TaskState.ASSIGNED, *slow, **again)
     # Those of closed phases no longer count against their devices.
-    of_run = TaskRow.run_id == run_id
-    end_tasks(session, LateReason.FAILED, now, of_run, states=(TaskState.FAILED,))
+    failed = (TaskState.FAILED,)
+    end_tasks(connection, LateReason.FAILED, now, TaskRow.run_id == run_id, states=failed)
 
 
 def _move_all(
-    session: Session,
+    connection: Connection,
     states: Iterable[TaskState],
     wanted: TaskState,
     *tasks: ColumnElement[bool],
@@ -256,4 +256,4 @@ def _move_all(
         require_transition(TASK_TRANSITIONS, state, wanted, "a task")
     names = [state.name for state in states]
     moving = update(TaskRow).where(*tasks, TaskRow.state.in_(names)).values(**values)
-    return cast("CursorResult[Any]", session.execute(moving)).rowcount
+    return connection.execute(moving).rowcount

@@ -6,7 +6,7 @@ started again comes to the same.
 
 from __future__ import annotations
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import Connection, Select, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.events import append_event
@@ -14,8 +14,15 @@ from coordinator.states import RoundState, TaskState
 from coordinator.tables import PhaseRow, RoundRow, TaskRow
 from coordinator.task_rows import PENDING_NAMES
 from hfmds.errors import NotFound
+from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
 from hfmds.wire.types import EarlyStop, Retention
+
+_DROPPED = Prepared(
+    select(RoundRow.weights_sha256).where(
+        RoundRow.run_id == bindparam("run_id"), RoundRow.model_dropped.is_(True)
+    )
+)
 
 
 def best_round(session: Session, run_id: str) -> int:
@@ -55,25 +62,24 @@ def drop_models(session: Session, run_id: str, last: int, retention: Retention, 
     """
     if retention.keeps_all:  # and need not be looked at, of which there are more and more
         return
-    best, needed = best_round(session, run_id), _at_work_with(session, run_id)
+    best, needed = best_round(session, run_id), _at_work_with(session.connection(), run_id)
     for row in session.scalars(_with_model(run_id)):
         kept = retention.keeps(row.number, last, best)
         if not kept and row.weights_sha256 not in needed:
             row.model_dropped = True
             model = {"round": row.number, "model": row.weights_sha256}
-            append_event(session, run_id, EventKind.MODEL_DROPPED, now, **model)
+            append_event(session.connection(), run_id, EventKind.MODEL_DROPPED, now, **model)
     session.flush()
 
 
-def dropped_content(session: Session, run_id: str) -> set[str]:
+def dropped_content(connection: Connection, run_id: str) -> set[str]:
     """SHA-256 of the models that are dropped; not of one that another round made again."""
-    gone = select(RoundRow.weights_sha256).where(
-        RoundRow.run_id == run_id, RoundRow.model_dropped.is_(True)
-    )
-    dropped = set(session.scalars(gone))
+    dropped = {row.weights_sha256 for row in _DROPPED.all(connection, {"run_id": run_id})}
     if not dropped:
         return dropped
-    kept = list(session.scalars(_with_model(run_id)))
+    kept = connection.execute(
+        _with_model(run_id).with_only_columns(RoundRow.number, RoundRow.weights_sha256)
+    ).all()
     # An update of the round in progress may have the very bytes of an old model.
     last = max((row.number for row in kept), default=0)
     updates = select(TaskRow.result_sha256).where(
@@ -81,8 +87,8 @@ def dropped_content(session: Session, run_id: str) -> set[str]:
         TaskRow.state == TaskState.ACCEPTED.name,
         or_(TaskRow.counted_round == 0, TaskRow.counted_round > last),
     )
-    needed = {row.weights_sha256 for row in kept} | set(session.scalars(updates))
-    return dropped - needed - _at_work_with(session, run_id)
+    needed = {row.weights_sha256 for row in kept} | set(connection.scalars(updates))
+    return dropped - needed - _at_work_with(connection, run_id)
 
 
 def require_kept(session: Session, row: RoundRow) -> None:
@@ -109,7 +115,7 @@ def _with_model(run_id: str) -> Select[RoundRow]:
     )
 
 
-def _at_work_with(session: Session, run_id: str) -> set[str]:
+def _at_work_with(connection: Connection, run_id: str) -> set[str]:
     """SHA-256 of the models that tasks began at whose results may still count."""
     waiting = (TaskRow.state == TaskState.ACCEPTED.name) & (TaskRow.counted_round == 0)
     began_at = (
@@ -123,4 +129,4 @@ def _at_work_with(session: Session, run_id: str) -> set[str]:
         .where(PhaseRow.run_id == run_id, or_(TaskRow.state.in_(PENDING_NAMES), waiting))
         .distinct()
     )
-    return set(session.scalars(began_at))
+    return set(connection.scalars(began_at))

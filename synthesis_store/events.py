@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import datetime
 
 from sqlalchemy import Engine
@@ -15,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from hfmds.event_chain import Event
 from hfmds.storage.database import reading
-from hfmds.storage.event_log import next_event, read_events
+from hfmds.storage.event_log import add_event, read_events
 from synthesis_store.tables import StoreEventRow
 
 STORE = "store"
@@ -49,8 +48,8 @@ class StoreEvents:
     def append(self, session: Session, kind: StoreEventKind, **details: object) -> None:
         """Within the transaction that makes it true: write an event."""
         at_seconds = self._now().timestamp()
-        event = next_event(session, StoreEventRow, self.log_id, at_seconds, kind.value, details)
-        session.add(StoreEventRow(**asdict(event)))
+        connection = session.connection()
+        add_event(connection, StoreEventRow, self.log_id, at_seconds, kind.value, details)
 
     def list(self, after: int, limit: int) -> list[Event]:
         """At most so many events after a number, in order."""

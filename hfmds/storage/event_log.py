@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import cache
 
-from sqlalchemy import BigInteger, Select, String, bindparam, select
+from sqlalchemy import BigInteger, Connection, String, bindparam, insert, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hfmds.event_chain import Event, canonical, make_event, origin
+from hfmds.storage.prepared import Prepared
 
-_ENDS = "hfmds_ends_of_logs"  # of a session: where each log ends that it has appended to
+_FIELDS = tuple(field.name for field in fields(Event))
 
 
 class EventColumns:
@@ -30,22 +31,23 @@ class EventColumns:
     hash: Mapped[str] = mapped_column(String(64))
 
 
-def next_event(
-    session: Session,
+def add_event(
+    connection: Connection,
     table: type[EventColumns],
     log_id: str,
     at_seconds: float,
     kind: str,
     details: dict[str, object],
-) -> Event:
-    """The event that continues a log; the caller adds its row, in the same transaction."""
-    ends: dict[str, tuple[int, str]] = session.info.setdefault(_ENDS, {})
-    sequence, previous_hash = ends.get(log_id) or _end(session, table, log_id)
+    **columns: object,
+) -> None:
+    """Within a transaction: continue a log by an event; `columns` are those of its table alone."""
+    newest, adding = _statements(table)  # type: ignore[arg-type]  # it can be hashed, as every class
+    end = newest.first(connection, {"log_id": log_id})
+    sequence, previous_hash = (end.sequence, end.hash) if end else (0, origin(log_id))
     event = make_event(
         log_id, sequence + 1, round(at_seconds * 1e6), kind, canonical(details), previous_hash
     )
-    ends[log_id] = event.sequence, event.hash
-    return event
+    adding.change(connection, {**{name: getattr(event, name) for name in _FIELDS}, **columns})
 
 
 def read_events(
@@ -58,17 +60,11 @@ def read_events(
         .order_by(table.sequence)
         .limit(limit)
     )
-    names = [field.name for field in fields(Event)]
-    return [Event(*(getattr(row, name) for name in names)) for row in session.scalars(following)]
-
-
-def _end(session: Session, table: type[EventColumns], log_id: str) -> tuple[int, str]:
-    newest = _newest(table)  # type: ignore[arg-type]  # it can be hashed, as every class
-    found = session.connection().execute(newest, {"log_id": log_id}).first()
-    return (found[0], found[1]) if found else (0, origin(log_id))
+    return [Event(*(getattr(row, name) for name in _FIELDS)) for row in session.scalars(following)]
 
 
 @cache  # to make a statement takes longer than to have it answered
-def _newest(table: type[EventColumns]) -> Select[int, str]:
+def _statements(table: type[EventColumns]) -> tuple[Prepared, Prepared]:
+    """Where a log ends, and what adds to it."""
     of_log = select(table.sequence, table.hash).where(table.log_id == bindparam("log_id"))
-    return of_log.order_by(table.sequence.desc()).limit(1)
+    return Prepared(of_log.order_by(table.sequence.desc()).limit(1)), Prepared(insert(table))

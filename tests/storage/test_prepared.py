@@ -46,6 +46,11 @@ _FIND = Prepared(
 )
 _CHANGE = Prepared(update(_things).where(_things.c.name == _NAME))
 _REMOVE = Prepared(delete(_things).where(_things.c.name == _NAME, _things.c.good))
+_ALL = Prepared(
+    select(_things.c.name, _things.c.good)
+    .where(_things.c.name.in_(bindparam("names", expanding=True)), _things.c.number.in_([5, 6]))
+    .order_by(_things.c.name)
+)
 _MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678)
 _ROW = {"name": "a", "at": _MOMENT, "good": True, "content": b"\x00\xff", "number": 5}
 
@@ -85,6 +90,40 @@ def test_rows_that_are_concerned_are_counted(engine: Engine) -> None:
         assert _REMOVE.change(connection, {"called": "a"}) == 0
         assert _CHANGE.change(connection, {"called": "a", "good": True}) == 1
         assert _REMOVE.change(connection, {"called": "a"}) == 1
+
+
+def test_one_statement_takes_different_columns(engine: Engine) -> None:
+    with changing(engine) as connection:
+        _ADD.change(connection, _ROW)
+        _CHANGE.change(connection, {"called": "a", "good": False})
+        _CHANGE.change(connection, {"called": "a", "number": 3, "content": None})
+    row = found(engine)
+    assert (row.good, row.number, row.content) == (False, 3, None)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_parameter_that_stands_for_many_takes_any_number(engine: Engine, count: int) -> None:
+    names = [f"n{number}" for number in range(6)]
+    with changing(engine) as connection:
+        _ADD.change_each(connection, [{**_ROW, "name": name} for name in names])
+        _CHANGE.change(connection, {"called": "n0", "good": False})
+    with looking(engine) as connection:
+        rows = _ALL.all(connection, {"names": [*names[:count], "nobody"]})
+        assert [(row.name, row.good) for row in rows] == [(n, n != "n0") for n in names[:count]]
+        assert _ALL.value(connection, {"names": names[count:]}) == names[count]
+        assert _ALL.value(connection, {"names": ["nobody"]}) is None
+
+
+def test_what_is_changed_for_each_is_undone_together(engine: Engine) -> None:
+    def add_one_twice() -> None:
+        with changing(engine) as connection:
+            _ADD.change_each(connection, [{**_ROW, "name": name} for name in "bcb"])
+
+    with pytest.raises(IntegrityError):
+        add_one_twice()
+    with changing(engine) as connection:
+        _ADD.change_each(connection, [])
+    assert found(engine, "b") is None
 
 
 def test_an_error_undoes_its_transaction_and_no_value_is_told(engine: Engine) -> None:
