@@ -40,17 +40,19 @@ class Bell:
 
     async def wait_async(self, known_rings: int, timeout_seconds: float) -> None:
         """Suspend this coroutine until a ring after `known_rings`, or the timeout."""
-        sleeper = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        sleeper = loop.create_future()
         with self._condition:
             if self._rings > known_rings:
                 return
             self._sleepers.add(sleeper)
+        alarm = loop.call_later(timeout_seconds, _wake, (sleeper,))
         try:
-            await asyncio.wait((sleeper,), timeout=timeout_seconds)
+            await sleeper
         finally:
+            alarm.cancel()
             with self._condition:
                 self._sleepers.discard(sleeper)
-            sleeper.cancel()
 
 
 def ring_all(bells: Iterable[Bell]) -> None:

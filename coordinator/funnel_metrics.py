@@ -64,12 +64,17 @@ class FunnelMetrics:
         self._lock = threading.Lock()
         self._remembered_tasks = remembered_tasks
         self._reached: OrderedDict[str, tuple[str, TaskStage]] = OrderedDict()  # by task
-        self._counters = {
-            (kind, stage): self._stages.labels(kind, stage)
+        # To find a series by its labels takes longer than to count in it. All are shown as 0
+        # before the first one.
+        self._at_stage = {
+            kind: [self._stages.labels(kind, stage.name.lower()) for stage in TaskStage]
             for kind in KINDS
-            for stage in (*(stage.name.lower() for stage in TaskStage), _ACCEPTED)
         }
-        for kind in KINDS:  # shown as 0 before the first one
+        self._accepted = {
+            kind: (self._stages.labels(kind, _ACCEPTED), self._ended.labels(kind, _ACCEPTED))
+            for kind in KINDS
+        }
+        for kind in KINDS:
             for outcome in OUTCOMES:
                 self._ended.labels(kind, outcome)
             for cause in FailureCause:
@@ -79,7 +84,7 @@ class FunnelMetrics:
 
     def assigned(self, kind: str, tasks: int) -> None:
         """So many devices were asked."""
-        self._counters[kind, "assigned"].inc(tasks)
+        self._at_stage[kind][TaskStage.ASSIGNED].inc(tasks)
 
     def taken(self, kind: str, task_id: str) -> None:
         """A device was told of its task."""
@@ -88,7 +93,7 @@ class FunnelMetrics:
             if not known:
                 self._remember(task_id, kind, TaskStage.TAKEN)
         if not known:
-            self._counters[kind, "taken"].inc()
+            self._at_stage[kind][TaskStage.TAKEN].inc()
 
     def reached(self, task_id: str, stage: TaskStage) -> None:
         """A device is as far as this with a task that it took here, or farther."""
@@ -105,8 +110,8 @@ class FunnelMetrics:
         with self._lock:
             _, before = self._reached.pop(task_id, (kind, TaskStage.ASSIGNED))
         self._count(kind, before, TaskStage.UPLOADED)
-        self._counters[kind, _ACCEPTED].inc()
-        self._ended.labels(kind, "accepted").inc()
+        for counter in self._accepted[kind]:
+            counter.inc()
 
     def failed(self, kind: str, task_id: str, cause: FailureCause) -> None:
         """Its device gave it up."""
@@ -128,5 +133,5 @@ class FunnelMetrics:
             self._reached.popitem(last=False)
 
     def _count(self, kind: str, before: TaskStage, stage: TaskStage) -> None:
-        for number in range(before + 1, stage + 1):
-            self._counters[kind, TaskStage(number).name.lower()].inc()
+        for counter in self._at_stage[kind][before + 1 : stage + 1]:
+            counter.inc()

@@ -12,8 +12,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 
 from sqlalchemy import Engine, select
 
@@ -117,18 +118,16 @@ class Registry:
         with self._lock:
             now = self._clock()
             sighting = self._sightings.get(device_id)
-            # One that describes itself otherwise may suit a run that it did not suit before.
-            arrives = (
-                sighting is None
-                or not self._is_here(sighting, now)
-                or not _same_but_for_memory(sighting.profile, profile)
-                or sighting.run_id != run_id
-            )
             if sighting is None:
+                arrives = True
                 sighting = self._sightings[device_id] = _Sighting(run_id, profile, now)
+            else:
+                # One that describes itself otherwise may suit a run that it did not suit before.
+                changed = not _same_but_for_memory(sighting.profile, profile)
+                here = self._is_here(sighting, now)
+                arrives = changed or not here or sighting.run_id != run_id
+                sighting.recorded = sighting.recorded and not changed
             self._elsewhere.pop(device_id, None)
-            if not _same_but_for_memory(sighting.profile, profile):
-                sighting.recorded = False
             sighting.run_id, sighting.profile, sighting.last_seen_at = run_id, profile, now
             sighting.waiting += 1
             sighting.broken = sighting.left = False
@@ -360,9 +359,15 @@ def profile_of(row: DeviceRow) -> DeviceProfile:
     )
 
 
+_but_for_memory = attrgetter(
+    *(field.name for field in fields(DeviceProfile) if field.name != "free_memory_bytes")
+)
+
+
 def _same_but_for_memory(one: DeviceProfile, other: DeviceProfile) -> bool:
     """Free memory changes all the time: not worth a write at every check-in."""
-    return replace(one, free_memory_bytes=0) == replace(other, free_memory_bytes=0)
+    same: bool = _but_for_memory(one) == _but_for_memory(other)
+    return same
 
 
 def _state(here: bool, working: bool) -> DeviceState:

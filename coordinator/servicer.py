@@ -98,13 +98,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         seconds = await self._dispatch.renew_lease(*_ids(request), stage_from(request.stage))
         return coordinator_pb2.RenewLeaseResponse(lease_seconds=seconds)
 
-    async def DownloadBlob(
+    def DownloadBlob(
         self, request: coordinator_pb2.DownloadBlobRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
         require_part(request, "digest")
         digest = digest_from(request.digest)
-        async for message in self._dispatch.download(*_ids(request), digest, request.offset):
-            yield message
+        return self._dispatch.download(*_ids(request), digest, request.offset)
 
     async def QueryUpload(
         self, request: coordinator_pb2.QueryUploadRequest, context: grpc.aio.ServicerContext

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.certificates import Certificate
@@ -20,19 +20,32 @@ _ASK_AGAIN_SECONDS = 1.0
 
 
 class GatedCall:
-    """A call under way, by whom it is, and why it was cut."""
+    """A call, by whom it is, and why it was cut; inside, it is under way."""
 
-    def __init__(self, certificate: Certificate | None, in_quarantine: bool) -> None:
+    def __init__(
+        self, certificate: Certificate | None, in_quarantine: bool, calls: set[GatedCall]
+    ) -> None:
         self.certificate = certificate
+        self._calls = calls  # that are under way
         self.refusal: HfmdsError | None = None
         self.device_id = ""  # known from the certificate, or from the first request
         self._in_quarantine = in_quarantine
         self._spared = False
         self._task = asyncio.current_task()
         self._waits_for_us = True
+        self._cancelled = False
         identity = certificate.identity if certificate else None
         if identity is not None and identity.kind is Kind.DEVICE:
             self.device_id = identity.name
+
+    def __enter__(self) -> GatedCall:
+        self._calls.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._calls.discard(self)
 
     def require(self, exclusions: Exclusions) -> None:
         """Refuse whoever is shut out."""
@@ -59,14 +72,13 @@ class GatedCall:
         if self.refusal is not None:
             raise self.refusal
 
-    @contextmanager
-    def sending(self) -> Iterator[None]:
-        """Around the sending of a response, in which gRPC must not be disturbed."""
+    def begin_sending(self) -> None:
+        """A response is sent from now on, in which gRPC must not be disturbed."""
         self._waits_for_us = False
-        try:
-            yield
-        finally:
-            self._waits_for_us = True
+
+    def end_sending(self) -> None:
+        """It is sent."""
+        self._waits_for_us = True
 
     def spare(self, task: asyncio.Task[object] | None) -> None:
         """If it is this task's: let it come to its end, whatever is replaced from now on."""
@@ -78,11 +90,12 @@ class GatedCall:
             return
         self.refusal = refusal
         if self._waits_for_us and self._task is not None:
+            self._cancelled = True
             self._task.cancel()
 
     def reason_of_cut(self, stop: BaseException) -> HfmdsError | None:
         """When a call was cancelled: why, if that was our doing and nobody else's."""
-        if self.refusal is None or not isinstance(stop, asyncio.CancelledError):
+        if not self._cancelled or not isinstance(stop, asyncio.CancelledError):
             return None
         # Somebody else's request to cancel would still stand.
         alone = self._task is not None and self._task.uncancel() == 0
@@ -114,10 +127,7 @@ class Gate:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._cut)
 
-    @contextmanager
-    def call(
-        self, certificate: Certificate | None, *, in_quarantine: bool = False
-    ) -> Iterator[GatedCall]:
+    def call(self, certificate: Certificate | None, *, in_quarantine: bool = False) -> GatedCall:
         """Around a call; NotAllowed, TooLate or Unavailable at once if its caller is shut out.
 
         `in_quarantine`: the call is also for devices in quarantine.
@@ -129,13 +139,9 @@ class Gate:
             # TLS looks at it only when a connection begins; then its refusal looks the same to the
             # caller, who tries again, with a newer one.
             raise Unavailable(f"certificate {certificate.serial} has run out; show a newer one")
-        call = GatedCall(certificate, in_quarantine)
+        call = GatedCall(certificate, in_quarantine, self._calls)
         call.require(self._exclusions)
-        self._calls.add(call)
-        try:
-            yield call
-        finally:
-            self._calls.discard(call)
+        return call
 
     def spare_own(self) -> None:
         """Within a call that shuts its own caller out: have that caller hear that it is done."""

@@ -14,8 +14,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -33,6 +33,7 @@ from hfmds.service.caller import Caller, Recognise, remember
 from hfmds.service.gate import Gate, GatedCall
 from hfmds.service.identity import Identity, Kind
 from hfmds.service.limits import Limits
+from hfmds.service.patience import Patience
 from hfmds.service.requests import Requests
 from hfmds.service.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.seldom import Seldom
@@ -48,6 +49,21 @@ _MAX_MESSAGE_CHARACTERS = 1000
 _MAX_ID_CHARACTERS = 128
 # Of one method with one code, in the log: strangers must not fill it.
 _REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE = 0.5, 100
+_NOBODY = Caller()
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """What is the same at each call of a method."""
+
+    service: str
+    name: str
+    series: MethodMetrics
+    in_quarantine: bool  # it is also for devices in quarantine
+    claims: Gate | None  # what to hold devices against that only say who they are, if it is theirs
+
+    def __str__(self) -> str:
+        return f"{self.service}/{self.name}"
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -106,89 +122,95 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         )
 
         series = self._metrics.of(service, method)
-        decode = _deserialiser(handler, inner, series)
+        decode, serialise = _deserialiser(handler, inner, series), _serialiser(handler, series)
+        admitted = self._access.get(service, {}).get(method) or ()
+        claims = self._gate if self._recognise is None and Kind.DEVICE in admitted else None
+        which = _Method(service, method, series, method in IN_QUARANTINE, claims)
 
-        async def asked(call: _Call, context: grpc.aio.ServicerContext) -> Any:
-            requests = Requests(context, decode, self._limits, look=call.look, slow=call.slow)
+        async def asked(call: _Call) -> Any:
+            requests = Requests(
+                call.context, decode, self._limits, call.patience, look=call.look, slow=call.slow
+            )
             return requests if handler.request_streaming else await requests.only()
 
-        async def unary(_: Any, context: grpc.aio.ServicerContext) -> Any:
-            async with self._call(service, method, context) as call:
-                return await inner(await asked(call, context), context)
+        async def reply(call: _Call) -> Any:
+            return await inner(await asked(call), call.context)
 
-        async def stream(_: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            loop, task = asyncio.get_running_loop(), asyncio.current_task()
-            assert task is not None  # gRPC makes one for each call
-            # The handler is closed at once when the caller goes away, not when it is collected.
-            async with (
-                self._call(service, method, context) as call,
-                aclosing(inner(await asked(call, context), context)) as responses,
-            ):
+        async def replies(call: _Call) -> None:
+            responses = inner(await asked(call), call.context)
+            try:
                 async for response in responses:
-                    # A caller that does not take what it asked for is left.
-                    leaving = loop.call_later(self._limits.message_seconds, task.cancel)
-                    try:
-                        with call.gated.sending():
-                            yield response
-                    finally:
-                        leaving.cancel()
-                    call.gated.look()
+                    await call.send(response, self._limits.message_seconds)
+            finally:
+                # At once when the caller goes away, and not when it is collected.
+                await responses.aclose()
 
-        serialise = _serialiser(handler, series)
+        async def unary(_: Any, context: grpc.aio.ServicerContext) -> Any:
+            return await self._answer(which, context, reply)
+
+        # One that sends by itself, and does not yield: so it is told when the caller goes away.
+        async def stream(_: Any, context: grpc.aio.ServicerContext) -> None:
+            await self._answer(which, context, replies)
+
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(stream, response_serializer=serialise)
         return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serialise)
 
-    @asynccontextmanager
-    async def _call(
-        self, service: str, method: str, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[_Call]:
+    async def _answer(
+        self,
+        method: _Method,
+        context: grpc.aio.ServicerContext,
+        respond: Callable[[_Call], Awaitable[Any]],
+    ) -> Any:
         """One call: counted, timed, and ended with a status whatever happens inside."""
         started = time.monotonic()
-        series = self._metrics.of(service, method)
-        series.in_flight.inc()
-        code, refusal = grpc.StatusCode.OK, None
+        method.series.in_flight.inc()
+        code, refusal = grpc.StatusCode.OK, ""
         metadata: tuple[tuple[str, str], ...] = ()
         gated: GatedCall | None = None
         try:
             with self._throttle.call(context.peer(), started) as turn:
-                caller = await self._admit(service, method, context)
-                in_quarantine = method in IN_QUARANTINE
+                caller = await self._admit(method, context) if self._recognise else _NOBODY
                 with (
-                    self._gate.call(caller.certificate, in_quarantine=in_quarantine) as gated,
-                    serving(service, method, context.invocation_metadata),
+                    self._gate.call(
+                        caller.certificate, in_quarantine=method.in_quarantine
+                    ) as gated,
+                    serving(method.service, method.name, context.invocation_metadata),
+                    Patience() as patience,
                 ):
-                    yield _Call(turn, caller.identity, gated, self._claims(service, method))
+                    call = _Call(context, turn, caller.identity, gated, method.claims, patience)
+                    return await respond(call)
         except (asyncio.CancelledError, GeneratorExit) as stop:
-            # The caller hung up, its deadline passed, or we stop; GeneratorExit if it happened
-            # between two responses of a stream, while gRPC was sending.
+            # The caller hung up, its deadline passed, or we stop.
             cut = gated.reason_of_cut(stop) if gated else None
             if cut is None:
                 code = grpc.StatusCode.CANCELLED
                 raise
             code, refusal, metadata = status_of(cut), cut.public, metadata_of(cut)
-            fields = {"rpc": f"{service}/{method}", "code": code.name, "reason": str(cut)}
+            fields = {"rpc": str(method), "code": code.name, "reason": str(cut)}
             log.info("call cut", extra=fields)
         except grpc.aio.AbortError:  # the handler has answered by itself
             code = context.code()
             raise
+        except _Unsent as unsent:  # there is nobody to answer any more; gRPC knows why
+            code = grpc.StatusCode.CANCELLED
+            raise unsent.reason from None
         except HfmdsError as error:
             code, refusal, metadata = status_of(error), error.public, metadata_of(error)
             if not isinstance(error, Throttled):
-                self._say_refused(f"{service}/{method}", code, str(error))
+                self._say_refused(str(method), code, str(error))
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             code = grpc.StatusCode.INTERNAL
             refusal = f"internal error {error_id}; the log of {self._metrics.process} has it"
-            fields = {"rpc": f"{service}/{method}", "error_id": error_id}
+            fields = {"rpc": str(method), "error_id": error_id}
             log.exception("call failed", extra=fields)
         finally:
-            series.in_flight.dec()
-            series.answered(code.name).inc()
-            series.duration.observe(time.monotonic() - started)
-        if refusal is not None:
-            # Last: a caller that hears "no" finds its place free and the call counted.
-            await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
+            method.series.in_flight.dec()
+            method.series.answered(code.name).inc()
+            method.series.duration.observe(time.monotonic() - started)
+        # Last: a caller that hears "no" finds its place free and the call counted.
+        return await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
 
     def _say_refused(self, rpc: str, code: grpc.StatusCode, reason: str) -> None:
         times = self._seldom.times(f"{rpc} {code.name}", time.monotonic())
@@ -197,45 +219,72 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             fields = {"rpc": rpc, "code": code.name, "reason": reason, "times": times}
             log.log(level, "call refused", extra=fields)
 
-    async def _admit(self, service: str, method: str, context: grpc.aio.ServicerContext) -> Caller:
-        if self._recognise is None:
-            return Caller()
+    async def _admit(self, method: _Method, context: grpc.aio.ServicerContext) -> Caller:
+        assert self._recognise is not None
         caller = await self._recognise(context)
-        if self._access[service][method] is not WHOEVER:
-            require_access(self._access[service], method, caller.identity)
+        access = self._access[method.service]
+        if access[method.name] is not WHOEVER:
+            require_access(access, method.name, caller.identity)
         remember(caller.identity)
         return caller
 
-    def _claims(self, service: str, method: str) -> Gate | None:
-        """What to hold devices against that only say who they are, if this is for devices."""
-        admitted = self._access.get(service, {}).get(method) or ()
-        return self._gate if self._recognise is None and Kind.DEVICE in admitted else None
+
+class _Unsent(Exception):
+    """A response could not be sent."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 class _Call:
-    """Whose call it is, as far as that is known."""
+    """One call, and whose it is, as far as that is known."""
+
+    __slots__ = ("_claims", "_gated", "_identity", "_turn", "context", "patience")
 
     def __init__(
-        self, turn: Turn, identity: Identity | None, gated: GatedCall, claims: Gate | None
+        self,
+        context: grpc.aio.ServicerContext,
+        turn: Turn,
+        identity: Identity | None,
+        gated: GatedCall,
+        claims: Gate | None,
+        patience: Patience,
     ) -> None:
-        self.gated = gated
+        self.context = context
+        self.patience = patience
         self._turn = turn
         self._identity = identity
+        self._gated = gated
         self._claims = claims
         if identity is not None and identity.kind is Kind.DEVICE:
             turn.of_device(identity.name, time.monotonic())
+
+    async def send(self, response: Any, seconds: float) -> None:
+        """Send one of several responses; who does not take it within so many seconds is left."""
+        self.patience.begin(self.patience.time() + seconds)
+        self._gated.begin_sending()
+        try:
+            await self.context.write(response)
+        except grpc.aio.BaseError as error:
+            raise _Unsent(error) from error
+        finally:
+            self._gated.end_sending()
+            self.patience.end()
+        self._gated.look()
 
     def look(self, request: Any) -> None:
         """At each request: NotAllowed if a device speaks for another; Unavailable if too often."""
         if self._identity is not None:
             require_own(self._identity, request)
             return
-        # Where callers could be known, what a stranger claims is not even remembered.
-        if self._claims is None:
+        # Where callers could be known, what a stranger claims is not even remembered. Of one call,
+        # all requests are of the device that the first one names.
+        if self._claims is None or self._gated.device_id:
             return
         device_id = device_of(request)[:_MAX_ID_CHARACTERS]
         self._turn.of_device(device_id, time.monotonic())
-        self.gated.of_device(device_id, self._claims.exclusions)
+        self._gated.of_device(device_id, self._claims.exclusions)
 
     def slow(self) -> None:
         """The request takes too long to come."""

@@ -24,11 +24,11 @@ class Rate:
         if quiet_at - now > self._burst_seconds:
             return False
         self._quiet_at[caller] = quiet_at
-        self._forget(now)
+        if len(self._quiet_at) > self._forget_above:
+            self._forget(now)
         return True
 
     def _forget(self, now: float) -> None:
-        if len(self._quiet_at) > self._forget_above:
-            self._quiet_at = {who: at for who, at in self._quiet_at.items() if at > now}
-            # Looking costs as much as there are: next when they have doubled.
-            self._forget_above = max(_FORGET_ABOVE, 2 * len(self._quiet_at))
+        self._quiet_at = {who: at for who, at in self._quiet_at.items() if at > now}
+        # Looking costs as much as there are: next when they have doubled.
+        self._forget_above = max(_FORGET_ABOVE, 2 * len(self._quiet_at))

@@ -15,16 +15,28 @@ from google.protobuf.message import DecodeError
 
 from hfmds.errors import InvalidInput
 from hfmds.service.limits import Limits
+from hfmds.service.patience import Patience
 
 
 class Requests:
     """An iterator over them. `slow` raises what a caller is told that takes too long."""
+
+    __slots__ = (
+        "_context",
+        "_decode",
+        "_ends_at",
+        "_look",
+        "_message_seconds",
+        "_patience",
+        "_slow",
+    )
 
     def __init__(
         self,
         context: grpc.aio.ServicerContext,
         decode: Callable[[bytes], Any],
         limits: Limits,
+        patience: Patience,
         *,
         look: Callable[[Any], None],
         slow: Callable[[], None],
@@ -32,7 +44,8 @@ class Requests:
         self._context = context
         self._decode = decode
         self._message_seconds = limits.message_seconds
-        self._ends_at = asyncio.get_running_loop().time() + limits.requests_seconds
+        self._patience = patience
+        self._ends_at = patience.time() + limits.requests_seconds
         self._look = look
         self._slow = slow
 
@@ -40,24 +53,34 @@ class Requests:
         return self
 
     async def __anext__(self) -> Any:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout_at(min(loop.time() + self._message_seconds, self._ends_at)):
-                data = await self._context.read()
-        except TimeoutError:
-            self._slow()
-            raise
+        data = await self._read()
         if data is grpc.aio.EOF:
             raise StopAsyncIteration
+        return self._decoded(data)
+
+    async def only(self) -> Any:
+        """The one request of a call that has one."""
+        data = await self._read()
+        if data is grpc.aio.EOF:
+            raise InvalidInput("the call ended before its request came")
+        return self._decoded(data)
+
+    async def _read(self) -> Any:
+        patience = self._patience
+        patience.begin(min(patience.time() + self._message_seconds, self._ends_at))
+        try:
+            return await self._context.read()
+        except asyncio.CancelledError:
+            if patience.was_lost():
+                self._slow()
+            raise
+        finally:
+            patience.end()
+
+    def _decoded(self, data: bytes) -> Any:
         try:
             request = self._decode(data)
         except DecodeError:
             raise InvalidInput("the request is not a message of this method's type") from None
         self._look(request)
         return request
-
-    async def only(self) -> Any:
-        """The one request of a call that has one."""
-        async for request in self:
-            return request
-        raise InvalidInput("the call ended before its request came")

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
+from types import TracebackType
 from urllib.parse import unquote
 
 from hfmds.errors import Unavailable
@@ -48,32 +47,28 @@ class Throttle:
         self._limits = limits
         self._refused = refused
         self._calls = 0
-        self._device_calls: Counter[str] = Counter()
+        self._device_calls: dict[str, int] = {}
         self._rate = Rate(limits.calls_per_second, BURST_SECONDS)
         self._address_rate = Rate(limits.address_calls_per_second, BURST_SECONDS)
         self._device_rate = Rate(limits.device_calls_per_second, BURST_SECONDS)
         self._pace = Pace(_BACK_PER_SECOND, _BACK_AFTER_SECONDS, _BACK_WITHIN_SECONDS)
         self._seldom = Seldom(_SAY_EVERY_SECONDS)  # by reason
 
-    @contextmanager
-    def call(self, peer: str, now: float) -> Iterator[Turn]:
+    def call(self, peer: str, now: float) -> Turn:
         """One call by `peer`, as gRPC writes it, from its arrival to its end."""
-        limits, turn = self._limits, Turn(self, peer)
-        self._calls += 1
-        try:
-            if self._calls > limits.calls:
-                # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "never again".
-                turn.refuse("calls", f"has {limits.calls} calls in flight, its limit", now)
-            address = address_of(peer)
-            if not self._address_rate.takes(address, now):
-                most = f"{limits.address_calls_per_second:g} calls per second"
-                turn.refuse("address_rate", f"takes {most} from {address}", now)
-            if not self._rate.takes("", now):
-                turn.refuse("rate", f"takes {limits.calls_per_second:g} calls per second", now)
-            yield turn
-        finally:
-            self._calls -= 1
-            turn.end()
+        return Turn(self, peer, now)
+
+    def _require_place(self, turn: Turn, peer: str, now: float) -> None:
+        limits = self._limits
+        if self._calls > limits.calls:
+            # Not gRPC's own cap: that answers RESOURCE_EXHAUSTED, which says "never again".
+            turn.refuse("calls", f"has {limits.calls} calls in flight, its limit", now)
+        address = address_of(peer)
+        if not self._address_rate.takes(address, now):
+            most = f"{limits.address_calls_per_second:g} calls per second"
+            turn.refuse("address_rate", f"takes {most} from {address}", now)
+        if not self._rate.takes("", now):
+            turn.refuse("rate", f"takes {limits.calls_per_second:g} calls per second", now)
 
     def _say(self, reason: str, caller: str, now: float) -> None:
         calls = self._seldom.times(reason, now)
@@ -83,12 +78,34 @@ class Throttle:
 
 
 class Turn:
-    """One call, which may turn out to be a device's."""
+    """One call, which may turn out to be a device's; inside, it has its place."""
 
-    def __init__(self, throttle: Throttle, peer: str) -> None:
+    __slots__ = ("_device", "_now", "_peer", "_throttle")
+
+    def __init__(self, throttle: Throttle, peer: str, now: float) -> None:
         self._throttle = throttle
         self._peer = peer
+        self._now = now
         self._device = ""
+
+    def __enter__(self) -> Turn:
+        self._throttle._calls += 1
+        try:
+            self._throttle._require_place(self, self._peer, self._now)
+        except BaseException:
+            self._throttle._calls -= 1
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._throttle._calls -= 1
+        if self._device:
+            calls = self._throttle._device_calls
+            left = calls.pop(self._device) - 1
+            if left:
+                calls[self._device] = left
 
     def of_device(self, device_id: str, now: float) -> None:
         """It is this device's; Unavailable if that has made, or has open, too many."""
@@ -96,8 +113,8 @@ class Turn:
             return
         it, limits = self._throttle, self._throttle._limits
         self._device = device_id
-        it._device_calls[device_id] += 1
-        if it._device_calls[device_id] > limits.device_calls:
+        calls = it._device_calls[device_id] = it._device_calls.get(device_id, 0) + 1
+        if calls > limits.device_calls:
             most = f"{limits.device_calls} calls in flight from one device"
             self.refuse("device_calls", f"takes {most}", now)
         if not it._device_rate.takes(device_id, now):
@@ -113,14 +130,6 @@ class Turn:
         raise Throttled(
             f"{it._process} {what}; try again in {seconds:.1f} s", retry_after_seconds=seconds
         )
-
-    def end(self) -> None:
-        """The call is over."""
-        if self._device:
-            calls = self._throttle._device_calls
-            calls[self._device] -= 1
-            if not calls[self._device]:
-                del calls[self._device]
 
 
 def address_of(peer: str) -> str:

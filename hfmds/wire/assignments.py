@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from hfmds.algorithm.types import Traffic
@@ -48,12 +49,17 @@ _MAX_NAME_CHARACTERS = 128
 _MAX_TRAFFIC_BYTES = 2**50  # so that no sum over a fleet passes 2^63
 _MAX_TRACEPARENT_CHARACTERS = 128
 _UNKNOWN_OUTCOME_SECONDS = 60.0
+_REMEMBERED_RECIPES = 64  # as messages
 _MOST = {  # that a device can say of a task; a hostile one must not spoil the sums of others
     "steps": 10**9,
     "cpu_seconds": 1e7,
     "peak_memory_bytes": 2**50,
     "withheld_samples": 10**9,
 }
+
+
+# A cohort's tasks have the same one, which takes longer to make than the rest of a task.
+_recipe_message = lru_cache(_REMEMBERED_RECIPES)(recipe_message)
 
 
 def stage_name(stage: TaskStage | None) -> str | None:
@@ -120,7 +126,7 @@ def assignment_message(assignment: Assignment) -> pb.Assignment:
         run_uid=assignment.run_uid,
         round=assignment.round_number,
         lease_seconds=assignment.lease_seconds,
-        recipe=recipe_message(assignment.recipe),
+        recipe=_recipe_message(assignment.recipe),
         seed=assignment.seed,
         weights=digest_message(assignment.weights),
         train=pb.TrainWork(snapshot_id=work.snapshot_id or "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 from typing import Any, TypeVar
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
@@ -35,14 +36,20 @@ from hfmds.v1 import common_pb2
 Value = TypeVar("Value")
 
 
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """Of the fields of such values, of which there are few kinds."""
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def flat_fields(value: Any) -> dict[str, Any]:
     """The fields of a value whose message has the same ones, as keyword arguments."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {name: getattr(value, name) for name in _names(type(value))}  # type: ignore[arg-type]
 
 
 def flat_value(kind: type[Value], message: Message) -> Value:
     """A value from a message that has fields of the same names; NaN and infinities are refused."""
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    names = _names(kind)  # type: ignore[arg-type]
     require_finite(message, *names)
     return kind(**{name: getattr(message, name) for name in names})
 
@@ -74,12 +81,12 @@ def require_count(message: Message, least: int, *names: str) -> None:
 
 def digest_message(digest: Digest) -> common_pb2.Digest:
     """To the wire."""
-    return common_pb2.Digest(**flat_fields(digest))
+    return common_pb2.Digest(sha256=digest.sha256, size_bytes=digest.size_bytes)
 
 
 def digest_from(message: common_pb2.Digest) -> Digest:
     """From the wire."""
-    return flat_value(Digest, message)
+    return Digest(message.sha256, message.size_bytes)
 
 
 def model_message(model: ModelSpec) -> common_pb2.ModelSpec:

@@ -36,6 +36,8 @@ def require_id(value: str, what: str) -> str:
 
 def labels_from(pairs: Iterable[str] | Mapping[str, str], what: str) -> tuple[str, ...]:
     """Labels as `name=value`, by name; refused if they are too many, malformed or repeated."""
+    if not pairs:
+        return ()
     if isinstance(pairs, Mapping):
         pairs = [f"{name}={value}" for name, value in pairs.items()]
     labels: dict[str, str] = {}
