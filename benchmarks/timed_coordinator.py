@@ -44,13 +44,16 @@ STEPS = (
     "coordinator.remote_fleet:RemoteFleet.train",
     "coordinator.models:Models.put",
     "hfmds.algorithm.methods.fedavg:FedAvgMethod.aggregate",
+    "hfmds.storage.staging:Staging.take",
     "hfmds.storage.staging:Staging.append",
     "hfmds.storage.staging:Staging.commit",
     "hfmds.storage.database:_Group.commit",
     "hfmds.storage.blobs:FolderBlobs.put_bytes",
+    "hfmds.storage.blobs:FolderBlobs.put_pieces",
     "hfmds.storage.blobs:digest_of",
     "hfmds.storage.blobs:sync_file",
-    "hfmds.storage.blobs:sync_folder",
+    "hfmds.storage.files:SharedSync.sync",
+    "hfmds.storage.files:sync_folder",
 )
 
 

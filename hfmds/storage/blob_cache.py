@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hfmds.digest import Digest
@@ -60,6 +60,11 @@ class BlobCache:
     def keep_bytes(self, data: bytes | memoryview) -> Path:
         """Make a copy of content in memory."""
         return self._kept(self._blobs.put_bytes(data))
+
+    def keep_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> Path:
+        """Make a copy of content in pieces, which the caller has checked."""
+        self._blobs.put_pieces(digest, pieces)
+        return self._kept(digest)
 
     def keep_file(self, digest: Digest, path: Path) -> Path:
         """Make a file, whose content the caller has checked, the copy; moves it."""

@@ -8,22 +8,24 @@ synchronous: on an event loop, call them through `asyncio.to_thread`.
 from __future__ import annotations
 
 import errno
+import itertools
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from hfmds.digest import Digest, digest_of, digest_of_file
 from hfmds.errors import CorruptData, InvalidInput, NotFound
 from hfmds.storage.files import (
+    SharedSync,
     forget_cached,
     full_disk_is_unavailable,
     make_data_folder,
     sync_file,
-    sync_folder,
+    write_new,
 )
 
 CHUNK_BYTES = 1024 * 1024
@@ -53,6 +55,12 @@ class Blobs(Protocol):
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
         """Keep the bytes and return their name."""
+
+    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
+        """Keep content in pieces, which the caller has checked against `digest`.
+
+        For what is not here: whether it is, the caller has asked, too.
+        """
 
     def put_file(self, digest: Digest, path: Path) -> None:
         """Keep the file's content, which the caller has checked against `digest`; moves the file.
@@ -110,6 +118,9 @@ class FolderBlobs:
         self._folder = folder
         self._incoming = folder / "incoming"
         make_data_folder(self._incoming, setting)
+        self._synced = SharedSync(folder)
+        self._own = uuid.uuid4().hex  # others may put to the same folder
+        self._numbers = itertools.count()
         self._clear_abandoned(now=time.time())
 
     def contains(self, digest: Digest) -> bool:
@@ -125,7 +136,7 @@ class FolderBlobs:
     def confirm(self, digest: Digest) -> bool:
         found = self.contains(digest)
         if found and self._durable:  # another thread may have renamed it, and synced nothing yet
-            sync_folder(self._folder)
+            self._synced.sync()
         return found
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
@@ -140,6 +151,16 @@ class FolderBlobs:
         finally:
             temporary.unlink(missing_ok=True)
         return digest
+
+    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
+        temporary = self.new_file()
+        with full_disk_is_unavailable(self._folder):
+            try:
+                write_new(temporary, pieces, synced=self._durable)
+                self._give_name(digest, temporary)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
 
     def put_file(self, digest: Digest, path: Path) -> None:
         require_size(digest, path)
@@ -208,7 +229,7 @@ class FolderBlobs:
 
     def new_file(self) -> Path:
         """A name for a file that is to be put; it is cleared away if the process is killed."""
-        return self._incoming / uuid.uuid4().hex
+        return self._incoming / f"{self._own}-{next(self._numbers)}"
 
     def _path(self, digest: Digest) -> Path:
         return self._folder / digest.sha256
@@ -217,9 +238,12 @@ class FolderBlobs:
         """The order matters: bytes on disk, then the name, then the name on disk."""
         if self._durable:
             sync_file(path)
+        self._give_name(digest, path)
+
+    def _give_name(self, digest: Digest, path: Path) -> None:
         path.rename(self._path(digest))
         if self._durable:
-            sync_folder(self._folder)
+            self._synced.sync()
 
     def _copy_in(self, digest: Digest, path: Path) -> None:
         temporary = self.new_file()

@@ -7,11 +7,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hfmds.errors import ConfigurationError, Unavailable
+
+_MOST_PIECES = 1024  # that the system takes in one call
 
 
 def make_data_folder(folder: Path, setting: str) -> None:
@@ -65,6 +68,30 @@ def sync_folder(folder: Path) -> None:
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
+class SharedSync:
+    """Syncs a folder, once for all threads that ask at about the same time.
+
+    A sync serves those who came before it began, so whoever comes while one is under way waits for
+    the next.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._one_syncs = threading.Lock()
+        self._begun = 0  # the number of the last sync
+        self._done = 0  # of the last one that succeeded
+
+    def sync(self) -> None:
+        """As `sync_folder`."""
+        before = self._begun
+        with self._one_syncs:
+            if self._done > before:
+                return
+            self._begun = number = self._begun + 1
+            sync_folder(self._folder)
+            self._done = number
+
+
 def sync_file(path: Path) -> None:
     """Make the file's bytes survive a crash."""
     _sync(path, os.O_RDONLY)
@@ -90,6 +117,30 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_new(path: Path, pieces: Iterable[bytes | memoryview], *, synced: bool) -> None:
+    """Make a file of pieces, one behind the other; if `synced`, its bytes survive a crash."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        write_at(descriptor, 0, pieces)
+        if synced:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_at(descriptor: int, offset: int, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write to an open file from `offset` on, one piece behind the other."""
+    left = [memoryview(piece) for piece in pieces]
+    while left:
+        # All at once: after each call the thread has to wait for the interpreter.
+        written = os.pwritev(descriptor, left[:_MOST_PIECES], offset)
+        offset += written
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if left:
+            left[0] = left[0][written:]
 
 
 def write_whole(path: Path, content: bytes) -> None:

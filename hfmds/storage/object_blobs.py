@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -123,6 +123,10 @@ class ObjectBlobs:
             with self._cache.keep_bytes(data).open("rb") as file:
                 self._upload(digest, file)
         return digest
+
+    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
+        with self._cache.keep_pieces(digest, pieces).open("rb") as file:
+            self._upload(digest, file)
 
     def put_file(self, digest: Digest, path: Path) -> None:
         require_size(digest, path)

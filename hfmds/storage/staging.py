@@ -2,7 +2,8 @@
 
 An upload is known by its owner (for example a task id) and the digest it announces. Nothing here
 is trusted before `commit` has compared the bytes with that digest. They are hashed as they come;
-only what an earlier process has taken is read again.
+only what an earlier process has taken is read again. What comes at once is never partial: `take`
+compares it in memory, and no file is made of it here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +20,12 @@ from typing import TYPE_CHECKING
 from hfmds.digest import Digest, digest_of_file
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, WrongState
 from hfmds.storage.blobs import Blobs
-from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
+from hfmds.storage.files import full_disk_is_unavailable, make_data_folder, write_at
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
 _WRITES_AT_ONCE = 64
-_MOST_PIECES = 1024  # that the system takes in one call
 _REMEMBERED = 10_000  # broken uploads whose hash so far is known; of more, the bytes are read again
 
 
@@ -47,10 +47,7 @@ class Staging:
 
     def offset(self, owner: str, digest: Digest) -> int:
         """How many bytes are here already: where the sender goes on."""
-        try:
-            return self._path(owner, digest).stat().st_size
-        except FileNotFoundError:
-            return 0
+        return _size_bytes(self._path(owner, digest))
 
     def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
         """Take the next bytes, one piece behind the other, and return the offset after them.
@@ -58,16 +55,10 @@ class Staging:
         LimitExceeded if the announced size is above the limit, WrongState if `offset` is not where
         the upload stands, InvalidInput if there are more bytes than announced.
         """
-        if digest.size_bytes > self._max_bytes:
-            raise LimitExceeded(
-                f"upload {digest}: {digest.size_bytes} bytes are announced, "
-                f"the limit is {self._max_bytes}"
-            )
+        self._require_allowed(digest)
         path, end = self._path(owner, digest), offset + sum(map(len, pieces))
         with self._lock_of(path):
-            expected = self.offset(owner, digest)
-            if offset != expected:
-                raise WrongState(f"upload {digest}: offset {offset} was sent, {expected} is next")
+            _require_next(digest, offset, _size_bytes(path))
             if end > digest.size_bytes:
                 raise InvalidInput(
                     f"upload {digest}: {end} bytes were sent, {digest.size_bytes} are announced"
@@ -76,7 +67,12 @@ class Staging:
             known = self._take_hash(path)
             sha256 = known if offset else hashlib.sha256()
             with full_disk_is_unavailable(self._folder):
-                _write_at(path, offset, pieces)
+                # Not appended: a writer that lost the race must not shift what comes after it.
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+                try:
+                    write_at(descriptor, offset, pieces)
+                finally:
+                    os.close(descriptor)
             if sha256 is not None:
                 for piece in pieces:
                     sha256.update(piece)
@@ -113,9 +109,25 @@ class Staging:
             return
         if found != digest:
             self.discard(owner, digest)
-            raise CorruptData(
-                f"upload {digest}: the bytes that came are {found}; send it again from offset 0"
-            )
+            raise _corrupt(digest, found)
+
+    def take(
+        self, owner: str, digest: Digest, pieces: Sequence[bytes | memoryview], blobs: Blobs
+    ) -> None:
+        """Check an upload all of which has come, and put it into `blobs`, which lack it.
+
+        As `append` at 0 and `commit`, and with their errors, but with half as many questions to the
+        system, after each of which the thread has to wait for the interpreter.
+        """
+        self._require_allowed(digest)
+        _require_next(digest, 0, self.offset(owner, digest))
+        sha256 = hashlib.sha256()
+        for piece in pieces:
+            sha256.update(piece)
+        found = Digest(sha256.hexdigest(), sum(map(len, pieces)))
+        if found != digest:
+            raise _corrupt(digest, found)
+        blobs.put_pieces(digest, pieces)
 
     def discard(self, owner: str, digest: Digest) -> None:
         """Forget a partial upload."""
@@ -135,6 +147,13 @@ class Staging:
                     path.unlink()
                     removed += 1
         return removed
+
+    def _require_allowed(self, digest: Digest) -> None:
+        if digest.size_bytes > self._max_bytes:
+            raise LimitExceeded(
+                f"upload {digest}: {digest.size_bytes} bytes are announced, "
+                f"the limit is {self._max_bytes}"
+            )
 
     def _lock_of(self, path: Path) -> threading.Lock:
         """To hold while an upload's file is changed."""
@@ -156,18 +175,19 @@ class Staging:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.part"
 
 
-def _write_at(path: Path, offset: int, pieces: Iterable[bytes | memoryview]) -> None:
-    # Not appended: a writer that lost the race must not shift what comes after it.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+def _size_bytes(path: Path) -> int:
     try:
-        left = [memoryview(piece) for piece in pieces]
-        while left:
-            # All at once: after each call the thread has to wait for the interpreter.
-            written = os.pwritev(descriptor, left[:_MOST_PIECES], offset)
-            offset += written
-            while left and written >= len(left[0]):
-                written -= len(left.pop(0))
-            if left:
-                left[0] = left[0][written:]
-    finally:
-        os.close(descriptor)
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _require_next(digest: Digest, offset: int, expected: int) -> None:
+    if offset != expected:
+        raise WrongState(f"upload {digest}: offset {offset} was sent, {expected} is next")
+
+
+def _corrupt(digest: Digest, found: Digest) -> CorruptData:
+    return CorruptData(
+        f"upload {digest}: the bytes that came are {found}; send it again from offset 0"
+    )

@@ -278,11 +278,15 @@ class _Intake:
                 self._then()
                 return True
             self._begun = content
-        staging = self._begun.staging
-        if chunks:
-            self._offset = staging.append(self._owner, self._digest, self._offset, *chunks)
+        blobs, staging = self._begun.blobs, self._begun.staging
+        if last and not self._offset and sum(map(len, chunks)) == self._digest.size_bytes:
+            staging.take(self._owner, self._digest, chunks, blobs)
+        else:
+            if chunks:
+                self._offset = staging.append(self._owner, self._digest, self._offset, *chunks)
+            if last:
+                staging.commit(self._owner, self._digest, blobs)
         if last:
-            staging.commit(self._owner, self._digest, self._begun.blobs)
             self._then()
         return last
 

@@ -46,6 +46,24 @@ class BlobsSuite:
         assert blobs.contains(digest)
         assert content_of(blobs, digest) == b""
 
+    def test_pieces_become_one_blob(self, blobs: Blobs) -> None:
+        digest = digest_of(CONTENT)
+        blobs.put_pieces(digest, [CONTENT[:1], memoryview(CONTENT)[1:100], b"", CONTENT[100:]])
+        assert content_of(blobs, digest) == CONTENT
+        blobs.put_pieces(digest_of(b""), [])
+        assert content_of(blobs, digest_of(b"")) == b""
+
+    def test_more_pieces_than_the_system_takes_at_once_become_one_blob(self, blobs: Blobs) -> None:
+        blobs.put_pieces(digest_of(CONTENT), [bytes([byte]) for byte in CONTENT])
+        blobs.verify(digest_of(CONTENT))
+
+    def test_many_threads_may_put_the_same_pieces(self, blobs: Blobs) -> None:
+        digest = digest_of(CONTENT)
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: blobs.put_pieces(digest, [CONTENT]), range(32)))
+        blobs.verify(digest)
+        assert list(blobs.digests()) == [digest]
+
     def test_a_file_is_moved_in(self, blobs: Blobs, tmp_path: Path) -> None:
         path = file_with(tmp_path, CONTENT)
         digest = digest_of(CONTENT)

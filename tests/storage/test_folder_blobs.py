@@ -1,8 +1,10 @@
 import ctypes
+import errno
 import mmap
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.digest import digest_of
-from hfmds.errors import ConfigurationError, CorruptData, NotFound
+from hfmds.errors import ConfigurationError, CorruptData, NotFound, Unavailable
 from hfmds.storage.blobs import FolderBlobs
 from tests.storage.blobs_suite import CONTENT, BlobsSuite
 
@@ -101,23 +103,64 @@ def test_what_is_set_aside_takes_no_memory_and_the_rest_does(
     assert cached_pages(blobs.local_path(soon)) == -(-len(CONTENT) // mmap.PAGESIZE)
 
 
+def test_pieces_are_on_disk_before_their_name_and_that_before_the_answer(
+    blobs: FolderBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = digest_of(CONTENT)
+    synced: list[tuple[str, bool]] = []  # what is made durable, and whether the blob is seen then
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        synced.append((kind, blobs.contains(digest)))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    blobs.put_pieces(digest, [CONTENT])
+    assert synced == [("file", False), ("folder", True)]
+
+
+@pytest.mark.parametrize("call", ["pwritev", "fsync"])
+def test_of_pieces_on_a_full_disk_nothing_stays(
+    blobs: FolderBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*place: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(Unavailable, match="no space left"):
+        blobs.put_pieces(digest_of(CONTENT), [CONTENT])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 PUT_FOR_EVER = """
 import os, sys
 from pathlib import Path
+from hfmds.digest import digest_of
 from hfmds.storage.blobs import FolderBlobs
 blobs = FolderBlobs(Path(sys.argv[1]))
 while True:
-    digest = blobs.put_bytes(os.urandom(4_000_000))
+    data = os.urandom(4_000_000)
+    if sys.argv[2] == "bytes":
+        digest = blobs.put_bytes(data)
+    else:
+        digest = digest_of(data)
+        blobs.put_pieces(digest, [data[:1000], data[1000:]])
     print(digest.sha256, digest.size_bytes, flush=True)
 """
 
 
-def test_a_killed_process_leaves_only_whole_blobs_and_all_it_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("put", ["bytes", "pieces"])
+def test_a_killed_process_leaves_only_whole_blobs_and_all_it_acknowledged(
+    tmp_path: Path, put: str
+) -> None:
     folder = tmp_path / "blobs"
     acknowledged: set[str] = set()
     for milliseconds in (0, 3, 7, 11):
         process = subprocess.Popen(
-            [sys.executable, "-c", PUT_FOR_EVER, str(folder)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PUT_FOR_EVER, str(folder), put],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert process.stdout is not None
         lines = [process.stdout.readline()]  # at least one blob is in

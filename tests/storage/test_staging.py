@@ -152,6 +152,45 @@ def test_an_altered_upload_is_refused_and_starts_again(
     blobs.verify(DIGEST)
 
 
+def test_an_upload_that_comes_at_once_becomes_a_blob_and_never_a_partial_file(
+    staging: Staging, blobs: FolderBlobs, folder: Path
+) -> None:
+    staging.take(OWNER, DIGEST, [CONTENT[:30], memoryview(CONTENT)[30:]], blobs)
+    blobs.verify(DIGEST)
+    assert list(folder.iterdir()) == []
+
+
+def test_one_that_comes_at_once_and_is_altered_is_never_written(
+    staging: Staging, blobs: FolderBlobs, folder: Path, tmp_path: Path
+) -> None:
+    altered = b"X" + CONTENT[1:]
+    with pytest.raises(CorruptData) as refusal:
+        staging.take(OWNER, DIGEST, [altered], blobs)
+    assert str(refusal.value) == (
+        f"upload {DIGEST}: the bytes that came are {digest_of(altered)}; "
+        f"send it again from offset 0"
+    )
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_one_that_comes_at_once_is_refused_where_a_part_of_it_is_here(
+    staging: Staging, blobs: FolderBlobs
+) -> None:
+    staging.append(OWNER, DIGEST, 0, CONTENT[:30])
+    with pytest.raises(WrongState) as refusal:
+        staging.take(OWNER, DIGEST, [CONTENT], blobs)
+    assert str(refusal.value) == f"upload {DIGEST}: offset 0 was sent, 30 is next"
+    assert not blobs.contains(DIGEST)
+
+
+def test_one_that_comes_at_once_is_refused_above_the_limit(
+    folder: Path, blobs: FolderBlobs
+) -> None:
+    with pytest.raises(LimitExceeded) as refusal:
+        Staging(folder, max_bytes=99).take(OWNER, DIGEST, [CONTENT], blobs)
+    assert str(refusal.value) == f"upload {DIGEST}: 100 bytes are announced, the limit is 99"
+
+
 def test_a_repeated_commit_is_answered_as_the_first_time(
     staging: Staging, blobs: FolderBlobs
 ) -> None:

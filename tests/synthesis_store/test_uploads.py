@@ -129,7 +129,7 @@ def test_one_that_is_refused_at_once_takes_nobodys_place(store: Store) -> None:
     assert store.loose_blobs() == 1
 
 
-def test_content_is_asked_for_no_oftener_than_it_is_written_and_before(tmp_path: Path) -> None:
+def test_content_is_asked_for_once_before_it_is_written(tmp_path: Path) -> None:
     asked: list[Digest] = []
 
     class Asked(FolderBlobs):
@@ -140,7 +140,7 @@ def test_content_is_asked_for_no_oftener_than_it_is_written_and_before(tmp_path:
     store = Store(tmp_path, blobs=Asked(tmp_path / "blobs"))
     store.pools.open("pool-1", SPEC)
     digest = store.put("a", DATA)
-    assert asked == [digest, digest]  # before its bytes are kept, and before it gets its name
+    assert asked == [digest]
 
 
 def overlap(store: Store, device_id: str, *, same: bool) -> None:
