@@ -4,8 +4,9 @@
 
 So many updates of the paper's CNN (3.5 MB each) are files, as the coordinator has them when a round
 closes; they are in the page cache, as after an upload. Ours is the server's step of FedAvg over
-`StoredWeights`, checks included. Against it: numpy adding the same bytes, file by file, to a
-sum of the same precision (float64), and to one of float32.
+`StoredWeights`, checks included, in as many threads as it takes by itself. Against it: numpy adding
+the same bytes, file by file and in one thread, to a sum of the same precision (float64), and to one
+of float32. (`taskset -c 0` compares both in one thread.)
 
 Each way runs in a process of its own, in turns. The fastest pass counts: others on the machine only
 slow a pass. Memory is the peak of the process above what it had before the pass, in models.

@@ -1,23 +1,42 @@
 """Rules by which many updates become one: the mean, and rules that bear hostile updates.
 
 Updates come in device-id order. A rule goes over them block by block, so that it needs the memory
-of one model and of a block of each update, and gives the same bits on every run and every fleet.
-Formulas, and what each rule bears, are in docs/aggregation.md. Only numpy.
+of one model and, in each thread, of a block of each update; and it gives the same bits on every run
+and every fleet, in however many threads. Formulas, and what each rule bears, are in
+docs/aggregation.md. Only numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.blocks import BLOCK_VALUES, Block, Draft, blocks_of, read_block
+from hfmds.algorithm.blocks import (
+    BLOCK_VALUES,
+    Block,
+    Draft,
+    blocks_of,
+    in_threads,
+    read_block,
+    threads_for,
+)
 from hfmds.algorithm.recipes import AggregationRecipe
 from hfmds.algorithm.types import Update, Weights
 from hfmds.errors import Diverged, InvalidInput
 
+# Of an update at once: with less, threads wait for each other, as each read and each addition gives
+# the interpreter away.
+_SUMMED_VALUES = 1 << 16
 _STACK_VALUES = 1 << 19  # 2 MiB: a block of every update
+
+
+def _in_threads(
+    work: Callable[[Iterable[Block]], None], blocks: Sequence[Block], updates: Sequence[Update]
+) -> None:
+    # When updates are combined, their devices are done, and the other processors without work.
+    in_threads(work, blocks, threads_for(len(updates) * sum(map(len, blocks))))
 
 
 # --- the mean -----------------------------------------------------------------------------------
@@ -29,20 +48,24 @@ def mean(
     """The mean of updates that can be reached at any time, summed in float64."""
     shares = [_share(update, weighting) for update in updates]
     draft = Draft(like, names)
-    sums, buffer = np.empty(BLOCK_VALUES), np.empty(BLOCK_VALUES, np.float32)
-    for block in blocks_of(like, names):
-        total, values = sums[: len(block)], buffer[: len(block)]
-        total.fill(0)
-        with np.errstate(invalid="ignore"):  # of infinities; they are found below
-            for update, share in zip(updates, shares, strict=True):
-                read_block(update.weights, block, values)
-                _add(total, values, share)
-        # One look at the sum instead of one at each update: it is finite if and only if all are,
-        # because float32 values cannot overflow it.
-        if not np.isfinite(total).all():
-            _refuse_not_finite(updates, block)
-        total /= sum(shares)
-        draft.write(block, total)
+
+    def average(blocks: Iterable[Block]) -> None:
+        sums, buffer = np.empty(_SUMMED_VALUES), np.empty(_SUMMED_VALUES, np.float32)
+        for block in blocks:
+            total, values = sums[: len(block)], buffer[: len(block)]
+            total.fill(0)
+            with np.errstate(invalid="ignore"):  # of infinities; they are found below
+                for update, share in zip(updates, shares, strict=True):
+                    read_block(update.weights, block, values)
+                    _add(total, values, share)
+            # One look at the sum instead of one at each update: it is finite if and only if all
+            # are, because float32 values cannot overflow it.
+            if not np.isfinite(total).all():
+                _refuse_not_finite(updates, block)
+            total /= sum(shares)
+            draft.write(block, total)
+
+    _in_threads(average, list(blocks_of(like, names, _SUMMED_VALUES)), updates)
     return draft.finish()
 
 
@@ -123,28 +146,36 @@ def _middle(updates: Sequence[Update], like: Weights, names: Collection[str], en
     """Of every value the mean over devices without so many at each end."""
     draft = Draft(like, names)
     kept = len(updates) - 2 * ends
-    for block, stack in _stacks(updates, like, names):
-        # One row per value: sorting runs of memory is several times as fast as sorting columns.
-        ordered = stack.T.copy()
-        ordered.sort(axis=1)
-        middle = ordered[:, ends : ends + kept].sum(axis=1, dtype=np.float64)
-        draft.write(block, middle / kept)
+    most = _stacked_values(updates)
+
+    def combine(blocks: Iterable[Block]) -> None:
+        buffer = np.empty((len(updates), most), np.float32)
+        for block in blocks:
+            # One row per value: sorting runs of memory is several times as fast as columns.
+            ordered = _stack(updates, block, buffer).T.copy()
+            ordered.sort(axis=1)
+            middle = ordered[:, ends : ends + kept].sum(axis=1, dtype=np.float64)
+            draft.write(block, middle / kept)
+
+    _in_threads(combine, list(blocks_of(like, names, most)), updates)
     return draft.finish()
 
 
-def _stacks(
-    updates: Sequence[Update], like: Weights, names: Collection[str]
-) -> Iterator[tuple[Block, NDArray[np.float32]]]:
-    """Block by block, the values of all updates: one row per update, good until the next."""
-    most = max(1, min(BLOCK_VALUES, _STACK_VALUES // len(updates)))
-    buffer = np.empty((len(updates), most), np.float32)
-    for block in blocks_of(like, names, most):
-        stack = buffer[:, : len(block)]
-        for row, update in zip(stack, updates, strict=True):
-            read_block(update.weights, block, row)
-        if not np.isfinite(stack).all():
-            _refuse_not_finite(updates, block)
-        yield block, stack
+def _stacked_values(updates: Sequence[Update]) -> int:
+    """How many values a block may have where a block of every update is in memory."""
+    return max(1, min(BLOCK_VALUES, _STACK_VALUES // len(updates)))
+
+
+def _stack(
+    updates: Sequence[Update], block: Block, buffer: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The values of all updates: one row per update, in `buffer`."""
+    stack = buffer[:, : len(block)]
+    for row, update in zip(stack, updates, strict=True):
+        read_block(update.weights, block, row)
+    if not np.isfinite(stack).all():
+        _refuse_not_finite(updates, block)
+    return stack
 
 
 # --- device by device ---------------------------------------------------------------------------
@@ -174,12 +205,14 @@ def squared_distances(
 ) -> NDArray[np.float64]:
     """|w_i - w_j|^2 for every two updates."""
     products = np.zeros((len(updates), len(updates)))
-    for block, stack in _stacks(updates, like, names):
+    most = _stacked_values(updates)
+    buffer = np.empty((len(updates), most), np.float32)
+    for block in blocks_of(like, names, most):  # in order: so they are added up
         # |a - b|^2 = a.a + b.b - 2 a.b, of changes and not of weights: in these, which are nearly
         # the same on all devices, the difference would be lost.
         before = np.empty(len(block), np.float32)
         read_block(like, block, before)
-        changes = np.subtract(stack, before, dtype=np.float64)
+        changes = np.subtract(_stack(updates, block, buffer), before, dtype=np.float64)
         products += changes @ changes.T
     own = products.diagonal()
     return np.maximum(own[:, None] + own[None, :] - 2 * products, 0)

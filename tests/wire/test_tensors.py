@@ -308,6 +308,45 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -
         require_finite_weights(update, "update u")
 
 
+def test_values_that_are_not_finite_are_found_though_they_cancel_out(tmp_path: Path) -> None:
+    changed = {**WEIGHTS, "steps": np.array(np.inf), "fc.bias": np.array([0, -np.inf], np.float32)}
+    update = StoredWeights(stored(tmp_path, encode_weights(changed)), "update u")
+    with pytest.raises(InvalidInput, match=r"update u: tensor 'fc\.bias' has values that are not"):
+        require_finite_weights(update, "update u")
+
+
+def test_values_whose_sum_is_too_large_are_finite(tmp_path: Path) -> None:
+    largest = {"w": np.full(9, np.finfo(np.float32).max), "v": np.ones(1, np.float32)}
+    weights = StoredWeights(stored(tmp_path, encode_weights(largest)), "w")
+    assert not weights.have_finite_sum()
+    require_finite_weights(weights, "w")
+
+
+@pytest.mark.parametrize("value", [1.0, np.nan])
+@pytest.mark.parametrize("padding", range(4))
+def test_values_at_any_place_of_a_file_are_looked_at(
+    tmp_path: Path, padding: int, value: float
+) -> None:
+    described = {"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}
+    text = json.dumps(described).encode()
+    text += b" " * (padding - len(text) % 4 + 4)
+    content = struct.pack("<Q", len(text)) + text + struct.pack("<3f", 1, 1, value)
+    weights = StoredWeights(stored(tmp_path, content), "w")
+    assert weights.have_finite_sum() == np.isfinite(value)
+    if not np.isfinite(value):
+        with pytest.raises(InvalidInput, match="tensor 'w' has values that are not finite"):
+            require_finite_weights(weights, "w")
+
+
+def test_tensors_of_several_types_are_looked_at_one_by_one(tmp_path: Path) -> None:
+    half = np.array([0.5, np.inf], np.float16)
+    packed = {"half": half, "quarter": np.ones(1, np.int8), "whole": np.ones(1, np.float32)}
+    tensors = StoredTensors(stored(tmp_path, encode_update(packed)), "u")
+    assert not tensors.have_finite_sum()
+    with pytest.raises(InvalidInput, match="tensor 'half' has values that are not finite"):
+        require_finite_weights(tensors, "u")
+
+
 def test_what_is_known_of_a_header_is_known_of_files_of_its_length_only(tmp_path: Path) -> None:
     whole = encode_weights(WEIGHTS)
     for _ in range(2):
@@ -333,7 +372,8 @@ def test_headers_that_are_too_long_to_be_remembered_are_read(tmp_path: Path) -> 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
 def test_finite_weights_of_any_shape_are_accepted(tmp_path: Path, shape: tuple[int, ...]) -> None:
     weights = {"first": np.ones(3, np.float32), "last": np.ones(shape, np.float32)}
-    require_finite_weights(StoredWeights(stored(tmp_path, encode_weights(weights)), "w"), "w")
+    for some in (weights, {"last": weights["last"]}, {}):
+        require_finite_weights(StoredWeights(stored(tmp_path, encode_weights(some)), "w"), "w")
 
 
 def test_an_update_that_is_what_was_wanted_is_accepted(tmp_path: Path) -> None:
