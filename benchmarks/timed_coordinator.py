@@ -52,8 +52,7 @@ STEPS = (
     "hfmds.storage.blobs:FolderBlobs.put_pieces",
     "hfmds.storage.blobs:digest_of",
     "hfmds.storage.blobs:sync_file",
-    "hfmds.storage.files:SharedSync.sync",
-    "hfmds.storage.files:sync_folder",
+    "hfmds.storage.blobs:sync_folder",
 )
 
 

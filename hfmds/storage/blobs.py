@@ -20,11 +20,11 @@ from typing import Protocol
 from hfmds.digest import Digest, digest_of, digest_of_file
 from hfmds.errors import CorruptData, InvalidInput, NotFound
 from hfmds.storage.files import (
-    SharedSync,
     forget_cached,
     full_disk_is_unavailable,
     make_data_folder,
     sync_file,
+    sync_folder,
     write_new,
 )
 
@@ -118,7 +118,6 @@ class FolderBlobs:
         self._folder = folder
         self._incoming = folder / "incoming"
         make_data_folder(self._incoming, setting)
-        self._synced = SharedSync(folder)
         self._own = uuid.uuid4().hex  # others may put to the same folder
         self._numbers = itertools.count()
         self._clear_abandoned(now=time.time())
@@ -136,7 +135,7 @@ class FolderBlobs:
     def confirm(self, digest: Digest) -> bool:
         found = self.contains(digest)
         if found and self._durable:  # another thread may have renamed it, and synced nothing yet
-            self._synced.sync()
+            sync_folder(self._folder)
         return found
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
@@ -243,7 +242,7 @@ class FolderBlobs:
     def _give_name(self, digest: Digest, path: Path) -> None:
         path.rename(self._path(digest))
         if self._durable:
-            self._synced.sync()
+            sync_folder(self._folder)
 
     def _copy_in(self, digest: Digest, path: Path) -> None:
         temporary = self.new_file()

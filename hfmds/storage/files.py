@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,30 +65,6 @@ def make_folder_durably(folder: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries (creations, renames, deletions) survive a crash."""
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-class SharedSync:
-    """Syncs a folder, once for all threads that ask at about the same time.
-
-    A sync serves those who came before it began, so whoever comes while one is under way waits for
-    the next.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._one_syncs = threading.Lock()
-        self._begun = 0  # the number of the last sync
-        self._done = 0  # of the last one that succeeded
-
-    def sync(self) -> None:
-        """As `sync_folder`."""
-        before = self._begun
-        with self._one_syncs:
-            if self._done > before:
-                return
-            self._begun = number = self._begun + 1
-            sync_folder(self._folder)
-            self._done = number
 
 
 def sync_file(path: Path) -> None:

@@ -116,8 +116,8 @@ class Staging:
     ) -> None:
         """Check an upload all of which has come, and put it into `blobs`, which lack it.
 
-        As `append` at 0 and `commit`, and with their errors, but with half as many questions to the
-        system, after each of which the thread has to wait for the interpreter.
+        As `append` at 0 and `commit`, and with their errors, but with a third less questions to the
+        system: after each of them the thread has to wait for the interpreter.
         """
         self._require_allowed(digest)
         _require_next(digest, 0, self.offset(owner, digest))

@@ -1,15 +1,12 @@
 import errno
 import os
 import stat
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hfmds.errors import Unavailable
-from hfmds.storage.files import SharedSync, full_disk_is_unavailable, write_whole
+from hfmds.storage.files import full_disk_is_unavailable, write_whole
 
 
 def test_a_full_disk_asks_the_sender_to_try_again() -> None:
@@ -56,75 +53,3 @@ def test_on_a_full_disk_the_old_file_stays(tmp_path: Path, monkeypatch: pytest.M
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [
         ("state.json", b"old")
     ]
-
-
-def test_each_who_asks_one_after_the_other_has_the_folder_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[Path] = []
-    monkeypatch.setattr("hfmds.storage.files.sync_folder", synced.append)
-    shared = SharedSync(tmp_path)
-    for _ in range(3):
-        shared.sync()
-    assert synced == [tmp_path] * 3
-
-
-def test_a_sync_serves_all_who_came_before_it_and_nobody_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    came: set[object] = set()
-    durable: set[object] = set()
-
-    def sync(folder: Path) -> None:
-        seen = set(came)
-        os.sched_yield()
-        durable.update(seen)
-
-    monkeypatch.setattr("hfmds.storage.files.sync_folder", sync)
-    shared = SharedSync(tmp_path)
-
-    def ask(number: int) -> bool:
-        came.add(number)
-        shared.sync()
-        return number in durable
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(ask, range(2000)))
-
-
-class CountedLock:
-    """Tells how many have come to it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.came = threading.Semaphore(0)
-
-    def __enter__(self) -> None:
-        self.came.release()
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_those_who_wait_for_a_sync_share_the_next_one_that_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    shared: Any = SharedSync(tmp_path)
-    shared._one_syncs = lock = CountedLock()
-    syncs: list[Path] = []
-
-    def sync(folder: Path) -> None:
-        syncs.append(folder)
-        if len(syncs) == 1:
-            for _ in range(5):  # the one who syncs, and four who wait
-                lock.came.acquire()
-        elif fails and len(syncs) == 2:
-            raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr("hfmds.storage.files.sync_folder", sync)
-    with ThreadPoolExecutor(5) as threads:
-        errors = [asking.exception() for asking in [threads.submit(shared.sync) for _ in range(5)]]
-    assert sum(error is not None for error in errors) == fails
-    assert len(syncs) == 2 + fails

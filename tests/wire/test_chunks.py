@@ -461,7 +461,7 @@ def test_content_is_said_to_be_here_when_its_name_is_synced(
     here = Content(FolderBlobs(tmp_path / "blobs"), Staging(tmp_path, max_bytes=1 << 24))
     here.blobs.put_bytes(DATA)  # by another thread, which may not have come to the sync
     synced: list[Path] = []
-    monkeypatch.setattr("hfmds.storage.files.sync_folder", synced.append)
+    monkeypatch.setattr("hfmds.storage.blobs.sync_folder", synced.append)
     assert asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
     assert len(synced) == 1
     here.staging.commit("task-1", DIGEST, here.blobs)
