@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+import edge_client.processor  # noqa: F401  # before torch computes
 from hfmds.algorithm.compute_device import find_compute_device
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.evaluation import evaluate_locally

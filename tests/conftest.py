@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import edge_client.processor  # noqa: F401  # before any test has torch compute
 from tests.servers.databases import use_database
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
