@@ -49,7 +49,8 @@ from hfmds.wire.types import LateReason, Progress, Round, RoundPolicy, Run, RunS
 _POOL_NAME_CHARACTERS = 84  # of the run; with round and mark it is an id, of 128 at most
 _REMEMBERED_SPECS = 256
 _THIS_RUN = RunRow.run_id == bindparam("of_run")
-_STATE = Prepared(select(RunRow.state, RunRow.spec).where(_THIS_RUN))
+_STATE = Prepared(select(RunRow.state).where(_THIS_RUN))
+_STATE_AND_SPEC = Prepared(select(RunRow.state, RunRow.spec).where(_THIS_RUN))
 _MARK = select(RunRow.nonce, RunRow.state).where(_THIS_RUN)
 
 
@@ -168,7 +169,7 @@ class RunRecords:
     def state(self, run_id: str) -> RunState:
         """Where one run is."""
         with looking(self._engine) as connection:
-            return RunState[_state_of(connection, run_id).state]
+            return RunState[_found(_STATE, connection, run_id).state]
 
     def list(self, after: str = "", most: int | None = None) -> list[RunRecord]:
         """All runs, newest first; so many of them behind a run.
@@ -326,7 +327,7 @@ class RunRecords:
         """
         number = completed.number
         with changing(self._engine) as connection:
-            run = _state_of(connection, run_id)
+            run = _found(_STATE_AND_SPEC, connection, run_id)
             if RunState[run.state].ended:
                 with session_within(connection) as session:
                     return Standing(_last_number(session, run_id), RunState[run.state])
@@ -370,9 +371,9 @@ def _spec(record: bytes) -> RunSpec:
     return decode_run_spec(record)
 
 
-def _state_of(connection: Connection, run_id: str) -> Any:
-    """The state of a run that is there, and its specification as it is kept."""
-    found = _STATE.first(connection, {"of_run": run_id})
+def _found(columns: Prepared, connection: Connection, run_id: str) -> Any:
+    """These columns of a run that is there."""
+    found = columns.first(connection, {"of_run": run_id})
     if found is None:
         raise _no_run(run_id)
     return found

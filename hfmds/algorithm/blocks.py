@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
-from operator import itemgetter
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -82,20 +81,29 @@ def in_threads(
     If it fails, then with the error of the first block for which it does, as in one thread: they
     are begun in order, so nobody has stopped before that one.
     """
-    if threads == 1:
-        work(blocks)
-        return
     left, begun = enumerate(blocks), [0] * threads
+    failed: dict[int, BaseException] = {}  # by the block that was begun last
 
     def take(thread: int) -> Iterator[Block]:
         for begun[thread], block in left:
             yield block
 
-    with ThreadPoolExecutor(threads) as pool:
-        ends = [pool.submit(work, take(thread)) for thread in range(threads)]
-    failed = [(begun[n], error) for n, end in enumerate(ends) if (error := end.exception())]
+    def do(thread: int) -> None:
+        try:
+            work(take(thread))
+        except BaseException as error:  # noqa: BLE001  # it is raised below
+            failed[begun[thread]] = error
+
+    # The first of them is this one. A process that stops does not wait for the others, as it does
+    # not for the run's thread that they work for.
+    others = [Thread(target=do, args=(number,), daemon=True) for number in range(1, threads)]
+    for other in others:
+        other.start()
+    do(0)
+    for other in others:
+        other.join()
     if failed:
-        raise min(failed, key=itemgetter(0))[1]
+        raise failed[min(failed)]
 
 
 class Moved(LazyTensors):

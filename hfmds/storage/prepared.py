@@ -25,7 +25,7 @@ class Prepared:
 
     Those of an INSERT or an UPDATE that names no values are its columns. Defaults of columns are
     SQLAlchemy's own doing: an INSERT must name all that it cannot do without. A parameter that
-    stands for many (`expanding`) is a list, and not an empty one.
+    stands for many (`expanding`) is a list of one or more, up to some thousand.
     """
 
     def __init__(self, statement: Select[*tuple[Any, ...]] | Insert | Update | Delete) -> None:

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfmds.digest import Digest, digest_of_file
-from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, WrongState
+from hfmds.errors import (
+    CorruptData,
+    HfmdsError,
+    InvalidInput,
+    LimitExceeded,
+    Unavailable,
+    WrongState,
+)
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.files import full_disk_is_unavailable, make_data_folder, write_at
 
@@ -127,7 +134,12 @@ class Staging:
         found = Digest(sha256.hexdigest(), sum(map(len, pieces)))
         if found != digest:
             raise _corrupt(digest, found)
-        blobs.put_pieces(digest, pieces)
+        try:
+            blobs.put_pieces(digest, pieces)
+        except Unavailable:
+            with suppress(HfmdsError):  # the first error is the one to tell
+                self.append(owner, digest, 0, *pieces)
+            raise
 
     def discard(self, owner: str, digest: Digest) -> None:
         """Forget a partial upload."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
 
 from hfmds.algorithm import rules
 from hfmds.algorithm.blocks import Block, in_threads, threads_for
-from hfmds.algorithm.types import Update
+from hfmds.algorithm.types import Update, Weights
 from hfmds.errors import Diverged
 
 BLOCKS = [Block("w", start, start + 1) for start in range(50)]
@@ -57,6 +59,42 @@ def test_an_error_that_comes_later_is_told_if_its_block_is_earlier() -> None:
 
     with pytest.raises(Diverged, match="block 0"):
         in_threads(work, BLOCKS, threads=2)
+
+
+def test_who_stops_does_not_wait_for_the_others() -> None:
+    program = (
+        "import threading, time\n"
+        "from hfmds.algorithm.blocks import Block, in_threads\n"
+        "begun = threading.Barrier(3)\n"
+        "def work(blocks):\n"
+        "    for block in blocks:\n"
+        "        begun.wait()\n"
+        "        time.sleep(3600)\n"
+        "blocks = [Block('w', n, n + 1) for n in range(2)]\n"
+        "threading.Thread(target=in_threads, args=(work, blocks, 2), daemon=True).start()\n"
+        "begun.wait()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("combine", [rules.mean, rules.median])
+def test_as_many_threads_as_there_are_give_the_same_bits(
+    combine: Callable[..., Weights], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = {"a": (3, 1 << 16), "b": (70_001,), "c": ()}
+    draw = np.random.default_rng(0)
+    updates = [
+        Update(
+            f"d{n}", {k: draw.normal(size=s).astype(np.float32) for k, s in shapes.items()}, 1, 0.0
+        )
+        for n in range(5)
+    ]
+    found = []
+    for threads in (1, 4):
+        monkeypatch.setattr(rules, "threads_for", lambda values, threads=threads: threads)
+        combined = combine(updates, updates[0].weights, list(shapes))
+        found.append({name: combined[name].tobytes() for name in shapes})
+    assert found[0] == found[1]
 
 
 def test_threads_are_for_those_who_have_enough_to_do() -> None:

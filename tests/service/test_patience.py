@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
 
 from hfmds.service.patience import Patience
 
@@ -61,21 +64,36 @@ def test_each_wait_has_its_own_time() -> None:
     assert lost(again)
 
 
-def test_who_else_cancels_is_not_taken_for_it() -> None:
+@pytest.mark.parametrize("first", ["caller", "patience"])
+def test_who_else_cancels_is_not_taken_for_it(first: str) -> None:
     async def hung_up(patience: Patience) -> None:
-        task = asyncio.current_task()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        patience.begin(patience.time())
-        asyncio.get_running_loop().call_soon(task.cancel)
+        at = patience.time()
+        if first == "caller":
+            loop.call_at(at, task.cancel)
+        patience.begin(at)
+        if first == "patience":
+            loop.call_at(at, task.cancel)
         await asyncio.sleep(LATE)
 
     assert not lost(hung_up)
 
 
 def test_nothing_is_left_behind_when_a_call_is_over() -> None:
+    set_timers: list[asyncio.TimerHandle] = []
+
     async def main() -> None:
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def noted(*args: Any) -> asyncio.TimerHandle:
+            set_timers.append(call_at(*args))
+            return set_timers[-1]
+
+        loop.call_at = noted  # type: ignore[method-assign]
         with Patience() as patience:
-            patience.begin(patience.time() + SOON)
-        await asyncio.sleep(5 * SOON)
+            patience.begin(patience.time() + LATE)
 
     asyncio.run(main())
+    assert [timer.cancelled() for timer in set_timers] == [True]

@@ -1,5 +1,6 @@
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.digest import Digest, digest_of
-from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, WrongState
+from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, Unavailable, WrongState
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.staging import Staging
 
@@ -237,3 +238,21 @@ def test_an_upload_that_gets_bytes_at_last_is_not_purged(staging: Staging, folde
         os.utime(path, (1100, 1100))
     purging.join()
     assert staging.offset("task", DIGEST) == 10
+
+
+class _Away(FolderBlobs):
+    """Blobs whose place does not answer."""
+
+    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
+        raise Unavailable("the object store is away")
+
+
+def test_what_came_whole_need_not_be_sent_again_when_storage_is_back(
+    staging: Staging, blobs: FolderBlobs, tmp_path: Path
+) -> None:
+    with pytest.raises(Unavailable, match="away"):
+        staging.take(OWNER, DIGEST, [CONTENT[:30], CONTENT[30:]], _Away(tmp_path / "away"))
+    assert staging.offset(OWNER, DIGEST) == len(CONTENT)
+    staging.commit(OWNER, DIGEST, blobs)
+    blobs.verify(DIGEST)
+    assert staging.offset(OWNER, DIGEST) == 0
