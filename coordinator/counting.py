@@ -13,12 +13,15 @@ from coordinator.round_records import enter
 from coordinator.states import RoundState, TaskState
 from coordinator.tables import PhaseRow, TaskRow
 from coordinator.task_rows import (
+    OF_THIS_PHASE,
     PENDING_NAMES,
+    THIS_PHASE,
     PhaseKey,
     WholeTask,
     change_task,
     end_tasks,
     of_phase,
+    which,
 )
 from hfmds.storage.prepared import Prepared
 from hfmds.wire.events import EventKind
@@ -32,23 +35,16 @@ _AFTER = {
 
 
 _IN_ROUND = (
-    TaskRow.run_id == bindparam("run_id"),
-    TaskRow.counted_round == bindparam("round"),
-    TaskRow.kind == bindparam("kind"),
+    TaskRow.run_id == bindparam("of_run"),
+    TaskRow.counted_round == bindparam("of_round"),
+    TaskRow.kind == bindparam("of_kind"),
 )
 _COUNTED = Prepared(select(func.count().label("results")).where(*_IN_ROUND))
 _OF_DEVICE = Prepared(
     select(TaskRow.task_id).where(*_IN_ROUND, TaskRow.device_id == bindparam("device_id")).limit(1)
 )
 _LEFT = Prepared(
-    select(TaskRow.task_id)
-    .where(
-        TaskRow.run_id == bindparam("run_id"),
-        TaskRow.round_number == bindparam("round"),
-        TaskRow.kind == bindparam("kind"),
-        TaskRow.state.in_(PENDING_NAMES),
-    )
-    .limit(1)
+    select(TaskRow.task_id).where(*OF_THIS_PHASE, TaskRow.state.in_(PENDING_NAMES)).limit(1)
 )
 _OPEN = Prepared(
     select(PhaseRow.round_number, PhaseRow.goal).where(
@@ -67,15 +63,7 @@ _LEFTOVERS = Prepared(
     )
     .order_by(TaskRow.accepted_at, TaskRow.task_id)
 )
-_CLOSE = Prepared(
-    update(PhaseRow)
-    .where(
-        PhaseRow.run_id == bindparam("of_run"),
-        PhaseRow.round_number == bindparam("of_round"),
-        PhaseRow.kind == bindparam("of_kind"),
-    )
-    .values(closed=True)
-)
+_CLOSE = Prepared(update(PhaseRow).where(*THIS_PHASE).values(closed=True))
 
 
 def round_of_result(connection: Connection, task: WholeTask) -> tuple[int, int]:
@@ -124,8 +112,7 @@ def close(
     connection: Connection, key: PhaseKey, reason: LateReason, now: float, *, asynchronous: bool
 ) -> None:
     """Close an open phase: what is pending is over, except in asynchronous rounds."""
-    which = {"of_run": key.run_id, "of_round": key.round_number, "of_kind": key.kind}
-    _CLOSE.change(connection, which)
+    _CLOSE.change(connection, which(key))
     if not asynchronous and _anybody_left(connection, key):
         end_tasks(connection, reason, now, *of_phase(key))
     append_event(
@@ -143,20 +130,15 @@ def close(
 
 def _has_counted(connection: Connection, key: PhaseKey, device_id: str) -> bool:
     """Whether the device is in an asynchronous round already: the mean takes one update of each."""
-    return _OF_DEVICE.first(connection, {**_round(key), "device_id": device_id}) is not None
+    return _OF_DEVICE.first(connection, {**which(key), "device_id": device_id}) is not None
 
 
 def _anybody_left(connection: Connection, key: PhaseKey) -> bool:
     """Whether a result of a phase's own tasks is still to come."""
-    return _LEFT.first(connection, _round(key)) is not None
+    return _LEFT.first(connection, which(key)) is not None
 
 
 def _results(connection: Connection, key: PhaseKey) -> int:
     """How many results count in the phase's round."""
-    found: int = _COUNTED.value(connection, _round(key))
+    found: int = _COUNTED.value(connection, which(key))
     return found
-
-
-def _round(key: PhaseKey) -> dict[str, object]:
-    """The phase in the statements above."""
-    return {"run_id": key.run_id, "round": key.round_number, "kind": key.kind}

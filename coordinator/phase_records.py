@@ -29,6 +29,7 @@ from coordinator.states import PENDING, RoundState, TaskState
 from coordinator.tables import PhaseRow, TaskRow
 from coordinator.task_rows import (
     PENDING_NAMES,
+    THIS_PHASE,
     WHOLE_TASKS,
     PhaseKey,
     Task,
@@ -37,6 +38,7 @@ from coordinator.task_rows import (
     end_tasks,
     of_phase,
     task_of,
+    which,
 )
 from hfmds.algorithm.seeds import Phase as Kind
 from hfmds.digest import Digest
@@ -52,11 +54,6 @@ _DURING = {
     "evaluate": RoundState.EVALUATING,
 }
 
-_THIS_PHASE = (
-    PhaseRow.run_id == bindparam("of_run"),
-    PhaseRow.round_number == bindparam("of_round"),
-    PhaseRow.kind == bindparam("of_kind"),
-)
 _PHASE = Prepared(
     select(
         PhaseRow.opened_at,
@@ -65,10 +62,10 @@ _PHASE = Prepared(
         PhaseRow.goal,
         PhaseRow.closed,
         PhaseRow.asynchronous,
-    ).where(*_THIS_PHASE)
+    ).where(*THIS_PHASE)
 )
 _OPEN = Prepared(insert(PhaseRow))
-_EXTEND = Prepared(update(PhaseRow).where(*_THIS_PHASE))
+_EXTEND = Prepared(update(PhaseRow).where(*THIS_PHASE))
 _TASKS_OF_KIND = select(
     TaskRow.device_id,
     TaskRow.round_number,
@@ -218,7 +215,7 @@ class PhaseRecords:
         key, policy = plan.key, plan.policy
         stale = 0
         with changing(self._engine) as connection:
-            if _PHASE.first(connection, _which(key)) is None:
+            if _PHASE.first(connection, which(key)) is None:
                 require_going_on(connection, key.run_id)
                 row = {
                     "run_id": key.run_id,
@@ -263,21 +260,21 @@ class PhaseRecords:
     def opened_at(self, key: PhaseKey) -> float:
         """When a phase was opened."""
         with looking(self._engine) as connection:
-            return float(_PHASE.first(connection, _which(key)).opened_at)
+            return float(_PHASE.first(connection, which(key)).opened_at)
 
     def ask(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
         """Give a phase more devices, if it is still open."""
         with changing(self._engine) as connection:
-            if not _PHASE.first(connection, _which(key)).closed:
+            if not _PHASE.first(connection, which(key)).closed:
                 add_tasks(connection, key, devices, now)
 
     def extend(self, key: PhaseKey, devices: Iterable[str], now: float) -> None:
         """Give a phase as much time again, and more devices, if it is still open."""
         with changing(self._engine) as connection:
-            phase = _PHASE.first(connection, _which(key))
+            phase = _PHASE.first(connection, which(key))
             if not phase.closed:
                 deadline_at = now + phase.deadline_seconds
-                _EXTEND.change(connection, {**_which(key), "deadline_at": deadline_at})
+                _EXTEND.change(connection, {**which(key), "deadline_at": deadline_at})
                 more = list(devices)
                 add_tasks(connection, key, more, now)
                 _tell(connection, key, EventKind.PHASE_EXTENDED, now, devices=len(more))
@@ -300,14 +297,14 @@ class PhaseRecords:
     def close(self, key: PhaseKey, reason: LateReason, now: float) -> None:
         """End a phase without those who are still at work. A closed phase stays as it is."""
         with changing(self._engine) as connection:
-            phase = _PHASE.first(connection, _which(key))
+            phase = _PHASE.first(connection, which(key))
             if not phase.closed:
                 close(connection, key, reason, now, asynchronous=phase.asynchronous)
 
     def results(self, key: PhaseKey) -> tuple[Task, ...]:
         """The tasks whose results count in this phase's round, by device id."""
         with looking(self._engine) as connection:
-            found = map(task_of, _RESULTS.all(connection, _which(key)))
+            found = map(task_of, _RESULTS.all(connection, which(key)))
             # Here and not by the database, which may order text as people of a country do: the
             # mean is taken in the order of code points, whatever the machine.
             return tuple(sorted(found, key=lambda task: task.device_id))
@@ -349,9 +346,9 @@ class PhaseRecords:
         Inside, no result is accepted: another device's may have the very same bytes. None when no
         task of the run is pending: then none of its updates is needed any more.
         """
-        which = {"run_id": run_id}
+        of_run = {"run_id": run_id}
         with looking(self._engine) as connection:
-            waiting, pending = (s.first(connection, which) for s in (_ANY_WAITING, _ANY_PENDING))
+            waiting, pending = (s.first(connection, of_run) for s in (_ANY_WAITING, _ANY_PENDING))
         if waiting is None and pending is None:
             yield None
             return
@@ -361,7 +358,7 @@ class PhaseRecords:
                 TaskRow.kind == "train",
                 TaskRow.counted_round == round_number,
             )
-            yield set(connection.scalars(spent)) - set(connection.scalars(_WAITING, which))
+            yield set(connection.scalars(spent)) - set(connection.scalars(_WAITING, of_run))
 
     def unable(self, run_id: str, *kinds: Kind) -> set[str]:
         """Devices that gave such a task of this run up, since it was created or last resumed."""
@@ -443,11 +440,6 @@ def _tell(
     append_event(connection, key.run_id, kind, now, **of_phase, **details)
 
 
-def _which(key: PhaseKey) -> dict[str, object]:
-    """The phase in the statements above."""
-    return {"of_run": key.run_id, "of_round": key.round_number, "of_kind": key.kind}
-
-
 def _firsts(rows: Iterable[Any]) -> set[str]:
     """The first column of each row."""
     return {row[0] for row in rows}
@@ -466,11 +458,10 @@ def _opened(connection: Connection, key: PhaseKey) -> PhaseRecord:
 
 
 def _record(connection: Connection, key: PhaseKey) -> PhaseRecord | None:
-    which = _which(key)
-    phase = _PHASE.first(connection, which)
+    phase = _PHASE.first(connection, which(key))
     if phase is None:
         return None
-    tasks = (_ASYNCHRONOUS_TASKS if phase.asynchronous else _TASKS).all(connection, which)
+    tasks = (_ASYNCHRONOUS_TASKS if phase.asynchronous else _TASKS).all(connection, which(key))
     return PhaseRecord(
         key,
         phase.opened_at,

@@ -57,14 +57,20 @@ WHOLE_TASKS = (
 )
 """Tasks with what their phase says of the work, and the nonce of their run."""
 
-_ONE_TASK = Prepared(update(TaskRow).where(TaskRow.task_id == bindparam("which")))
-_DEVICES = Prepared(
-    select(TaskRow.device_id).where(
-        TaskRow.run_id == bindparam("run_id"),
-        TaskRow.round_number == bindparam("round_number"),
-        TaskRow.kind == bindparam("kind"),
-    )
+# A phase, and its own tasks, in statements that are made once: `which` has their parameters.
+THIS_PHASE = (
+    PhaseRow.run_id == bindparam("of_run"),
+    PhaseRow.round_number == bindparam("of_round"),
+    PhaseRow.kind == bindparam("of_kind"),
 )
+OF_THIS_PHASE = (
+    TaskRow.run_id == bindparam("of_run"),
+    TaskRow.round_number == bindparam("of_round"),
+    TaskRow.kind == bindparam("of_kind"),
+)
+
+_ONE_TASK = Prepared(update(TaskRow).where(TaskRow.task_id == bindparam("which")))
+_DEVICES = Prepared(select(TaskRow.device_id).where(*OF_THIS_PHASE))
 _ADD = Prepared(insert(TaskRow))
 _NEW = {
     "state": TaskState.ASSIGNED.name,
@@ -108,6 +114,11 @@ class Task:
     counted_round: int
 
 
+def which(key: PhaseKey) -> dict[str, object]:
+    """A phase, as a parameter of statements."""
+    return {"of_run": key.run_id, "of_round": key.round_number, "of_kind": key.kind}
+
+
 def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
     """The tasks that were assigned in a phase."""
     return (
@@ -135,9 +146,8 @@ def task_of(row: WholeTask) -> Task:
 
 def add_tasks(connection: Connection, key: PhaseKey, devices: Iterable[str], now: float) -> None:
     """Assign devices to a phase; one that has a task in it keeps that."""
-    phase = {"run_id": key.run_id, "round_number": key.round_number, "kind": key.kind}
     nonce = nonce_of(connection, key.run_id)
-    known = {row.device_id for row in _DEVICES.all(connection, phase)}
+    known = {row.device_id for row in _DEVICES.all(connection, which(key))}
 
     def task_id(device_id: str) -> str:
         # Derived, not drawn: assigning a device to the same phase twice is one task.
@@ -147,9 +157,11 @@ def add_tasks(connection: Connection, key: PhaseKey, devices: Iterable[str], now
     added = [
         {
             "task_id": task_id(device_id),
+            "run_id": key.run_id,
+            "round_number": key.round_number,
+            "kind": key.kind,
             "device_id": device_id,
             "assigned_at": now,
-            **phase,
             **_NEW,
         }
         for device_id in devices
@@ -186,7 +198,7 @@ def change_task(connection: Connection, task_id: str, **values: object) -> None:
 
 def change_tasks(connection: Connection, values: Mapping[str, Mapping[str, object]]) -> None:
     """Write to columns of tasks, by id, to the same columns of each."""
-    _ONE_TASK.change_each(connection, [{"which": which, **v} for which, v in values.items()])
+    _ONE_TASK.change_each(connection, [{"which": task_id, **v} for task_id, v in values.items()])
 
 
 def end_tasks(
