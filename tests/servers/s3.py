@@ -35,6 +35,7 @@ class S3Server:
         self._folder = Path(tempfile.mkdtemp(prefix="hfmds-s3-"))
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._had_one = False  # an object of ours
         (self._folder / "data").mkdir()
         (self._folder / "users.json").write_text(json.dumps(_users()))
 
@@ -111,7 +112,7 @@ class S3Server:
         return [f"-s3.cert.file={self._tls.certificate}", f"-s3.key.file={self._tls.key}"]
 
     def _answers(self) -> bool:
-        """Whether it takes an object: it is up before its bucket is."""
+        """Whether it takes an object, and gives what it had: it is up before its parts are."""
         options = {
             "aws_" + name.removeprefix("AWS_").lower(): value
             for name, value in self.environment.items()
@@ -123,9 +124,12 @@ class S3Server:
             retry_config={"max_retries": 0},
         )
         try:
-            obstore.put(store, "ready", b"")
+            if self._had_one:
+                obstore.get(store, "ready").bytes()
+            obstore.put(store, "ready", b"not empty: else it has no content")
         except (BaseError, FileNotFoundError):
             return False
+        self._had_one = True
         return True
 
 
