@@ -28,7 +28,7 @@ from hfmds.errors import Diverged, InvalidInput
 
 # Of an update at once: with less, threads wait for each other, as each read and each addition gives
 # the interpreter away.
-_SUMMED_VALUES = 1 << 16
+_SUMMED_VALUES = 1 << 17
 _STACK_VALUES = 1 << 19  # 2 MiB: a block of every update
 
 
