@@ -130,6 +130,7 @@ class RunDriver:
                 log.warning("the run is another coordinator's to drive: %s", error)
                 self._stopping = True
             finally:
+                self._blobs.free_recycled()
                 self._watch.end()
                 self.progress = None
                 self._parts.metrics.run_left(self.run_id, to_another=self._stopping)
@@ -279,7 +280,7 @@ class RunDriver:
         also = dropped | ({before.sha256} if before else set())
         with self._parts.phases.spent_updates(self.run_id, completed.number) as spent:
             # All, unless devices are still at work, as in asynchronous rounds they are.
-            self._delete(d for d in unneeded if spent is None or d.sha256 in spent | also)
+            self._blobs.recycle(d for d in unneeded if spent is None or d.sha256 in spent | also)
 
     def _delete(self, digests: Iterable[Digest]) -> None:
         for digest in digests:

@@ -165,10 +165,9 @@ class RemoteFleet:
     # --- parts ----------------------------------------------------------------------------------
 
     def _forget_updates(self) -> None:
-        """Close the files of updates that are used up.
+        """Close the files of updates that are used up, so that the next can be written over them.
 
-        Not earlier, between two rounds: they are deleted by then, and a file system takes longer to
-        free a cohort's updates than we do to average them.
+        Not earlier, between two rounds, when all wait for the next one.
         """
         self._updates = ()
 

@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,8 +25,9 @@ from hfmds.storage.files import (
     make_data_folder,
     sync_file,
     sync_folder,
-    write_new,
+    write_file,
 )
+from hfmds.storage.spares import Spares
 
 CHUNK_BYTES = 1024 * 1024
 """How much content travels in one message."""
@@ -86,6 +87,12 @@ class Blobs(Protocol):
     def delete(self, digest: Digest) -> None:
         """Forget the blob."""
 
+    def recycle(self, digests: Iterable[Digest]) -> None:
+        """Forget blobs, and let the next ones have their room: for what comes and goes."""
+
+    def free_recycled(self) -> None:
+        """Give that room back: no more such blobs are to come, or not soon."""
+
     def forget_deleted(self) -> int:
         """Remove local copies of blobs that were deleted elsewhere; how many there were.
 
@@ -120,6 +127,7 @@ class FolderBlobs:
         make_data_folder(self._incoming, setting)
         self._own = uuid.uuid4().hex  # others may put to the same folder
         self._numbers = itertools.count()
+        self._spares = Spares(self._incoming, folder)
         self._clear_abandoned(now=time.time())
 
     def contains(self, digest: Digest) -> bool:
@@ -142,24 +150,17 @@ class FolderBlobs:
         digest = digest_of(data)
         if self.confirm(digest):
             return digest
-        temporary = self.new_file()
-        try:
-            with full_disk_is_unavailable(self._folder):
-                temporary.write_bytes(data)
-                self._move_in(digest, temporary)
-        finally:
-            temporary.unlink(missing_ok=True)
+        self.put_pieces(digest, (data,))
         return digest
 
     def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
-        temporary = self.new_file()
-        with full_disk_is_unavailable(self._folder):
-            try:
-                write_new(temporary, pieces, synced=self._durable)
-                self._give_name(digest, temporary)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
+        spare = self._spares.take()
+        try:
+            self._write(digest, pieces, spare or self.new_file())
+        except FileNotFoundError:  # another process has forgotten our spares as it started
+            if spare is None:
                 raise
+            self._write(digest, pieces, self.new_file())
 
     def put_file(self, digest: Digest, path: Path) -> None:
         require_size(digest, path)
@@ -206,6 +207,12 @@ class FolderBlobs:
             # Not synced: a deletion that a crash undoes is merely done again.
             self._path(digest).unlink(missing_ok=True)
 
+    def recycle(self, digests: Iterable[Digest]) -> None:
+        self._spares.add(self._path(digest) for digest in digests if self.contains(digest))
+
+    def free_recycled(self) -> None:
+        self._spares.clear()
+
     def forget_deleted(self) -> int:
         return 0  # the blobs are here: there are no copies
 
@@ -232,6 +239,17 @@ class FolderBlobs:
 
     def _path(self, digest: Digest) -> Path:
         return self._folder / digest.sha256
+
+    def _write(self, digest: Digest, pieces: Sequence[bytes | memoryview], path: Path) -> None:
+        """Put content by way of a file of our own, which may be there: it is written over."""
+        with full_disk_is_unavailable(self._folder):
+            try:
+                write_file(path, pieces, synced=self._durable)
+                self._give_name(digest, path)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                self._spares.clear()  # if there is no room, some of it is ours to give back
+                raise
 
     def _move_in(self, digest: Digest, path: Path) -> None:
         """The order matters: bytes on disk, then the name, then the name on disk."""

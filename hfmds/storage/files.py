@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -94,13 +94,17 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def write_new(path: Path, pieces: Iterable[bytes | memoryview], *, synced: bool) -> None:
-    """Make a file of pieces, one behind the other; if `synced`, its bytes survive a crash."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def write_file(path: Path, pieces: Sequence[bytes | memoryview], *, synced: bool) -> None:
+    """Make a file of pieces, or write over one; if `synced`, its bytes survive a crash."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         write_at(descriptor, 0, pieces)
+        size_bytes = sum(map(len, pieces))
+        if os.fstat(descriptor).st_size != size_bytes:
+            os.ftruncate(descriptor, size_bytes)
         if synced:
-            os.fsync(descriptor)
+            # Bytes and length, which is all of a file that is written over; macOS has only fsync.
+            getattr(os, "fdatasync", os.fsync)(descriptor)
     finally:
         os.close(descriptor)
 

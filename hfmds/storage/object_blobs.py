@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -160,6 +160,13 @@ class ObjectBlobs:
             with self._errors_told():
                 obstore.delete(self._store, self._key(digest))
         self._cache.forget(digest)
+
+    def recycle(self, digests: Iterable[Digest]) -> None:
+        for digest in digests:
+            self.delete(digest)
+
+    def free_recycled(self) -> None:
+        pass  # an object that is deleted leaves no room of ours
 
     def forget_deleted(self) -> int:
         copies = self._cache.digests()  # before the listing: what comes meanwhile is not in it

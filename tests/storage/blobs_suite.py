@@ -53,6 +53,20 @@ class BlobsSuite:
         blobs.put_pieces(digest_of(b""), [])
         assert content_of(blobs, digest_of(b"")) == b""
 
+    def test_what_is_recycled_is_gone_and_what_is_put_then_is_whole(self, blobs: Blobs) -> None:
+        contents = [CONTENT, CONTENT[:100], CONTENT + CONTENT, b""]  # as long, shorter, longer
+        old = [blobs.put_bytes(bytes([byte]) * len(CONTENT)) for byte in range(len(contents))]
+        stays = blobs.put_bytes(b"stays")
+        blobs.recycle([*old, ABSENT])
+        assert not any(map(blobs.contains, old))
+        new = [blobs.put_bytes(content) for content in contents]
+        for digest, content in zip(new, contents, strict=True):
+            assert content_of(blobs, digest) == content
+        assert set(blobs.digests()) == {stays, *new}
+        blobs.free_recycled()
+        for digest in blobs.digests():
+            blobs.verify(digest)
+
     def test_more_pieces_than_the_system_takes_at_once_become_one_blob(self, blobs: Blobs) -> None:
         blobs.put_pieces(digest_of(CONTENT), [bytes([byte]) for byte in CONTENT])
         blobs.verify(digest_of(CONTENT))

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,19 +109,22 @@ def test_pieces_are_on_disk_before_their_name_and_that_before_the_answer(
 ) -> None:
     digest = digest_of(CONTENT)
     synced: list[tuple[str, bool]] = []  # what is made durable, and whether the blob is seen then
-    fsync = os.fsync
 
-    def sync(descriptor: int) -> None:
-        kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
-        synced.append((kind, blobs.contains(digest)))
-        fsync(descriptor)
+    def noting(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def noted(descriptor: int) -> None:
+            kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+            synced.append((kind, blobs.contains(digest)))
+            sync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", sync)
+        return noted
+
+    monkeypatch.setattr(os, "fsync", noting(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", noting(os.fdatasync))
     blobs.put_pieces(digest, [CONTENT])
     assert synced == [("file", False), ("folder", True)]
 
 
-@pytest.mark.parametrize("call", ["pwritev", "fsync"])
+@pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
 def test_of_pieces_on_a_full_disk_nothing_stays(
     blobs: FolderBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
