@@ -28,7 +28,12 @@ from hfmds.algorithm.seeds import Phase
 from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic
 from hfmds.digest import Digest
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.storage.files import FolderLock, make_folder_durably, write_whole
+from hfmds.storage.files import (
+    FolderLock,
+    full_disk_is_unavailable,
+    make_folder_durably,
+    write_whole,
+)
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from hfmds.wire.types import (
     DeviceReport,
@@ -94,7 +99,8 @@ class DeviceState:
         if not memory:
             return
         path = self._memory_path(run_uid, kind, round_number)
-        make_folder_durably(path.parent)
+        with full_disk_is_unavailable(self._folder):
+            make_folder_durably(path.parent)
         write_whole(path, encode_weights(memory))
         rounds = self._rounds(run_uid, kind)
         # Later rounds than this one were undone, by a coordinator that came back from a backup.

@@ -893,29 +893,40 @@ def test_a_disk_that_fills_up_during_a_download_ends_the_task_with_the_reason(
     assert device.peers.coordinator_patience.trouble() is None  # it was there
 
 
-@pytest.mark.parametrize("task", ["train_task", "synthesise_task", "evaluate_task"])
+@pytest.mark.parametrize(
+    ("task", "where", "call"),
+    [
+        *(
+            (task, where, call)
+            for task in ("train_task", "synthesise_task")
+            for where, call in (
+                *((os, "pwritev"), (os, "fsync")),
+                *((Path, "mkdir"), (Path, "open")),
+            )
+        ),
+        ("evaluate_task", os, "fsync"),
+        ("evaluate_task", Path, "open"),
+    ],
+)
 def test_a_result_waits_in_memory_while_the_disk_is_full(
-    tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    task: str,
+    where: object,
+    call: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = Device(tmp_path)
-    write_bytes, fsync = Path.write_bytes, os.fsync
-    full = [3]  # so many writes find no room, once the engine has computed
+    with_room = getattr(where, call)
+    full = [2]  # so many calls find no room, once the engine has computed
 
-    def no_room() -> None:
-        if device.engine.works and full[0]:
+    def called(*given: Any, **named: Any) -> Any:
+        if device.engine.works and full[0] and given[1:] != ("rb",):
             full[0] -= 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return with_room(*given, **named)
 
-    def write(path: Path, data: bytes) -> int:
-        no_room()
-        return write_bytes(path, data)
-
-    def sync(descriptor: int) -> None:
-        no_room()
-        fsync(descriptor)
-
-    monkeypatch.setattr(Path, "write_bytes", write)
-    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(where, call, called)
     device.work(getattr(device, task)())
     assert full == [0]
     assert len(device.engine.works) == 1  # computed once
