@@ -92,6 +92,7 @@ class RunDriver:
                 raise _Stop
             if state is RunState.RUNNING:
                 return
+            self._blobs.free_recycled()
             self.bell.wait(rings, _PAUSED_LOOK_SECONDS)
 
     def pause(self, reason: str) -> None:
@@ -173,6 +174,7 @@ class RunDriver:
     def _rest(self, error: Unavailable) -> bool:
         """Storage is busy or full: nothing is lost, the round is taken up again."""
         log.warning("the run waits: %s", error)
+        self._blobs.free_recycled()
         self.bell.wait(self.bell.rings, _RETRY_SECONDS)
         return not self._stopping
 
@@ -264,7 +266,7 @@ class RunDriver:
         )
 
     def _drop_updates(self, completed: Round) -> None:
-        """Free the space of updates that are not needed, and of what the server remembered."""
+        """Leave what is not needed of updates, and of what the server remembered, to the next."""
         # Before asking what is needed: should we not lead any more, asking tells; and what comes
         # after that for another leader is not in the list.
         there = tuple(self._blobs.digests())

@@ -33,6 +33,7 @@ CHUNK_BYTES = 1024 * 1024
 """How much content travels in one message."""
 
 _ABANDONED_AFTER_SECONDS = 3600
+_RECYCLED_BYTES = 4 * CHUNK_BYTES  # at most; larger uploads come in parts, to files that grow
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -154,13 +155,14 @@ class FolderBlobs:
         return digest
 
     def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
-        spare = self._spares.take()
-        try:
-            self._write(digest, pieces, spare or self.new_file())
-        except FileNotFoundError:  # another process has forgotten our spares as it started
-            if spare is None:
-                raise
-            self._write(digest, pieces, self.new_file())
+        with full_disk_is_unavailable(self._folder):
+            spare = self._spares.take()
+            try:
+                self._write(digest, pieces, spare or self.new_file())
+            except FileNotFoundError:  # another process has forgotten our spares as it started
+                if spare is None:
+                    raise
+                self._write(digest, pieces, self.new_file())
 
     def put_file(self, digest: Digest, path: Path) -> None:
         require_size(digest, path)
@@ -208,7 +210,13 @@ class FolderBlobs:
             self._path(digest).unlink(missing_ok=True)
 
     def recycle(self, digests: Iterable[Digest]) -> None:
-        self._spares.add(self._path(digest) for digest in digests if self.contains(digest))
+        small = []
+        for digest in digests:
+            if digest.size_bytes > _RECYCLED_BYTES:
+                self.delete(digest)
+            elif self.contains(digest):
+                small.append(self._path(digest))
+        self._spares.add(small)
 
     def free_recycled(self) -> None:
         self._spares.clear()
@@ -242,14 +250,12 @@ class FolderBlobs:
 
     def _write(self, digest: Digest, pieces: Sequence[bytes | memoryview], path: Path) -> None:
         """Put content by way of a file of our own, which may be there: it is written over."""
-        with full_disk_is_unavailable(self._folder):
-            try:
-                write_file(path, pieces, synced=self._durable)
-                self._give_name(digest, path)
-            except BaseException:
-                path.unlink(missing_ok=True)
-                self._spares.clear()  # if there is no room, some of it is ours to give back
-                raise
+        try:
+            write_file(path, pieces, synced=self._durable)
+            self._give_name(digest, path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     def _move_in(self, digest: Digest, path: Path) -> None:
         """The order matters: bytes on disk, then the name, then the name on disk."""

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import logging
 import os
 import signal
 import threading
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from hfmds.storage.files import sync_folder
 
-_MOST_FILES = 256
-_MOST_FILE_BYTES = 8 << 20  # larger content comes in parts, and its file grows with them
+log = logging.getLogger(__name__)
+
+_MOST_FILES = 128
 _PREFIX = "spare-"
 
 
@@ -37,60 +38,70 @@ class Spares:
         self._own = uuid.uuid4().hex
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._dropped: list[Path] = []  # not looked at yet
-        self._free: list[Path] = []
+        self._files: list[Path] = []
+        self._names_gone_for_good = True  # those that they had as blobs
         for path in folder.glob(f"{_PREFIX}*"):
             path.unlink(missing_ok=True)
 
     def add(self, paths: Iterable[Path]) -> None:
-        """Take the files of blobs, which are gone then; one that was gone before is no error.
-
-        Whether they can be used is asked when the first is: to find out takes longer than this.
-        """
+        """Take the files of blobs, which are gone then; one that was gone before is no error."""
+        added: list[Path] = []
         for path in paths:
             spare = self._folder / f"{_PREFIX}{self._own}-{next(self._numbers)}"
-            with suppress(FileNotFoundError):
-                path.rename(spare)
-                with self._lock:
-                    self._dropped.append(spare)
+            if len(self._files) + len(added) < _MOST_FILES and _renamed(path, spare):
+                added.append(spare)
+            else:
+                path.unlink(missing_ok=True)
+        with self._lock:
+            self._files.extend(added)
+            self._names_gone_for_good = False
 
     def take(self) -> Path | None:
         """A file that is the caller's, to be written over and renamed; none: there is none."""
-        with self._lock:
-            if self._dropped:
-                self._look_through()
-            return self._free.pop() if self._free else None
+        while True:
+            with self._lock:
+                if not self._files:
+                    return None
+                # Before any is written over: a power cut must not bring the name back that it had.
+                if not self._names_gone_for_good:
+                    sync_folder(self._blobs_folder)
+                    self._names_gone_for_good = True
+                path = self._files.pop()
+            if _is_nobodys(path):
+                return path
+            path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Delete all of them."""
         with self._lock:
-            for path in (*self._dropped, *self._free):
+            files, self._files = self._files, []
+        for path in files:
+            try:
                 path.unlink(missing_ok=True)
-            self._dropped, self._free = [], []
-
-    def _look_through(self) -> None:
-        # Before any of them is written over: a power cut must not bring the name back that it had.
-        sync_folder(self._blobs_folder)
-        for path in self._dropped:
-            if len(self._free) < _MOST_FILES and _is_usable(path):
-                self._free.append(path)
-            else:
-                path.unlink(missing_ok=True)
-        self._dropped = []
+            except OSError as error:  # whoever gives them back has more to do
+                log.warning("a file that is not needed stays: %s", error)
 
 
-def _is_usable(path: Path) -> bool:
-    """Whether the file has no other name and no reader, as far as the system tells of readers."""
+def _renamed(path: Path, spare: Path) -> bool:
+    try:
+        path.rename(spare)
+    except OSError:  # it is gone; or the disk is full, where a file can be deleted, but not renamed
+        return False
+    return True
+
+
+def _is_nobodys(path: Path) -> bool:
+    """Whether the file has one name and no reader; no, where the system cannot tell."""
     try:
         descriptor = os.open(path, os.O_WRONLY)
-    except FileNotFoundError:
+    except OSError:
         return False
     try:
-        found = os.fstat(descriptor)
-        if found.st_nlink > 1 or found.st_size > _MOST_FILE_BYTES:
+        if os.fstat(descriptor).st_nlink > 1:
             return False
-        # A lease is given to the only one who has a file open or mapped. Who opens it meanwhile
-        # waits until it is given back; the holder is told by a signal, by one that nobody minds.
+        # A lease is given to the only one who has a file open, as all have who have it mapped. Who
+        # opens it meanwhile waits until it is given back, of which the holder is told by a signal:
+        # by one that nobody minds.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from hfmds.digest import Digest
-from hfmds.errors import InvalidInput, WrongState
+from hfmds.errors import InvalidInput, Unavailable, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
 from hfmds.storage.staging import Staging
 from hfmds.wire.types import UploadState
@@ -278,17 +278,25 @@ class _Intake:
                 self._then()
                 return True
             self._begun = content
-        blobs, staging = self._begun.blobs, self._begun.staging
-        if last and not self._offset and sum(map(len, chunks)) == self._digest.size_bytes:
-            staging.take(self._owner, self._digest, chunks, blobs)
-        else:
-            if chunks:
-                self._offset = staging.append(self._owner, self._digest, self._offset, *chunks)
-            if last:
-                staging.commit(self._owner, self._digest, blobs)
+        try:
+            self._keep(self._begun.blobs, self._begun.staging, chunks, last)
+        except Unavailable:
+            self._begun.blobs.free_recycled()  # if the disk is full, for when it is sent again
+            raise
         if last:
             self._then()
         return last
+
+    def _keep(
+        self, blobs: Blobs, staging: Staging, chunks: list[bytes | memoryview], last: bool
+    ) -> None:
+        if last and not self._offset and sum(map(len, chunks)) == self._digest.size_bytes:
+            staging.take(self._owner, self._digest, chunks, blobs)
+            return
+        if chunks:
+            self._offset = staging.append(self._owner, self._digest, self._offset, *chunks)
+        if last:
+            staging.commit(self._owner, self._digest, blobs)
 
 
 def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:

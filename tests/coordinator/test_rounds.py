@@ -317,9 +317,28 @@ def test_updates_are_dropped_after_the_round_and_every_model_is_kept(tmp_path: P
     asyncio.run(scenario())
 
 
-def test_the_space_of_dropped_updates_is_free_while_the_next_round_is_at_work(
-    tmp_path: Path,
+@pytest.mark.parametrize("change", ["pause", "cancel"])
+def test_a_run_that_stops_gives_back_what_its_next_round_would_write_over(
+    tmp_path: Path, change: str
 ) -> None:
+    def spares() -> list[Path]:
+        return list((tmp_path / "blobs" / "run" / "incoming").iterdir())
+
+    async def scenario() -> None:
+        async with workbench(tmp_path) as bench:
+            await bench.create(make_spec(rounds=2, devices=2))
+            await asyncio.gather(bench.play("a", 1, nudge(1.0)), bench.play("b", 1, nudge(3.0)))
+            await asyncio.gather(bench.check_in("a"), bench.check_in("b"))  # and they do nothing
+            assert len(spares()) == 2
+            await asyncio.to_thread(getattr(bench.runs, change), "run")
+            async with asyncio.timeout(60):
+                while spares():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def test_nobody_has_dropped_updates_open_while_the_next_round_is_at_work(tmp_path: Path) -> None:
     def held_open() -> list[str]:
         links = Path("/proc/self/fd").iterdir()
         names = [str(link.readlink()) for link in links if link.is_symlink()]
@@ -331,7 +350,7 @@ def test_the_space_of_dropped_updates_is_free_while_the_next_round_is_at_work(
             await asyncio.gather(bench.play("a", 1, nudge(1.0)), bench.play("b", 1, nudge(3.0)))
             await asyncio.gather(bench.check_in("a"), bench.check_in("b"))  # and they do nothing
             async with asyncio.timeout(60):
-                while any("(deleted)" in name for name in held_open()):  # noqa: ASYNC110
+                while any("spare-" in name for name in held_open()):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
     asyncio.run(scenario())

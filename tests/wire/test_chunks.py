@@ -1,6 +1,8 @@
 """Content on the move, over doubles of the network and of the blob store."""
 
 import asyncio
+import errno
+import os
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -440,6 +442,27 @@ def test_receive_keeps_the_bytes_of_a_broken_upload(here: Content) -> None:
     asyncio.run(receive(here, "task-1", DIGEST, 1000, stream(DATA[1000:])))
     assert upload_state(here, "task-1", DIGEST) == UploadState(len(DATA), complete=True)
     here.blobs.verify(DIGEST)
+
+
+def test_an_upload_that_finds_no_room_has_what_was_recycled_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = FolderBlobs(tmp_path / "blobs")
+    blobs.recycle([blobs.put_bytes(content) for content in (b"of another", b"round")])
+    spare = blobs.new_file().parent
+    assert len(list(spare.iterdir())) == 2
+    here = Content(blobs, Staging(tmp_path / "staging", max_bytes=1 << 24))
+
+    def full(*place: object) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "pwritev", full)
+        with pytest.raises(Unavailable, match="no space left"):
+            asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+    assert list(spare.iterdir()) == []
+    asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+    blobs.verify(DIGEST)
 
 
 def test_receive_refuses_a_wrong_offset_and_says_where_it_stands(here: Content) -> None:
