@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hfmds.algorithm.aggregation import Aggregate, combine
+from hfmds.algorithm.blocks import threads_for
 from hfmds.algorithm.recipes import AggregationRecipe
 from hfmds.algorithm.types import Traffic, Update, Weights
 from hfmds.errors import Diverged, InvalidInput, Unavailable
+from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.algorithm.examples import assert_same
 
 LIKE = {"a": np.zeros(2, np.float32), "b": np.zeros((1, 1), np.float32)}
@@ -94,6 +98,36 @@ def test_one_update_is_in_memory_at_a_time():
             del weights
 
     assert mean_of(stream(), LIKE, BOTH).devices == ("d0", "d1", "d2", "d3", "d4")
+
+
+@pytest.mark.parametrize("rule", ["mean", "by samples", "clipped to little"])
+def test_a_mean_of_stored_updates_takes_as_much_memory_of_many_as_of_few(rule: str, tmp_path: Path):
+    model = {"w": np.arange(1 << 21, dtype=np.float32)}  # 8 MiB
+    of_model, of_update = tmp_path / "model", tmp_path / "update"
+    of_model.write_bytes(encode_weights(model))
+    of_update.write_bytes(encode_weights({"w": model["w"] + 1}))
+    model_bytes = model["w"].nbytes
+    settings = {**RULES, "clipped to little": AggregationRecipe(clip_norm=1.0)}[rule]
+
+    def peak_bytes(devices: int) -> int:
+        """As a coordinator combines them: each in a file, here all in the same."""
+        like = StoredWeights(of_model, "the model")
+        updates = [
+            Update(f"d{i:02}", StoredWeights(of_update, f"update {i}"), 2, 0.0)
+            for i in range(devices)
+        ]
+        tracemalloc.start()  # numpy tells it of its arrays
+        try:
+            combine(settings, like, updates, list(like))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    of_20, of_60 = peak_bytes(20), peak_bytes(60)
+    # Threads are not always all at work at once. Each has a block of sums and what it adds to them.
+    assert abs(of_60 - of_20) <= threads_for(1 << 30) * (2 * 8 << 17)
+    assert model_bytes < min(of_20, of_60)  # the new model, at least
+    assert max(of_20, of_60) < 3 * model_bytes
 
 
 def test_weights_that_are_not_trained_stay_as_they_are():
