@@ -220,35 +220,58 @@ def test_an_update_handed_in_with_its_upload_whose_receipt_is_lost_counts_once(
     assert counted == [TASKS]
 
 
+def in_one_call(call: Call) -> Call:
+    """The call as devices make it: an update is handed in with its upload."""
+    return call
+
+
+@pytest.mark.parametrize(
+    ("sent", "receipts_of_updates"),
+    [(in_two_calls, (False, True, True)), (in_one_call, (True, True, True))],
+    ids=["in two calls", "in one call"],
+)
 def test_a_device_that_sends_everything_again_and_at_once_counts_once(
-    launcher: Launcher, tmp_path: Path, expected: Outcome
+    launcher: Launcher,
+    tmp_path: Path,
+    expected: Outcome,
+    sent: Callable[[Call], Call],
+    receipts_of_updates: tuple[bool, ...],
 ) -> None:
-    receipts: list[tuple[bool, ...]] = []
+    receipts: dict[str, list[tuple[bool, ...]]] = {method: [] for method in SUBMITS}
     counted: list[int] = []
+    accepted: list[tuple[int, str]] = []
 
     async def send_again(call: Call) -> Any:
-        call = in_two_calls(call)
+        call = sent(call)
         if call.method in UPLOADS:
             for end in await asyncio.gather(call(), call(), return_exceptions=True):
                 # Of two at once one may be told that the other is further, in words that do not
                 # always reach a caller who is still sending. Devices begin anew then.
                 assert isinstance(end, int | WrongState) or type(end) is HfmdsError, end
-            sent = await call()
+            sent_bytes = await call()
             assert await call() == 0  # it is all there
-            return sent
+            return sent_bytes
         if call.method in SUBMITS:
-            receipts.append((*sorted(await asyncio.gather(call(), call())), await call()))
+            ends = (*sorted(await asyncio.gather(call(), call())), await call())
+            receipts[call.method].append(ends)
         return await call()
 
     async def act(on: Stage) -> Outcome:
         outcome = await on.outcome(
             on.device("a", send_again),
             on.device("b", send_again),
-            until=lambda: len(receipts) == 2 * TASKS,
+            until=lambda: sum(map(len, receipts.values())) == 2 * TASKS,
         )
         counted.extend(device.accepted_tasks for device in await on.operator.devices())
+        accepted.extend(await on.operator.accepted())
         return outcome
 
     assert play(launcher, tmp_path, act) == expected
-    assert receipts == [(False, True, True)] * 2 * TASKS  # whether it had been accepted before
+    # Whether it had been accepted before, as it has with an upload that hands it in.
+    assert receipts == {
+        "submit_update": [receipts_of_updates] * TASKS,
+        "submit_synthesis": [(False, True, True)] * TASKS,
+    }
     assert counted == [TASKS] * 2
+    every_result = [(number, name) for number in (1, 2, 3) for name in ("a", "a", "b", "b")]
+    assert sorted(accepted) == every_result  # by the log, too
