@@ -1,4 +1,4 @@
-"""When a run stops early, and which models are kept."""
+"""How many devices are asked, when a run stops early, and which models are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import pytest
 
 from hfmds.errors import InvalidInput
 from hfmds.wire.policies import EarlyStop, EvaluationByDevices, Retention, RoundPolicy
+from hfmds.wire.runs import policy_from, policy_message
+
+
+def test_three_more_than_ten_are_asked_unless_it_is_said_otherwise() -> None:
+    assert RoundPolicy().asked(10) == 13
+    of_no_factor = policy_message(RoundPolicy(over_selection=2.0))
+    of_no_factor.ClearField("over_selection")
+    assert policy_from(of_no_factor).over_selection == 1.3  # as the contract says
 
 
 @pytest.mark.parametrize(
