@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coordinator.phase_records import PhasePlan, PhaseRecord, PhaseRecords
 from coordinator.round_records import RoundRecords
-from coordinator.run_records import RunRecords
+from coordinator.run_records import RunRecords, Standing
 from coordinator.states import (
     ROUND_TRANSITIONS,
     RUN_TRANSITIONS,
@@ -27,7 +28,7 @@ from hfmds.digest import digest_of
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import open_database
-from hfmds.wire.types import FailureCause, LateReason, Round
+from hfmds.wire.types import FailureCause, LateReason, Round, RunState
 from tests.coordinator.workbench import make_spec
 from tests.servers.databases import database_of
 
@@ -113,6 +114,29 @@ def test_a_round_goes_through_its_states_with_what_they_stand_for(tmp_path: Path
     assert seen == list(RoundState)[:-1]
     assert records.state() is None
     assert records.runs.get("run").completed_rounds == 1
+
+
+@pytest.mark.usefixtures("both_databases")
+def test_a_run_that_is_paused_while_a_round_is_recorded_completes_if_it_was_the_last(
+    tmp_path: Path,
+) -> None:
+    records = Records(tmp_path)
+    for number, then in ((1, RunState.PAUSED), (2, RunState.COMPLETED)):
+        plan = replace(records.plan(), key=PhaseKey("run", number, "train"))
+        records.rounds.begin("run", number, 1.0)
+        records.phases.open(plan, ["a"], 2.0)
+        records.phases.close(plan.key, LateReason.DEADLINE, 3.0)
+        records.rounds.enter("run", number, RoundState.EVALUATING, 4.0)
+        records.runs.pause("run", 5.0, by="operator")
+        for again in (0.0, 100.0):
+            standing = records.runs.complete_round("run", completed(number), 6.0 + again)
+            assert standing == Standing(number, then)
+        if then is RunState.PAUSED:
+            records.runs.resume("run", 7.0, by="operator")
+    run = records.runs.get("run")
+    assert (run.state, run.completed_rounds) == (RunState.COMPLETED, 2)
+    with pytest.raises(WrongState, match="run 'run' is completed"):
+        records.runs.resume("run", 8.0)
 
 
 @pytest.mark.usefixtures("both_databases")

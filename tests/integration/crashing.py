@@ -18,10 +18,17 @@ import hfmds.algorithm.methods.registry  # which programs load when they need it
 import hfmds.storage.migrations  # noqa: F401
 from coordinator import results
 from coordinator.__main__ import main as coordinator
+from coordinator.run_records import RunRecords
 from hfmds.storage import database
 from synthesis_store import losses
 from synthesis_store.__main__ import main as synthesis_store
-from tests.integration.crash_points import CrashPoint, Watch, watch_commits, watch_steps
+from tests.integration.crash_points import (
+    CrashPoint,
+    Watch,
+    watch_commits,
+    watch_holds,
+    watch_steps,
+)
 from tests.integration.forking import serve
 from tests.integration.scripted_devices import STEPS, ScriptedEngine
 
@@ -43,12 +50,14 @@ def become(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     sys.argv = [order["program"]]
     point = CrashPoint(**order["point"]) if order["point"] else None
-    watch = Watch(Path(order["journal"]), point, order["done_before"])
+    journal = Path(order["journal"])
+    watch = Watch(journal, point, order["done_before"])
     if not order["commit_together"]:  # then there is a point between any two transactions
         database._MOST_TOGETHER = results._MOST_AT_ONCE = 1
     losses.LOST_AFTER = timedelta(0)  # nobody waits ten minutes for what a test has deleted
     watch_commits(watch)
     watch_steps(watch, STEPS)
+    watch_holds(journal.parent, [RunRecords.complete_round])
     PROGRAMS[order["program"]]()
 
 

@@ -56,8 +56,8 @@ class Operator:
     async def drain(self, *, on: bool) -> None:
         assert (await self._persist(self._admin.set_drain, on)).on is on
 
-    async def funnels(self) -> tuple[Funnel, ...]:
-        return await self._persist(self._admin.funnels, "run")
+    async def funnels(self, run_id: str = "run") -> tuple[Funnel, ...]:
+        return await self._persist(self._admin.funnels, run_id)
 
     async def told(self, run_id: str) -> list[str]:
         """What became of a run by its log; on the way there it may vary."""
@@ -77,8 +77,11 @@ class Operator:
         assert flaw(events, run_uid) == ""
         return events
 
-    async def resume(self) -> None:
-        await self._persist(self._admin.resume_run, "run")
+    async def pause(self, run_id: str = "run") -> None:
+        await self._persist(self._admin.pause_run, run_id)
+
+    async def resume(self, run_id: str = "run") -> None:
+        await self._persist(self._admin.resume_run, run_id)
 
     async def run(self, run_id: str = "run") -> Run:
         return await self._persist(self._admin.get_run, run_id)
@@ -90,9 +93,12 @@ class Operator:
         assert run.state is RunState.PAUSED, run
         return run.state_reason
 
-    async def until_in(self, phase: Phase) -> None:
-        """Wait until the run is in this phase."""
-        while (progress := (await self.run()).progress) is None or progress.phase is not phase:  # noqa: ASYNC110
+    async def until_in(self, phase: Phase, round_number: int = 0, run_id: str = "run") -> None:
+        """Wait until a run is in this phase, of whichever round if none is named."""
+        while True:
+            now = (await self.run(run_id)).progress
+            if now and now.phase is phase and round_number in (0, now.round_number):
+                return
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def until(self, so: Callable[[], bool]) -> None:

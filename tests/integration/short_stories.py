@@ -9,20 +9,24 @@ import asyncio
 import threading
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from hfmds.algorithm.engine import LocalWork, Progress
 from hfmds.algorithm.recipes import Normalisation, Recipe
-from hfmds.wire.types import Asynchronous, RoundPolicy, RunSpec
+from hfmds.errors import InvalidInput
+from hfmds.wire.types import Asynchronous, Phase, RoundPolicy, RunSpec, RunState
 from tests.integration.bookkeeping import keep_books
+from tests.integration.crash_points import held
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import MODEL, Call, ScriptedDevice
 from tests.integration.story import PATIENCE_SECONDS, SECONDS
 from tests.integration.witness import Witness
 
 _NORMALISATION = Normalisation((0.5,), (0.5,))
+_UNWELL = "device c is not well today"
 
 
 class ShortStory:
@@ -59,6 +63,7 @@ class ShortStory:
             while len(await operator.devices()) < len(self._devices):  # noqa: ASYNC110
                 await asyncio.sleep(0.03)
             await operator.create(self.spec)
+            await self.meanwhile(operator)
             outcome = await operator.outcome()
             await self.afterwards(operator)
             self.witness.require_sound()
@@ -71,8 +76,17 @@ class ShortStory:
         """Makes a call of a device, when its time has come."""
         return await call()
 
+    async def meanwhile(self, operator: Operator) -> None:
+        """What the operator does while the run goes on."""
+
     async def afterwards(self, operator: Operator) -> None:
         """What happens when the run is completed, while the devices are still there."""
+
+
+def _wait(so: threading.Event, progress: Progress) -> None:
+    """In a device's work: wait, as long as the result is wanted."""
+    while not so.wait(0.01):
+        progress(1, 2)
 
 
 class HastyStory(ShortStory):
@@ -168,8 +182,8 @@ class BufferedStory(ShortStory):
     def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
         begun = device_id, work.round_number
         self._begun[begun].set()
-        while begun in self.after and not self._begun[self.after[begun]].wait(0.01):
-            progress(1, 2)
+        if begun in self.after:
+            _wait(self._begun[self.after[begun]], progress)
 
     async def call(self, device_id: str, call: Call) -> object:
         if call.method == "submit_update" and device_id == "b" and self._begun["b", 3].is_set():
@@ -181,3 +195,119 @@ class BufferedStory(ShortStory):
         await operator.until(lambda: bool(self.witness.late))
         assert self.witness.late == [("b", "completed")]
         assert await operator.accepted() == [(1, "a"), (1, "b"), (2, "a")]
+
+
+class ChancesStory(ShortStory):
+    """Devices that failed, and that were too slow, are given another chance when a run is resumed.
+
+    round 1   c gives its task up and leaves; a and b are enough
+    round 2   b is too slow, and nobody can take its place: the run is paused. The operator resumes
+              it. What c did is no longer held against it; b has its task again, and does it
+    """
+
+    devices = "abc"
+    spec = RunSpec(
+        Recipe(MODEL, _NORMALISATION, rounds=2, seed=15),
+        RoundPolicy(
+            minimum_devices=2,
+            deadline_seconds=600.0,
+            lease_seconds=PATIENCE_SECONDS,
+            task_deadline_seconds=PATIENCE_SECONDS,
+        ),
+    )
+
+    def __init__(self, folder: Path, coordinator: str, store: str) -> None:
+        super().__init__(folder, coordinator, store)
+        self._c_is_gone = threading.Event()
+        self._b_was_slow = threading.Event()
+
+    def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
+        match device_id, work.round_number:
+            case "a", 1:
+                _wait(self._c_is_gone, progress)  # which would be asked in place of b
+            case "b", 2 if not self._b_was_slow.is_set():
+                try:
+                    _wait(threading.Event(), progress)
+                finally:
+                    self._b_was_slow.set()
+            case "c", _:
+                raise InvalidInput(_UNWELL)
+
+    async def meanwhile(self, operator: Operator) -> None:
+        await operator.until_seen("c", lambda device: device.last_failure == _UNWELL)
+        await self._devices["abc".index("c")].leave()
+        self._c_is_gone.set()
+        assert "longer than policy.task_deadline_seconds" in await operator.until_paused()
+        while not self._b_was_slow.is_set():  # or it would go on with what it has again  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await operator.resume()
+
+
+class InterruptedStory(ShortStory):
+    """An operator pauses runs at any time, cancels one that is paused, and deletes what is done.
+
+    The other run begins when both devices are at work in round 1 of this one:
+
+        round 1   a hands in, and begins the other run's task, which b cannot do yet. The operator
+                  pauses that run, resumes it, pauses it again and cancels it. b hands in
+        round 2   the operator pauses the run when its last model is there, but not recorded. It
+                  completes all the same, unless the coordinator dies before: then it stays paused,
+                  and the operator resumes it and does the same again
+        after it  the operator deletes the run
+    """
+
+    devices = "ab"
+    spec = RunSpec(
+        Recipe(MODEL, _NORMALISATION, rounds=2, seed=17),
+        RoundPolicy(minimum_devices=2, deadline_seconds=600.0, lease_seconds=PATIENCE_SECONDS),
+    )
+    _other = replace(spec, recipe=replace(spec.recipe, seed=19))
+
+    def __init__(self, folder: Path, coordinator: str, store: str) -> None:
+        super().__init__(folder, coordinator, store)
+        self._hold = held(folder, "RunRecords.complete_round")
+        self._begun: set[tuple[str, int]] = set()
+        self._other_is_begun = threading.Event()
+        self._may_end = {1: {one: threading.Event() for one in "ab"}, 2: {"a": threading.Event()}}
+
+    def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
+        if work.recipe.seed == self._other.recipe.seed:
+            self._other_is_begun.set()
+            _wait(threading.Event(), progress)
+        self._begun.add((device_id, work.round_number))
+        if device_id in self._may_end[work.round_number]:
+            _wait(self._may_end[work.round_number][device_id], progress)
+
+    async def meanwhile(self, operator: Operator) -> None:
+        await operator.until(lambda: self._begun == {("a", 1), ("b", 1)})
+        await operator.create(self._other, "other")
+        await operator.until_in(Phase.TRAINING, run_id="other")
+        self._may_end[1]["a"].set()
+        await operator.until(self._other_is_begun.is_set)
+        await operator.pause("other")
+        await operator.resume("other")
+        await operator.pause("other")
+        [funnel] = await operator.funnels("other")
+        assert (funnel.assigned, funnel.taken, funnel.pending) == (2, 1, 2)
+        await operator.cancel("other")
+        self._may_end[1]["b"].set()
+        await operator.until(lambda: ("a", 2) in self._begun)
+        self._hold.touch()
+        self._may_end[2]["a"].set()
+        while not await self._completes_while_paused(operator):
+            self._hold.touch()
+            await operator.resume()
+
+    async def _completes_while_paused(self, operator: Operator) -> bool:
+        await operator.until_in(Phase.EVALUATING, round_number=2)  # then nothing can stop it
+        await operator.pause()
+        self._hold.unlink()
+        while (await operator.run()).progress is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        # It has come to its end, or somebody else is at work, who waits.
+        return (await operator.run()).state is RunState.COMPLETED
+
+    async def afterwards(self, operator: Operator) -> None:
+        assert await operator.told("other") == ["run-created", "run-cancelled"]
+        await operator.delete("run")
+        assert await operator.told("run") == ["run-created", "run-completed", "run-deleted"]

@@ -70,7 +70,7 @@ class Supervised:
         commit_together: bool = False,
         **settings: str,
     ) -> None:
-        """The points are at the same thing, and in the order in which they come."""
+        """The points are in the order in which they come."""
         self.address = ""  # known once it is ready
         self._launcher = launcher
         self._program = program
@@ -98,7 +98,13 @@ class Supervised:
     @property
     def deaths(self) -> int:
         """At how many of its points it was killed."""
-        return sum(Journal.read(life).killed for life in self._lives)
+        return len(self.killed_taking)
+
+    @property
+    def killed_taking(self) -> tuple[frozenset[str], ...]:
+        """The steps around which it was killed each time."""
+        journals = map(Journal.read, self._lives)
+        return tuple(journal.killed_taking for journal in journals if journal.killed)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -132,10 +138,11 @@ class Supervised:
         )
 
     def _done(self, point: CrashPoint) -> int:
-        """How often what the points are at was done; what it was killed before was not."""
+        """How often what the point is at was done; what it was killed before was not."""
         journals = [Journal.read(life) for life in self._lives]
         begun = sum(journal.done.count(point.what) for journal in journals)
-        return begun - sum(at.moment == "before" for at in self._points[: len(journals)])
+        died = [at for at in self._points[: len(journals)] if at.what == point.what]
+        return begun - sum(at.moment == "before" for at in died)
 
     async def _until_ready(self) -> None:
         while not self._address_file.exists():
