@@ -1,6 +1,6 @@
 """Files of blobs that are not needed any more, for the next ones to be written over.
 
-As databases do with their logs: a new file costs the kernel about three times as much, which finds
+As databases do with their logs: a new file costs the kernel more than twice as much, which finds
 pages and blocks for it, and takes them back when it is deleted. Each round makes and drops a
 cohort's updates, all of about one size.
 
