@@ -58,6 +58,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports
 	$(BIN)/buf lint protos
 
 format: $(READY)  ## bring the sources into shape

@@ -30,9 +30,9 @@ from numpy.typing import DTypeLike
 from programs import forget_peak, show, tell, usage, warn_if_busy
 
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
-from hfmds.algorithm.types import Traffic, Update, Weights
+from hfmds.algorithm.models.building import initial_weights
+from hfmds.domain.learning import Traffic, Update, Weights
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.wire.tensors import StoredWeights, encode_weights
 
 MODEL = ModelSpec()

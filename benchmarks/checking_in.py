@@ -21,12 +21,12 @@ import grpc
 from no_op_devices import PROFILE
 from programs import usage
 
+from hfmds.domain.tasks import Assignment, Finished, RetryLater, UnreadableTask
 from hfmds.errors import HfmdsError, Unavailable
-from hfmds.service.channel import Backoff
-from hfmds.service.peer import Peer
+from hfmds.service.client.channel import Backoff
+from hfmds.service.client.peer import Peer
 from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.types import Assignment, Finished, RetryLater, UnreadableTask
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
 
 TOLD = "told when to ask again"
 REFUSED_WITH_TIME = "refused, with a time to ask again"

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import Recipe
-from hfmds.cli.demo_setting import FEDAVG, HFMDS, DemoSetting
+from hfmds.algorithm.simulation.local_fleet import LocalFleet
+from hfmds.cli.demo.setting import FEDAVG, HFMDS, DemoSetting
 from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import Recipe
 
 LAST_ROUNDS = 5
 

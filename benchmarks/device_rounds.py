@@ -20,13 +20,14 @@ from statistics import median
 import numpy as np
 from programs import MEGABYTE, Program, Programs, programs, show, tell, usage, warn_if_busy
 
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages
-from hfmds.cli.following import FollowedRun, follow
+from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.data.sources import save_npz
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.types import RoundPolicy, RunSpec
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec
+from hfmds.wire.clients.admin_client import AdminClient
 
 ENGINES = ("onnx", "torch")
 MODEL = ModelSpec()

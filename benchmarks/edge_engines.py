@@ -29,10 +29,10 @@ from packaging.requirements import Requirement
 from programs import MEGABYTE, show, tell, usage, warn_if_busy
 
 from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data.sources import save_npz
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 
 MODEL = ModelSpec()
 OURS, PLAIN = ("onnx", "torch"), ("eager", "compile")
@@ -95,7 +95,7 @@ def answer(column: str, threads: int, folder: Path, processor: bool) -> None:
                 started = clock()
                 act(work, ignore)
                 taken.append(clock() - started)
-        except Exception as error:
+        except Exception as error:  # whoever waits for it gets it
             if column != "compile":
                 raise
             say({"error": f"{type(error).__name__}"})
@@ -110,9 +110,9 @@ def opened(column: str, threads: int) -> Any:
         from plain_torch import PlainTorch
 
         return PlainTorch(threads, compiled=column == "compile")
-    from edge_client.engine import open_engine
+    from edge_client.engines.engine import open_engine
     from edge_client.settings import EdgeSettings
-    from hfmds.service.settings import load_settings
+    from hfmds.service.process.settings import load_settings
 
     flags = ["--data=x", f"--engine={column}", f"--threads={threads}"]
     return open_engine(load_settings(EdgeSettings, flags))
@@ -286,7 +286,7 @@ def main() -> None:
         answer(column, int(threads), Path(name), processor == "1")
         return
     warn_if_busy()
-    from hfmds.algorithm.models import initial_weights
+    from hfmds.algorithm.models.building import initial_weights
     from hfmds.plans.library import PlanLibrary
     from hfmds.wire.tensors import encode_weights
 

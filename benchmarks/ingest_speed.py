@@ -56,14 +56,14 @@ from programs import (
     warn_if_busy,
 )
 
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
-from hfmds.digest import Digest, digest_of
-from hfmds.service.allocator import reuse_freed_memory
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
+from hfmds.domain.pools import PoolSpec
+from hfmds.domain.recipe import ModelSpec
+from hfmds.service.process.allocator import reuse_freed_memory
 from hfmds.storage.blobs import CHUNK_BYTES
-from hfmds.wire.store_client import StoreClient
+from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolSpec
 
 _MODEL = ModelSpec()
 _IMAGE_BYTES = math.prod(_MODEL.image_shape)

@@ -20,7 +20,7 @@ from no_op_devices import no_op_run, run_rounds
 from programs import MEGABYTE, forget_peak, programs, show, tell, usage, warn_if_busy
 from round_overhead import WARM_UP_ROUNDS, Seconds
 
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.domain.recipe import ModelSpec
 
 LARGE = ModelSpec(height=124, width=124)
 QUICK = ModelSpec(height=64, width=64)

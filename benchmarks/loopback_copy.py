@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 from no_op_devices import CHANNEL_OPTIONS
 
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
 from hfmds.storage.blobs import CHUNK_BYTES
 from hfmds.storage.files import forget_cached
 

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from programs import MEGABYTE, show, tell, usage, warn_if_busy
 
-from hfmds.algorithm.types import LabelledImages
-from synthesis_store.likeness import vectors_of
-from synthesis_store.near_duplicates import LikenessIndex
+from hfmds.domain.learning import LabelledImages
+from synthesis_store.snapshots.near_duplicates import LikenessIndex
+from synthesis_store.snapshots.similarity import vectors_of
 
 SHAPE = (3, 32, 32)
 THRESHOLD = 0.35

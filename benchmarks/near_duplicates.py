@@ -30,14 +30,14 @@ from programs import show, tell
 
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
+from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.synthesis import synthesise
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data.datasets import load_dataset, subset
 from hfmds.data.statistics import normalisation_of
-from synthesis_store.likeness import greatest_square, vectors_of
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
+from synthesis_store.snapshots.similarity import greatest_square, vectors_of
 
 Pixels = NDArray[np.uint8]
 Vectors = NDArray[np.float32]

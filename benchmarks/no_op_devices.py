@@ -22,24 +22,19 @@ from typing import Any, ClassVar, TypeAlias
 
 import grpc
 
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
-from hfmds.algorithm.types import Traffic
-from hfmds.digest import Digest
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import Traffic
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec
+from hfmds.domain.tasks import Assignment, Finished, RetryLater, UpdateReport
 from hfmds.errors import HfmdsError, TooLate, Unavailable
-from hfmds.service.peer import Peer
+from hfmds.service.client.peer import Peer
 from hfmds.storage.blobs import CHUNK_BYTES
-from hfmds.wire.admin_client import AdminClient
 from hfmds.wire.chunks import Content
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.types import (
-    Assignment,
-    DeviceProfile,
-    Finished,
-    RetryLater,
-    RoundPolicy,
-    RunSpec,
-    UpdateReport,
-)
+from hfmds.wire.clients.admin_client import AdminClient
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
 
 PAPER_CNN = ModelSpec()
 PROFILE = DeviceProfile(samples=100, software_version="benchmark", engine="none")

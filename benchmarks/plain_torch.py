@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import SplitModel, model_with
+from hfmds.algorithm.models.building import SplitModel, model_with
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.synthesis import class_activation, matching_loss, relevance
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import Hfmds
 
 
 class PlainTorch:

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hfmds.cli.processes import Child, Supervisor
+from hfmds.cli.demo.processes import Child, Supervisor
 from hfmds.errors import ConfigurationError, Unavailable
-from hfmds.service.peer import Peer
+from hfmds.service.client.peer import Peer
 
 ANY_PORT = "127.0.0.1:0"
 MEGABYTE = 1e6

@@ -23,7 +23,7 @@ from statistics import median
 from no_op_devices import NoOpDevice, TaskTimes, no_op_run
 from programs import Program, Programs, programs, show, tell, warn_if_busy
 
-from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.clients.admin_client import AdminClient
 
 _ENDLESS_ROUNDS = 1_000_000
 _WORK_SECONDS = (0.5, 1.5)  # undisturbed, before each kill

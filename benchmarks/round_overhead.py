@@ -29,8 +29,8 @@ from loopback_copy import LoopbackCopy, loopback_copy
 from no_op_devices import PAPER_CNN, TaskTimes, no_op_run, run_rounds
 from programs import MEGABYTE, Programs, programs, show, tell, usage, warn_if_busy
 
-from hfmds.algorithm.models import initial_weights
-from hfmds.service.allocator import reuse_freed_memory
+from hfmds.algorithm.models.building import initial_weights
+from hfmds.service.process.allocator import reuse_freed_memory
 from hfmds.wire.tensors import encode_weights
 
 WARM_UP_ROUNDS = 2  # the first ones open files, connections and caches

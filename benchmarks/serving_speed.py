@@ -35,14 +35,14 @@ from programs import (
     warn_if_busy,
 )
 
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.digest import digest_of
-from hfmds.service.peer import Peer
+from hfmds.domain.digest import digest_of
+from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
+from hfmds.domain.recipe import ModelSpec
+from hfmds.service.client.peer import Peer
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.messages import digest_message
-from hfmds.wire.store_client import StoreClient
-from hfmds.wire.types import Contribution, PoolSpec, Snapshot
+from hfmds.wire.clients.store_client import StoreClient
+from hfmds.wire.conversions.common import digest_message
 
 _FILES_BESIDES = 200
 _MODEL = ModelSpec()

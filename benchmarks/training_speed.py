@@ -34,13 +34,13 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.local_fleet import InProcess, Workers
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import build_model, initial_weights, model_with
+from hfmds.algorithm.models.building import build_model, initial_weights, model_with
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.process_workers import ProcessWorkers
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages
+from hfmds.algorithm.simulation.local_fleet import InProcess, Workers
+from hfmds.algorithm.simulation.process_workers import ProcessWorkers
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 
 MODEL = ModelSpec()
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

@@ -12,49 +12,49 @@ from contextlib import closing
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
-from coordinator.content import RunContents
-from coordinator.dispatch import Dispatch
-from coordinator.drain import DrainRecords
-from coordinator.events import EventRecords
-from coordinator.funnel import FunnelRecords, StageNotes
-from coordinator.held_out import HeldOut
-from coordinator.learning import Learning
-from coordinator.membership import open_membership
-from coordinator.metrics import Metrics
-from coordinator.oversight import Oversight
+from coordinator.api.operations import Oversight
+from coordinator.api.servicer import AdminServicer, CoordinatorServicer
+from coordinator.devices.dispatch import Dispatch
+from coordinator.devices.plans import Plans
+from coordinator.devices.registry import Registry
+from coordinator.identity.wiring import open_membership
+from coordinator.monitoring.device_standing import head_count
+from coordinator.monitoring.metrics import Metrics
 from coordinator.parts import Parts, PoolStore
-from coordinator.phase_records import PhaseRecords
-from coordinator.plans import Plans
-from coordinator.registry import Registry
-from coordinator.replica import Replica
-from coordinator.round_records import RoundRecords
-from coordinator.run_records import RunRecords
-from coordinator.runs import Runs
-from coordinator.servicer import AdminServicer, CoordinatorServicer
+from coordinator.records.drain import DrainRecords
+from coordinator.records.events import EventRecords
+from coordinator.records.funnel import FunnelRecords, StageNotes
+from coordinator.records.phases import PhaseRecords
+from coordinator.records.rounds import RoundRecords
+from coordinator.records.runs import RunRecords
+from coordinator.records.tasks import TaskRecords
+from coordinator.replicas.notices import Switchboard
+from coordinator.replicas.replica import Replica
+from coordinator.runs.content import RunContents
+from coordinator.runs.held_out import HeldOut
+from coordinator.runs.learning import Learning
+from coordinator.runs.runs import Runs
 from coordinator.settings import CoordinatorSettings
-from coordinator.standing import head_count
-from coordinator.switchboard import Switchboard
-from coordinator.task_records import TaskRecords
 from coordinator.web.server import serving_page
 from hfmds.plans.library import PlanLibrary
-from hfmds.service.allocator import reuse_freed_memory
-from hfmds.service.collector import spare_what_stays
-from hfmds.service.gate import Gate
-from hfmds.service.metrics_http import MetricsServer
-from hfmds.service.pace import Pace
-from hfmds.service.peer import Peer
-from hfmds.service.process import published_addresses, run
-from hfmds.service.program_metrics import show_program, show_readiness
-from hfmds.service.rotation import following_rotation
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
-from hfmds.service.shutdown import Shutdown
+from hfmds.service.client.certificate_rotation import following_rotation
+from hfmds.service.client.peer import Peer
+from hfmds.service.limits.retry_schedule import Pace
+from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.program_metrics import show_program, show_readiness
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.allocator import reuse_freed_memory
+from hfmds.service.process.collector import spare_what_stays
+from hfmds.service.process.process import published_addresses, run
+from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.server.server import GrpcServer
 from hfmds.storage.database import database_look, open_database, shown_url
 from hfmds.storage.files import FolderLock
+from hfmds.storage.health import watching
 from hfmds.storage.locations import open_location
 from hfmds.storage.schema import Schema
-from hfmds.storage.watch import watching
-from hfmds.wire.store_client import StoreClient
+from hfmds.wire.clients.store_client import StoreClient
 
 log = logging.getLogger(__name__)
 

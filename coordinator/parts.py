@@ -9,21 +9,21 @@ from typing import Protocol
 
 from sqlalchemy import Engine
 
-from coordinator.content import RunContents
-from coordinator.dispatch import Dispatch
-from coordinator.drain import DrainRecords
-from coordinator.events import EventRecords
-from coordinator.funnel import FunnelRecords, StageNotes
-from coordinator.held_out import HeldOut
-from coordinator.learning import Learning
-from coordinator.metrics import Metrics
-from coordinator.phase_records import PhaseRecords
-from coordinator.registry import Registry
-from coordinator.round_records import RoundRecords
-from coordinator.run_records import RunRecords
-from coordinator.switchboard import Switchboard
-from coordinator.task_records import TaskRecords
-from hfmds.wire.types import Contribution, PoolSpec, Snapshot
+from coordinator.devices.dispatch import Dispatch
+from coordinator.devices.registry import Registry
+from coordinator.monitoring.metrics import Metrics
+from coordinator.records.drain import DrainRecords
+from coordinator.records.events import EventRecords
+from coordinator.records.funnel import FunnelRecords, StageNotes
+from coordinator.records.phases import PhaseRecords
+from coordinator.records.rounds import RoundRecords
+from coordinator.records.runs import RunRecords
+from coordinator.records.tasks import TaskRecords
+from coordinator.replicas.notices import Switchboard
+from coordinator.runs.content import RunContents
+from coordinator.runs.held_out import HeldOut
+from coordinator.runs.learning import Learning
+from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
 
 
 class PoolStore(Protocol):

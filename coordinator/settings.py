@@ -8,8 +8,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from hfmds.service.address import is_loopback, split_address
-from hfmds.service.settings import ListenAddress, PeerAddresses, ServerSettings
+from hfmds.service.process.address import is_loopback, split_address
+from hfmds.service.process.settings import ListenAddress, PeerAddresses, ServerSettings
 
 
 class CoordinatorSettings(ServerSettings):

@@ -15,33 +15,33 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
-from edge_client.cache import ContentCache
-from edge_client.conditions import Conditions, probes
 from edge_client.console import StatusLine
-from edge_client.engine import open_engine
-from edge_client.memory import MemoryLimit
+from edge_client.device.conditions import Conditions, probes
+from edge_client.device.content_cache import ContentCache
+from edge_client.device.device_state import DeviceState
+from edge_client.device.memory_limit import MemoryLimit
+from edge_client.device.own_images import OwnImages
+from edge_client.device.traffic import TrafficBudget
+from edge_client.engines.engine import open_engine
 from edge_client.metrics import EdgeMetrics
-from edge_client.own_images import OwnImages
-from edge_client.patience import Patience
 from edge_client.peers import Peers
+from edge_client.retry import Patience
 from edge_client.settings import EdgeSettings
-from edge_client.state import DeviceState
-from edge_client.tasks import TaskRunner
-from edge_client.traffic import TrafficBudget
+from edge_client.tasks.task_runner import TaskRunner
+from hfmds.domain.devices import DeviceProfile
 from hfmds.errors import HfmdsError
-from hfmds.service.allocator import share_one_heap
-from hfmds.service.channel import Backoff, Peer
-from hfmds.service.metrics_http import MetricsServer
-from hfmds.service.process import published_addresses, run
-from hfmds.service.program_metrics import show_program, software_version
-from hfmds.service.rotation import following_rotation
-from hfmds.service.telemetry import log_context
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.store_client import StoreClient
-from hfmds.wire.types import DeviceProfile
+from hfmds.service.client.certificate_rotation import following_rotation
+from hfmds.service.client.channel import Backoff, Peer
+from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.logs import log_context
+from hfmds.service.monitoring.program_metrics import show_program, software_version
+from hfmds.service.process.allocator import share_one_heap
+from hfmds.service.process.process import published_addresses, run
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
+from hfmds.wire.clients.store_client import StoreClient
 
 if TYPE_CHECKING:
-    from edge_client.membership import Membership
+    from edge_client.identity.membership import Membership
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ async def _enrolled(
     if not settings.enrols:
         return None
     # Here, as it loads a library that other devices do without.
-    from edge_client.membership import enrol
+    from edge_client.identity.membership import enrol
 
     return await enrol(settings, stack, patience_with)
 

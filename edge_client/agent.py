@@ -13,11 +13,26 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
+from edge_client.device.device_state import Report
 from edge_client.metrics import EdgeMetrics
-from edge_client.patience import bounded_pause
 from edge_client.peers import Peers
-from edge_client.state import Report
-from edge_client.tasks import TaskRunner
+from edge_client.retry import bounded_pause
+from edge_client.tasks.task_runner import TaskRunner
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.tasks import (
+    Assignment,
+    EvaluateWork,
+    EvaluationReport,
+    FailureCause,
+    Finished,
+    LateReason,
+    RetryLater,
+    SynthesiseWork,
+    TaskStage,
+    TrainWork,
+    UnreadableTask,
+    UpdateReport,
+)
 from hfmds.errors import (
     ConfigurationError,
     Conflict,
@@ -32,24 +47,9 @@ from hfmds.errors import (
     Unavailable,
     WrongState,
 )
-from hfmds.service.channel import Backoff
-from hfmds.service.telemetry import log_context
-from hfmds.service.tracing import note, span
-from hfmds.wire.types import (
-    Assignment,
-    DeviceProfile,
-    EvaluateWork,
-    EvaluationReport,
-    FailureCause,
-    Finished,
-    LateReason,
-    RetryLater,
-    SynthesiseWork,
-    TaskStage,
-    TrainWork,
-    UnreadableTask,
-    UpdateReport,
-)
+from hfmds.service.client.channel import Backoff
+from hfmds.service.monitoring.logs import log_context
+from hfmds.service.monitoring.tracing import note, span
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class Agent:
                 # Not where things are on this device, nor what its owner calls them.
                 await self._report_failure(task.task_id, error.public, _cause(error))
                 outcome = "failed"
-            except Exception as error:
+            except Exception as error:  # whoever waits for it gets it
                 log.exception("task failed")
                 # The text of an error nobody foresaw might quote real data: it stays here.
                 reason = f"unexpected {type(error).__name__}; the device's log has more"

@@ -6,7 +6,7 @@ import dataclasses
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from hfmds.algorithm.types import LeakageSummary
+from hfmds.domain.learning import LeakageSummary
 
 # From a second on a workstation to an hour on a small board.
 _COMPUTE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

@@ -1,7 +1,6 @@
 """What a device needs of its two peers: the seams between the agent and the network.
 
-`hfmds.wire.coordinator_client` and `hfmds.wire.store_client` are the real ones; the contract of
-each call is in `protos/hfmds/v1`.
+The clients in `hfmds.wire.clients` are the real ones; `protos/hfmds/v1` describes each call.
 """
 
 from __future__ import annotations
@@ -10,23 +9,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge_client.patience import Patience
-from hfmds.digest import Digest
-from hfmds.storage.blobs import Blobs
-from hfmds.wire.chunks import Content
-from hfmds.wire.types import (
+from edge_client.retry import Patience
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.digest import Digest
+from hfmds.domain.pools import SharedShard
+from hfmds.domain.tasks import (
     Assignment,
-    DeviceProfile,
     EvaluationReport,
     FailureCause,
     Finished,
     RetryLater,
-    SharedShard,
     SynthesisReport,
     TaskStage,
     UnreadableTask,
     UpdateReport,
 )
+from hfmds.storage.blobs import Blobs
+from hfmds.wire.chunks import Content
 
 
 class Coordinator(Protocol):

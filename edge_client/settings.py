@@ -9,12 +9,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from edge_client.conditions import CONDITIONS
+from edge_client.device.conditions import CONDITIONS
+from hfmds.domain.devices import labels_from, require_id
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.peer import Peer
-from hfmds.service.settings import ListenAddress, PeerAddresses, ServiceSettings
-from hfmds.service.tls import TlsFiles, Trust
-from hfmds.wire.policies import labels_from, require_id
+from hfmds.service.client.peer import Peer
+from hfmds.service.process.settings import ListenAddress, PeerAddresses, ServiceSettings
+from hfmds.service.security.tls import TlsFiles, Trust
 
 MIB = 1024 * 1024
 

@@ -11,28 +11,28 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
-from hfmds.service.allocator import reuse_freed_memory
-from hfmds.service.gate import Gate
-from hfmds.service.metrics_http import MetricsServer
-from hfmds.service.process import published_addresses, run
-from hfmds.service.program_metrics import show_program, show_readiness
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
-from hfmds.service.shutdown import Shutdown
+from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.program_metrics import show_program, show_readiness
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.allocator import reuse_freed_memory
+from hfmds.service.process.process import published_addresses, run
+from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.server.server import GrpcServer
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import database_look, open_database, shown_url
 from hfmds.storage.files import FolderLock
+from hfmds.storage.health import watching
 from hfmds.storage.locations import open_location
 from hfmds.storage.schema import Schema
 from hfmds.storage.staging import Staging
-from hfmds.storage.watch import watching
 from hfmds.wire.chunks import Content
-from synthesis_store.caretaker import Caretaker
-from synthesis_store.exclusions import ExclusionRecords
-from synthesis_store.identity import replica_name
-from synthesis_store.metrics import StoreMetrics
-from synthesis_store.pools import Pools
-from synthesis_store.servicer import StoreServicer
+from synthesis_store.access.exclusions import ExclusionRecords
+from synthesis_store.access.pseudonyms import replica_name
+from synthesis_store.api.store_service import StoreServicer
+from synthesis_store.monitoring.metrics import StoreMetrics
+from synthesis_store.pools.pools import Pools
+from synthesis_store.retention.housekeeping import Caretaker
 from synthesis_store.settings import StoreSettings
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hfmds.service.settings import ListenAddress, ServerSettings
+from hfmds.service.process.settings import ListenAddress, ServerSettings
 
 
 class StoreSettings(ServerSettings):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hfmds.domain.pools import PoolState
 from hfmds.errors import HfmdsError, NotAllowed, TooLate
-from hfmds.wire.types import PoolState
 
 POOL_TRANSITIONS: Mapping[PoolState, frozenset[PoolState]] = {
     PoolState.OPEN: frozenset({PoolState.SEALED, PoolState.HALTED, PoolState.ABANDONED}),

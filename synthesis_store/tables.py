@@ -1,7 +1,7 @@
 """The store's database tables.
 
 Specifications and descriptions are kept as the bytes of their contract messages
-(`hfmds.wire.records`). Nothing has a row per sample.
+(`hfmds.wire.conversions.records`). Nothing has a row per sample.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKey, String, 
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
 from hfmds.storage.event_log import EventColumns
 
 _ID = String(128)

@@ -8,17 +8,17 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from coordinator.census import RunCensus
-from coordinator.metrics import Metrics
-from coordinator.standing import HeadCount
+from coordinator.monitoring.device_standing import HeadCount
+from coordinator.monitoring.live_counts import RunCensus
+from coordinator.monitoring.metrics import Metrics
 from edge_client.metrics import EdgeMetrics
-from hfmds.algorithm.types import LeakageSummary
-from hfmds.service.program_metrics import show_program, show_readiness
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.tls import TlsFiles
-from hfmds.wire.types import TaskStage
-from synthesis_store.metrics import StoreMetrics
-from synthesis_store.stock import Stock
+from hfmds.domain.learning import LeakageSummary
+from hfmds.domain.tasks import TaskStage
+from hfmds.service.monitoring.program_metrics import show_program, show_readiness
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.security.tls import TlsFiles
+from synthesis_store.monitoring.inventory import Stock
+from synthesis_store.monitoring.metrics import StoreMetrics
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 HEADER = ["| metric | type | labels | meaning |", "|---|---|---|---|"]

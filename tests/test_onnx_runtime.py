@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 # Who loads onnxruntime, in its own process, as it is not unloaded; with a home that shows it.
-LOADERS = ("edge_client.graphs", "edge_client.onnx_engine")
+LOADERS = ("edge_client.engines.graphs", "edge_client.engines.onnx_engine")
 
 
 @pytest.mark.parametrize("module", LOADERS)

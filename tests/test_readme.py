@@ -7,9 +7,9 @@ from pathlib import Path
 
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.cli.recipes import spec_from
-from hfmds.service.settings import ServiceSettings, settings_table
+from hfmds.cli.recipe.file import spec_from
+from hfmds.domain.methods import Hfmds
+from hfmds.service.process.settings import ServiceSettings, settings_table
 from synthesis_store.settings import StoreSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.tables import Base
+from coordinator.records.tables import Base
 from hfmds.storage.migrations import run_migrations
 
 run_migrations(Base.metadata)

@@ -19,17 +19,17 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from coordinator.servicer import ADMIN_ACCESS
+from coordinator.api.servicer import ADMIN_ACCESS
 from coordinator.web.refusals import NotKnown
 from coordinator.web.sessions import Sessions
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
-from hfmds.service.access import require_access
-from hfmds.service.address import is_loopback, split_address
-from hfmds.service.certificates import Certificate, read_certificate
-from hfmds.service.gate import Gate
-from hfmds.service.identity import Identity
-from hfmds.service.rate import Rate
-from hfmds.service.throttle import network_of
+from hfmds.service.limits.rate import Rate
+from hfmds.service.limits.throttle import network_of
+from hfmds.service.process.address import is_loopback, split_address
+from hfmds.service.security.access import require_access
+from hfmds.service.security.certificates import Certificate, read_certificate
+from hfmds.service.security.identity import Identity
+from hfmds.service.security.revocation_gate import Gate
 
 COOKIE = "__Host-hfmds"  # so named, a browser takes it only with Secure, and for this host alone
 MOST_TOKEN_CHARACTERS = 512

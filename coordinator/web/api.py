@@ -27,8 +27,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from coordinator.oversight import Oversight
-from coordinator.runs import Runs
+from coordinator.api.operations import Oversight
+from coordinator.runs.runs import Runs
 from coordinator.web.admission import Admission
 from coordinator.web.answers import answer
 from coordinator.web.gallery import Gallery, SnapshotStore
@@ -44,9 +44,11 @@ from coordinator.web.shapes import (
     runs_shape,
     status_shape,
 )
+from hfmds.domain.devices import DeviceState, require_id
+from hfmds.domain.pools import Snapshot
+from hfmds.domain.runs import Run
 from hfmds.errors import HfmdsError, InvalidInput, NotFound, Unavailable
-from hfmds.service.gate import Gate
-from hfmds.wire.types import DeviceState, Run, Snapshot, require_id
+from hfmds.service.security.revocation_gate import Gate
 
 T = TypeVar("T")
 

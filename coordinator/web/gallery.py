@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hfmds.algorithm.pixels import as_uint8
-from hfmds.algorithm.types import LabelledImages
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.pools import Shard, Snapshot
 from hfmds.errors import InvalidInput, NotFound
 from hfmds.wire.chunks import Content
 from hfmds.wire.shards import download_shards, shards_with
-from hfmds.wire.types import Shard, Snapshot
 
 PER_CLASS = 16
 MOST_CLASSES = 100

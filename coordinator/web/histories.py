@@ -11,9 +11,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from coordinator.runs import Runs
+from coordinator.runs.runs import Runs
 from coordinator.web.shapes import Shape, round_shape
-from hfmds.wire.types import Run
+from hfmds.domain.runs import Run
 
 _KEPT = 4  # runs; one of ten thousand rounds takes about 15 MB
 

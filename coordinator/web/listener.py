@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from hfmds.service.throttle import network_of
+from hfmds.service.limits.throttle import network_of
 
 log = logging.getLogger(__name__)
 

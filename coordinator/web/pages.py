@@ -17,7 +17,7 @@ from coordinator.web.admission import COOKIE, MOST_TOKEN_CHARACTERS, Admission
 from coordinator.web.answers import answer
 from coordinator.web.refusals import NotKnown, status_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
-from hfmds.service.seldom import Seldom
+from hfmds.service.limits.log_throttle import Seldom
 
 log = logging.getLogger(__name__)
 

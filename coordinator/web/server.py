@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from coordinator.oversight import Oversight
-from coordinator.runs import Runs
+from coordinator.api.operations import Oversight
+from coordinator.runs.runs import Runs
 from coordinator.web.admission import Admission, Holder
 from coordinator.web.api import Api
 from coordinator.web.gallery import SnapshotStore
@@ -25,10 +25,10 @@ from coordinator.web.pages import Pages
 from coordinator.web.refusals import status_of
 from coordinator.web.tls import server_context
 from hfmds.errors import HfmdsError
-from hfmds.service.address import bound_socket, is_loopback, join_address, split_address
-from hfmds.service.gate import Gate
-from hfmds.service.seldom import Seldom
-from hfmds.service.tls import TlsFiles
+from hfmds.service.limits.log_throttle import Seldom
+from hfmds.service.process.address import bound_socket, is_loopback, join_address, split_address
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import TlsFiles
 
 log = logging.getLogger(__name__)
 

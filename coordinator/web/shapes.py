@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from hfmds.algorithm.histograms import Histogram
-from hfmds.algorithm.pool_policy import NO_LIMIT, PoolPolicy
-from hfmds.algorithm.types import LeakageSummary
+from hfmds.domain.devices import Device, DeviceState
+from hfmds.domain.histograms import Histogram
+from hfmds.domain.learning import LeakageSummary
+from hfmds.domain.pool_policy import NO_LIMIT, PoolPolicy
+from hfmds.domain.pools import Snapshot
+from hfmds.domain.runs import Round, Run
 from hfmds.event_chain import Event
-from hfmds.wire.oversight import STEPS, Funnel, Status
-from hfmds.wire.types import Device, DeviceState, Round, Run, Snapshot
+from hfmds.wire.conversions.operations import STEPS, Funnel, Status
 
 Shape = dict[str, Any]
 T = TypeVar("T")

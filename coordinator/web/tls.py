@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.seldom import Seldom
-from hfmds.service.tls import SAY_EVERY_SECONDS, TlsFiles
+from hfmds.service.limits.log_throttle import Seldom
+from hfmds.service.security.tls import SAY_EVERY_SECONDS, TlsFiles
 
 log = logging.getLogger(__name__)
 

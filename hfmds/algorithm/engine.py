@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.recipes import Recipe
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+from hfmds.domain.learning import LabelledImages, SyntheticBatch, Weights
+from hfmds.domain.recipe import Recipe
 from hfmds.errors import InvalidInput
 
 Progress: TypeAlias = Callable[[int, int], None]

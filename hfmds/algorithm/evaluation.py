@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from hfmds.algorithm.engine import LocalWork, Progress
-from hfmds.algorithm.models import quick_model
+from hfmds.algorithm.models.building import quick_model
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.recipes import ModelSpec, Normalisation
-from hfmds.algorithm.types import Evaluation, LabelledImages, Weights
+from hfmds.domain.learning import Evaluation, LabelledImages, Weights
+from hfmds.domain.recipe import ModelSpec, Normalisation
 from hfmds.errors import InvalidInput
 
 _CHUNK = 256  # images at a time, to bound memory

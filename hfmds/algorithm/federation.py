@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from hfmds.algorithm.methods.server import server_of
-from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate, sample_cohort
-from hfmds.algorithm.types import (
+from hfmds.domain.learning import (
     Checkpoint,
     DeviceEvaluation,
     Evaluation,
@@ -22,6 +21,7 @@ from hfmds.algorithm.types import (
     Update,
     Weights,
 )
+from hfmds.domain.recipe import Recipe
 from hfmds.errors import Unavailable
 
 

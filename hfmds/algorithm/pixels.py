@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.recipes import Normalisation
-from hfmds.algorithm.types import Pixels
+from hfmds.domain.learning import Pixels
+from hfmds.domain.recipe import Normalisation
 
 
 def levels(pixels: Pixels) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hfmds.algorithm.types import MEASUREMENTS, LabelledImages, SyntheticBatch
+from hfmds.domain.learning import MEASUREMENTS, LabelledImages, SyntheticBatch
 from hfmds.errors import InvalidInput
 
 

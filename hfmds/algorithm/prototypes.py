@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.engine import Memory
-from hfmds.algorithm.methods.settings import Hfmds
+from hfmds.domain.methods import Hfmds
 from hfmds.errors import InvalidInput
 
 Prototypes: TypeAlias = Mapping[int, NDArray[np.float32]]

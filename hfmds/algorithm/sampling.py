@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.recipes import Sampling
 from hfmds.algorithm.seeds import generator
+from hfmds.domain.recipe import Sampling
 
 Indices = NDArray[np.int64]
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
 
 import numpy as np
 
-Phase = Literal["train", "synthesise", "evaluate"]
-"""What a device is asked to do."""
+from hfmds.domain.methods import TaskKind
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
@@ -29,6 +27,6 @@ def generator(seed: int, *names: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive_seed(seed, *names)))
 
 
-def task_seed(run_seed: int, phase: Phase, round_number: int, device_id: str) -> int:
+def task_seed(run_seed: int, phase: TaskKind, round_number: int, device_id: str) -> int:
     """The seed of one device's task; whoever hands out the task derives it here."""
     return derive_seed(run_seed, phase, round_number, device_id)

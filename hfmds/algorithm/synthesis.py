@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hfmds.algorithm.adam import Adam
-from hfmds.algorithm.divergence import require_finite_images, require_finite_synthesis
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, SynthesisHealth
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import SplitModel, quick_model
+from hfmds.algorithm.finite_checks import require_finite_images, require_finite_synthesis
+from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.models.building import SplitModel, quick_model
 from hfmds.algorithm.pixels import normalise, to_pixels
-from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.prototypes import prototypes_after_refresh, prototypes_at_refresh
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import Hfmds
 
 _FLOOR = 1e-6  # added to every share, so that no logarithm is of zero
 _CHUNK = 256  # images at a time where no gradient is needed, to bound memory

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfmds.algorithm.divergence import require_finite_loss
 from hfmds.algorithm.engine import LocalWork, Progress
-from hfmds.algorithm.models import SplitModel, quick_model
+from hfmds.algorithm.finite_checks import require_finite_loss
+from hfmds.algorithm.models.building import SplitModel, quick_model
 from hfmds.algorithm.prototypes import ClassMeans
-from hfmds.algorithm.recipes import TrainingRecipe
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import Weights
+from hfmds.domain.learning import Weights
+from hfmds.domain.recipe import TrainingRecipe
 
 Loss: TypeAlias = Callable[[Indices], Tensor]
 """The loss of one step, from the rows of the shard that are its real batch."""

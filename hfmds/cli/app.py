@@ -6,25 +6,27 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli import (
-    audit_commands,
-    backup_commands,
-    database_commands,
-    demo_command,
-    experiment_commands,
-    fleet_commands,
-    model_commands,
-    oversight_commands,
-    pki_commands,
-    retention_commands,
-    run_commands,
-    snapshot_commands,
+from hfmds.cli.commands import (
+    audit,
+    backup,
+    database,
+    devices,
+    models,
+    operations,
+    pki,
+    retention,
+    runs,
+    snapshots,
 )
+from hfmds.cli.demo import command
+from hfmds.cli.experiments import commands
 
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        from hfmds.service.program_metrics import software_version  # no other command needs it
+        from hfmds.service.monitoring.program_metrics import (
+            software_version,  # no other command needs it
+        )
 
         typer.echo(f"hfmds {software_version()}")
         raise typer.Exit
@@ -47,19 +49,19 @@ def hfmds(
     """Federated learning for fleets of devices whose data are not alike."""
 
 
-app.command()(demo_command.demo)
-app.add_typer(run_commands.app, name="run")
-app.add_typer(model_commands.app, name="model")
-app.command()(fleet_commands.devices)
-app.command()(oversight_commands.status)
-app.command()(oversight_commands.drain)
-app.add_typer(audit_commands.app, name="audit")
-snapshot_commands.app.command()(retention_commands.collect)
-snapshot_commands.app.command()(retention_commands.release)
-snapshot_commands.app.command()(retention_commands.withdraw)
-app.add_typer(snapshot_commands.app, name="snapshots")
-app.add_typer(database_commands.app, name="database")
-app.command()(backup_commands.backup)
-app.command()(backup_commands.restore)
-app.add_typer(pki_commands.app, name="pki")
-app.add_typer(experiment_commands.app, name="experiment")
+app.command()(command.demo)
+app.add_typer(runs.app, name="run")
+app.add_typer(models.app, name="model")
+app.command()(devices.devices)
+app.command()(operations.status)
+app.command()(operations.drain)
+app.add_typer(audit.app, name="audit")
+snapshots.app.command()(retention.collect)
+snapshots.app.command()(retention.release)
+snapshots.app.command()(retention.withdraw)
+app.add_typer(snapshots.app, name="snapshots")
+app.add_typer(database.app, name="database")
+app.command()(backup.backup)
+app.command()(backup.restore)
+app.add_typer(pki.app, name="pki")
+app.add_typer(commands.app, name="experiment")

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hfmds.algorithm.pool import concatenate
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pools import Snapshot
+from hfmds.domain.runs import Round
 from hfmds.errors import ConfigurationError, CorruptData, NotFound
 from hfmds.storage.files import sync_file, sync_folder
-from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.clients.admin_client import AdminClient
+from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.shards import download_shards
-from hfmds.wire.store_client import StoreClient
-from hfmds.wire.types import Round, Snapshot
 
 
 @contextmanager

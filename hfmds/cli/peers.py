@@ -11,12 +11,12 @@ import typer
 
 from hfmds.cli.settings import CommandSettings
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.address import split_addresses
-from hfmds.service.peer import Peer
-from hfmds.service.settings import load_settings, missing_tls
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.fleet_client import FleetClient
-from hfmds.wire.store_client import StoreClient
+from hfmds.service.client.peer import Peer
+from hfmds.service.process.address import split_addresses
+from hfmds.service.process.settings import load_settings, missing_tls
+from hfmds.wire.clients.admin_client import AdminClient
+from hfmds.wire.clients.fleet_client import FleetClient
+from hfmds.wire.clients.store_client import StoreClient
 
 T = TypeVar("T")
 

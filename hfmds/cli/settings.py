@@ -8,8 +8,8 @@ from typing import Self
 from pydantic import Field, SecretStr, model_validator
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.settings import ServiceSettings
-from hfmds.service.tls import Bearer, TlsFiles, Trust
+from hfmds.service.process.settings import ServiceSettings
+from hfmds.service.security.tls import Bearer, TlsFiles, Trust
 
 
 class CommandSettings(ServiceSettings):

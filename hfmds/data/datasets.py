@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data import torchvision_files
 from hfmds.data.decoded import decoded
 from hfmds.data.folders import (
@@ -35,6 +34,7 @@ from hfmds.data.folders import (
     read_images,
 )
 from hfmds.data.sources import is_whole_digits, load_images
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 
 KNOWN = (*torchvision_files.NAMES, "digits")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
 
 _UNSIGNED_BYTES = 8  # idx's code for the only type these files have
 _RECONSTRUCT = np.empty(0).__reduce__()[0]  # what numpy makes its arrays with; its place moves

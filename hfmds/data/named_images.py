@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmds.algorithm.recipes import Recipe
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data.folders import class_folders, is_class_number, is_folder
 from hfmds.data.manifests import read_manifest
 from hfmds.data.sources import load_images
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.recipe import Recipe
 from hfmds.errors import ConfigurationError, InvalidInput
 
 

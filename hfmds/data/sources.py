@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data import torchvision_files
 from hfmds.data.decoded import BROKEN_ARRAYS
 from hfmds.data.folders import (
@@ -41,6 +40,7 @@ from hfmds.data.folders import (
 )
 from hfmds.data.manifests import read_manifest
 from hfmds.data.splits import label_skew
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 
 _DIGITS = re.compile(

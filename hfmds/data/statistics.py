@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hfmds.algorithm.recipes import Normalisation
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.recipe import Normalisation
 from hfmds.errors import ConfigurationError
 
 _CHUNK = 1024  # images at a time, to bound memory

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data import known_files
 from hfmds.data.folders import looking_at
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 
 _KINDS: dict[str, Any] = {

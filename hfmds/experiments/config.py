@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from hfmds.algorithm.methods.settings import METHODS
+from hfmds.domain.methods import METHODS
 from hfmds.errors import ConfigurationError
 from hfmds.experiments import library
 from hfmds.experiments.config_values import (

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
-from hfmds.algorithm.methods.settings import METHODS
-from hfmds.algorithm.recipes import AggregationRecipe, TrainingRecipe
 from hfmds.data.splits import SplitSpec
+from hfmds.domain.methods import METHODS
+from hfmds.domain.recipe import AggregationRecipe, TrainingRecipe
 from hfmds.errors import ConfigurationError
 
 Value = str | int | float | None

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_make
+from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_make
 
 # Servers judge who calls, and devices judge servers. A device without a battery may believe that
 # it is 1970; the clocks of servers differ by seconds.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hfmds.errors import ConfigurationError, Conflict
 from hfmds.pki.authority import Authority, KeyPair, hosts_of, units_of
-from hfmds.service.identity import DEVICES_UNIT, SERVICES_UNIT, Identity
+from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity
 from hfmds.storage.files import sync_folder
 
 _AUTHORITY = "authority"

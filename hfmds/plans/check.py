@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import CorruptData
 from hfmds.onnx_runtime import onnxruntime
 from hfmds.plans.format import ANCHOR, BUFFER, MOMENTUM, PARAMETER, Graph, TensorSpec
@@ -80,7 +80,7 @@ def _difference(
     names = list(expected)
     try:
         results = session.run(names, dict(given))
-    except Exception as error:  # noqa: BLE001  (onnxruntime's have no base of their own)
+    except Exception as error:  # noqa: BLE001  # whoever waits for it gets it
         return f"onnxruntime fails: {error}"
     for name, found in zip(names, results, strict=True):
         wanted = expected[name].detach().numpy()

@@ -43,8 +43,8 @@ from torch.utils._pytree import tree_structure
 
 from hfmds.errors import InvalidInput
 from hfmds.plans.format import BATCH, OPSET, Graph, TensorSpec
+from hfmds.plans.graph_memory import memory_of
 from hfmds.plans.lowerings import lowerings
-from hfmds.plans.memory import memory_of
 from hfmds.plans.steps import Step
 
 _IR_VERSION = 8  # of ONNX's files, as old as the operators are

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
 
 FORMAT_VERSION = 1

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.onnx.ops import symbolic
 
-from hfmds.algorithm.convolution import Matrix, Scheme, saving_scheme
 from hfmds.errors import InvalidInput
+from hfmds.kernels.convolution import Matrix, Scheme, saving_scheme
 
 aten = torch.ops.aten
 
@@ -230,7 +230,7 @@ def _weight_gradient(
     return total.reshape(out_channels, -1, in_channels).transpose(1, 2).reshape(shape)
 
 
-# Where it can be done with fewer products (`hfmds.algorithm.convolution`), it is: a whole training
+# Where it can be done with fewer products (`hfmds.kernels.convolution`), it is: a whole training
 # step takes 15.5 ms so and 20.4 otherwise (AVX2). Kernels lie as the gradient by x takes them: a
 # product with a turned matrix takes longer the larger that is.
 

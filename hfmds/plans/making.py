@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import HfmdsError, InvalidInput
 from hfmds.plans.check import check
 from hfmds.plans.export import export

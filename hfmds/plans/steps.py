@@ -19,10 +19,10 @@ from torch.func import functional_call
 
 from hfmds.algorithm.adam import BETAS, adam_step
 from hfmds.algorithm.methods.fedprox import squared_distance
-from hfmds.algorithm.models import build_model
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.split_model import SplitModel
+from hfmds.algorithm.models.building import build_model
+from hfmds.algorithm.models.split_model import SplitModel
 from hfmds.algorithm.synthesis import class_activation, hard_features, matching_loss, relevance
+from hfmds.domain.recipe import ModelSpec
 from hfmds.plans.format import ANCHOR, BATCH, BUFFER, MOMENTUM, NEXT, PARAMETER, TensorSpec
 
 Tensors: TypeAlias = Mapping[str, Tensor]

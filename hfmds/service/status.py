@@ -20,7 +20,7 @@ from hfmds.errors import (
     Unavailable,
     WrongState,
 )
-from hfmds.service.peer import Peer
+from hfmds.service.client.peer import Peer
 
 STATUS_OF: Mapping[type[HfmdsError], grpc.StatusCode] = {
     InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
 from hfmds.errors import NotFound
 from hfmds.storage.blobs import FolderBlobs
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hfmds.digest import Digest, digest_of, digest_of_file
+from hfmds.domain.digest import Digest, digest_of, digest_of_file
 from hfmds.errors import CorruptData, InvalidInput, NotFound
 from hfmds.storage.files import (
     forget_cached,

@@ -23,7 +23,7 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import ConfigurationError, CorruptData, Unavailable
 from hfmds.storage.blob_cache import BlobCache
 from hfmds.storage.blobs import CHUNK_BYTES, missing_blob, require_offset, require_size

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hfmds.digest import Digest, digest_of_file
+from hfmds.domain.digest import Digest, digest_of_file
 from hfmds.errors import (
     CorruptData,
     HfmdsError,

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.tasks import UploadState
 from hfmds.errors import InvalidInput, Unavailable, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
 from hfmds.storage.staging import Staging
-from hfmds.wire.types import UploadState
 
 MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
 """What a receiver takes in one message; senders use CHUNK_BYTES."""

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pools import Shard, Snapshot
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import read_batch
-from hfmds.wire.types import Shard, Snapshot
 
 
 class ShardSource(Protocol):

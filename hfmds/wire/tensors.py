@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from hfmds.algorithm.blocks import blocks_of, read_block
-from hfmds.algorithm.compression import Packed, TensorForm
-from hfmds.algorithm.types import (
+from hfmds.algorithm.aggregation.blocks import blocks_of, read_block
+from hfmds.algorithm.aggregation.compression import Packed, TensorForm
+from hfmds.domain.learning import (
     MEASUREMENTS,
     LabelledImages,
     LazyTensors,

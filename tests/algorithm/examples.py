@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from hfmds.algorithm.engine import LocalWork, Memory
-from hfmds.algorithm.methods.settings import (
+from hfmds.algorithm.models.building import initial_weights
+from hfmds.domain.learning import LabelledImages, SyntheticBatch, Weights
+from hfmds.domain.methods import (
     FedAvg,
     FedGan,
     FedGen,
@@ -17,9 +19,7 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 
 SPEC = ModelSpec(channels=1, height=16, width=16, classes=3)
 RECIPE = Recipe(

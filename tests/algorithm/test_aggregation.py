@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.algorithm.aggregation import Aggregate, combine
-from hfmds.algorithm.blocks import threads_for
-from hfmds.algorithm.recipes import AggregationRecipe
-from hfmds.algorithm.types import Traffic, Update, Weights
+from hfmds.algorithm.aggregation.aggregation import Aggregate, combine
+from hfmds.algorithm.aggregation.blocks import threads_for
+from hfmds.domain.learning import Traffic, Update, Weights
+from hfmds.domain.recipe import AggregationRecipe
 from hfmds.errors import Diverged, InvalidInput, Unavailable
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.algorithm.examples import assert_same

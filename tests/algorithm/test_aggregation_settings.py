@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfmds.algorithm.recipes import COMPRESSIONS, RULES, SERVER_OPTIMISERS, AggregationRecipe
+from hfmds.domain.recipe import COMPRESSIONS, RULES, SERVER_OPTIMISERS, AggregationRecipe
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfmds.algorithm.architectures import known_architectures, register_architecture
-from hfmds.algorithm.models import build_model, initial_weights, model_bytes, weights_of
-from hfmds.algorithm.networks import PaperCNN
-from hfmds.algorithm.recipes import OUR_ARCHITECTURES, ModelSpec
+from hfmds.algorithm.models.architectures import known_architectures, register_architecture
+from hfmds.algorithm.models.building import build_model, initial_weights, model_bytes, weights_of
+from hfmds.algorithm.models.networks import PaperCNN
+from hfmds.domain.recipe import OUR_ARCHITECTURES, ModelSpec
 from hfmds.errors import ConfigurationError, Conflict, InvalidInput
 from tests.algorithm.examples import assert_same
 
@@ -128,7 +128,12 @@ def test_a_network_comes_with_an_installed_package(install: Install):
 
 def test_a_recipe_cannot_name_code_that_is_not_declared(install: Install):
     install("declared_nets", "declared-net")
-    for name in ("declared_nets:Net", "declared_nets", "hfmds.algorithm.networks:PaperCNN", ""):
+    for name in (
+        "declared_nets:Net",
+        "declared_nets",
+        "hfmds.algorithm.models.networks:PaperCNN",
+        "",
+    ):
         with pytest.raises(InvalidInput, match="is not known here"):
             build_model(ModelSpec(name))
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from hfmds.algorithm import rules
-from hfmds.algorithm.blocks import Block, in_threads, threads_for
-from hfmds.algorithm.types import Update, Weights
+from hfmds.algorithm.aggregation import rules
+from hfmds.algorithm.aggregation.blocks import Block, in_threads, threads_for
+from hfmds.domain.learning import Update, Weights
 from hfmds.errors import Diverged
 
 BLOCKS = [Block("w", start, start + 1) for start in range(50)]
@@ -64,7 +64,7 @@ def test_an_error_that_comes_later_is_told_if_its_block_is_earlier() -> None:
 def test_who_stops_does_not_wait_for_the_others() -> None:
     program = (
         "import threading, time\n"
-        "from hfmds.algorithm.blocks import Block, in_threads\n"
+        "from hfmds.algorithm.aggregation.blocks import Block, in_threads\n"
         "begun = threading.Barrier(3)\n"
         "def work(blocks):\n"
         "    for block in blocks:\n"

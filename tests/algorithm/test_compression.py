@@ -8,9 +8,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from hfmds.algorithm.aggregation import combine
-from hfmds.algorithm.blocks import Block, read_block
-from hfmds.algorithm.compression import (
+from hfmds.algorithm.aggregation.aggregation import combine
+from hfmds.algorithm.aggregation.blocks import Block, read_block
+from hfmds.algorithm.aggregation.compression import (
     TensorForm,
     UnpackedWeights,
     pack,
@@ -20,11 +20,11 @@ from hfmds.algorithm.compression import (
 )
 from hfmds.algorithm.engine import TrainedModel
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import LABEL_COUNTS, FedGen
-from hfmds.algorithm.recipes import AggregationRecipe, Recipe
-from hfmds.algorithm.types import Update, Weights
+from hfmds.algorithm.simulation.local_fleet import LocalFleet
+from hfmds.domain.learning import Update, Weights
+from hfmds.domain.methods import LABEL_COUNTS, FedGen
+from hfmds.domain.recipe import AggregationRecipe, Recipe
 from hfmds.errors import Diverged
 from tests.algorithm.examples import EVERY_METHOD, RECIPE, assert_same, images, recipe_for
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from hfmds.algorithm.convolution import ThriftyConvolution, plain_convolutions, scheme, thrifty
-from hfmds.algorithm.models import build_model, initial_weights, quick_model
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.models.building import build_model, initial_weights, quick_model
+from hfmds.domain.recipe import ModelSpec
+from hfmds.kernels.convolution import ThriftyConvolution, plain_convolutions, scheme, thrifty
 
 
 def pair(*arguments: int, **settings: object) -> tuple[nn.Conv2d, nn.Conv2d]:

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from hfmds.algorithm.device_evaluation import EvaluationByDevices, combine_evaluations
+from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
 from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.algorithm.sampling import Candidate
-from hfmds.algorithm.types import DeviceEvaluation, Evaluation
+from hfmds.algorithm.simulation.local_fleet import LocalFleet
+from hfmds.domain.learning import DeviceEvaluation, Evaluation
+from hfmds.domain.round_policy import EvaluationByDevices
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE, images
 
@@ -35,12 +36,12 @@ def test_some_rounds_are_due_and_always_the_last():
 
 def test_who_is_asked_depends_on_seed_and_round_alone():
     plan = EvaluationByDevices(devices=3)
-    chosen = [plan.choose(CANDIDATES, RECIPE, t) for t in range(1, 9)]
-    assert chosen == [plan.choose(CANDIDATES[::-1], RECIPE, t) for t in range(1, 9)]
+    chosen = [choose_evaluators(plan, CANDIDATES, RECIPE, t) for t in range(1, 9)]
+    assert chosen == [choose_evaluators(plan, CANDIDATES[::-1], RECIPE, t) for t in range(1, 9)]
     assert {len(set(devices)) for devices in chosen} == {3}
     assert len(set(chosen)) > 1
     other = replace(RECIPE, seed=RECIPE.seed + 1)
-    assert chosen != [plan.choose(CANDIDATES, other, t) for t in range(1, 9)]
+    assert chosen != [choose_evaluators(plan, CANDIDATES, other, t) for t in range(1, 9)]
 
 
 @pytest.mark.parametrize(("devices", "every"), [(-1, 1), (1, 0)])
@@ -56,7 +57,7 @@ def test_simulated_devices_evaluate_the_new_model_on_their_own_data():
     (result,) = federate(
         LocalFleet(recipe, shards, evaluation=plan), recipe, first_checkpoint(recipe)
     )
-    asked = plan.choose([Candidate(d, len(shards[d])) for d in shards], recipe, 1)
+    asked = choose_evaluators(plan, [Candidate(d, len(shards[d])) for d in shards], recipe, 1)
     weights = result.checkpoint.weights
     expected = combine_evaluations(
         evaluate(recipe.model, weights, recipe.normalisation, shards[d]) for d in asked

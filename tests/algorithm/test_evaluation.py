@@ -6,7 +6,7 @@ import torch
 
 from hfmds.algorithm import evaluation
 from hfmds.algorithm.evaluation import evaluate
-from hfmds.algorithm.models import model_with
+from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.pixels import normalise
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE, SPEC, images, weights

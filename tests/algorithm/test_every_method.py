@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint, method_of, weights_bytes
 from hfmds.algorithm.methods.server import MethodServer, server_of
-from hfmds.algorithm.methods.settings import METHODS
-from hfmds.algorithm.parts import classifier_of
-from hfmds.algorithm.recipes import ModelSpec, Recipe
-from hfmds.algorithm.types import Checkpoint, Pool, RoundResult, Update, Weights
+from hfmds.algorithm.models.weight_groups import classifier_of
+from hfmds.algorithm.simulation.local_fleet import LocalFleet
+from hfmds.domain.learning import Checkpoint, Pool, RoundResult, Update, Weights
+from hfmds.domain.methods import METHODS
+from hfmds.domain.recipe import ModelSpec, Recipe
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import EVERY_METHOD, assert_same, images, recipe_for
 

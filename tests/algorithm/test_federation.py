@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import Candidate
-from hfmds.algorithm.types import (
+from hfmds.domain.learning import (
     Checkpoint,
     DeviceEvaluation,
     Evaluation,
@@ -22,6 +21,7 @@ from hfmds.algorithm.types import (
     Update,
     Weights,
 )
+from hfmds.domain.recipe import Recipe
 from hfmds.errors import Unavailable
 from tests.algorithm.examples import HFMDS, RECIPE, assert_same
 

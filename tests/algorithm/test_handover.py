@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.engine import TrainedModel
-from hfmds.algorithm.handover import Desk, Shelf, store
+from hfmds.algorithm.simulation.shared_arrays import Desk, Shelf, store
 from tests.algorithm.examples import RECIPE, assert_same, images, weights, work
 
 ARRAYS: Mapping[str, NDArray[Any]] = {

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hfmds.algorithm.histograms import Histogram, LeakageHistograms, histograms_of
+from hfmds.domain.histograms import Histogram, LeakageHistograms, histograms_of
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import batch
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import SPEC, images
 

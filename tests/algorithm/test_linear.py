@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfmds.algorithm.linear import RowWiseLinear, row_wise
-from hfmds.algorithm.models import initial_weights, quick_model
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.models.building import initial_weights, quick_model
+from hfmds.domain.recipe import ModelSpec
+from hfmds.kernels.linear import RowWiseLinear, row_wise
 
 
 def pair(inputs: int, outputs: int, bias: bool = True) -> tuple[nn.Linear, nn.Linear]:

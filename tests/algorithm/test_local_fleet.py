@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.device_evaluation import EvaluationByDevices
 from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
 from hfmds.algorithm.federation import Fleet, federate
-from hfmds.algorithm.local_fleet import InProcess, LocalFleet
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import Moon
 from hfmds.algorithm.pixels import levels
 from hfmds.algorithm.pool import merge
-from hfmds.algorithm.pool_policy import PoolPolicy
 from hfmds.algorithm.seeds import task_seed
-from hfmds.algorithm.types import Checkpoint, LabelledImages, Weights
+from hfmds.algorithm.simulation.local_fleet import InProcess, LocalFleet
+from hfmds.domain.learning import Checkpoint, LabelledImages, Weights
+from hfmds.domain.methods import Moon
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.round_policy import EvaluationByDevices
 from hfmds.errors import InvalidInput, NotFound
 from tests.algorithm.examples import HFMDS, RECIPE, assert_same, images, recipe_for, weights, work
 

@@ -11,15 +11,15 @@ from torch import nn
 from hfmds.algorithm.methods.fedgan import FedGanMethod
 from hfmds.algorithm.methods.fedgen import FedGenMethod
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import FedGan, FedGen
-from hfmds.algorithm.models import (
+from hfmds.algorithm.models.building import (
     build_model,
     initial_weights,
     load_weights,
     model_with,
     weights_of,
 )
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.domain.methods import FedGan, FedGen
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE, SPEC, assert_same, weights
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hfmds.algorithm.models import build_model, initial_weights, model_bytes
-from hfmds.algorithm.networks import PaperCNN, ResNetGN
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.split_model import require_sound, require_split
+from hfmds.algorithm.models.building import build_model, initial_weights, model_bytes
+from hfmds.algorithm.models.networks import PaperCNN, ResNetGN
+from hfmds.algorithm.models.split_model import require_sound, require_split
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
 
 NETWORKS = ["paper-cnn", "resnet-gn"]

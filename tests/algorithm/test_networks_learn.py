@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfmds.algorithm.aggregation import combine
-from hfmds.algorithm.architectures import register_architecture
+from hfmds.algorithm.aggregation.aggregation import combine
 from hfmds.algorithm.engine import LocalWork, SynthesisHealth, TrainedModel
 from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import build_model, initial_weights, load_weights, weights_of
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages, Update, Weights
+from hfmds.algorithm.models.architectures import register_architecture
+from hfmds.algorithm.models.building import build_model, initial_weights, load_weights, weights_of
+from hfmds.domain.learning import LabelledImages, Update, Weights
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from tests.algorithm.examples import assert_same
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfmds.algorithm import onnx_model
-from hfmds.algorithm.models import initial_weights, model_with
-from hfmds.algorithm.onnx_model import save_onnx
+from hfmds.algorithm.models import onnx_model
+from hfmds.algorithm.models.building import initial_weights, model_with
+from hfmds.algorithm.models.onnx_model import save_onnx
 from hfmds.algorithm.pixels import normalise
 from hfmds.errors import CorruptData
 from tests.algorithm.examples import RECIPE, images

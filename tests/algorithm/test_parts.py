@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hfmds.algorithm.parts import as_part, classifier_of, part_of
+from hfmds.algorithm.models.weight_groups import as_part, classifier_of, part_of
 
 WEIGHTS = {
     name: np.full(1, value, np.float32)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from hfmds.algorithm.pixels import as_uint8, levels, normalise, of_levels, to_pixels
-from hfmds.algorithm.recipes import Normalisation
+from hfmds.domain.recipe import Normalisation
 
 TWO_CHANNELS = Normalisation(mean=(0.5, 0.2), std=(0.25, 0.1))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.pool import Merge, concatenate, content_hash, merge
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import batch
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.methods.settings import FedAvg
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.recipes import default_pool
+from hfmds.domain.methods import FedAvg
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import default_pool
 from hfmds.errors import InvalidInput
 from tests.wire.examples import METHODS, RECIPE
 

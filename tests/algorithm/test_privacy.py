@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hfmds.algorithm import privacy
-from hfmds.algorithm.privacy import (
+from hfmds.algorithm.leakage import measurement
+from hfmds.algorithm.leakage.measurement import (
     IDENTICAL_DB,
     measured,
     nearest_real,
@@ -13,7 +13,7 @@ from hfmds.algorithm.privacy import (
     ssim_paired,
     summarise_leakage,
 )
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import InvalidInput
 
 
@@ -30,7 +30,7 @@ def test_paired_psnr_of_known_differences():
 
 
 def test_nearest_psnr_finds_the_most_similar_image_in_every_chunk(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(privacy, "_CHUNK_PIXELS", 3 * 48)
+    monkeypatch.setattr(measurement, "_CHUNK_PIXELS", 3 * 48)
     random = np.random.default_rng(0)
     synthetic = random.integers(0, 256, (5, 3, 4, 4), dtype=np.uint8)
     real = random.integers(0, 256, (8, 3, 4, 4), dtype=np.uint8)
@@ -94,7 +94,7 @@ def test_ssim_does_not_depend_on_how_many_images_are_compared_at_once(
     random = np.random.default_rng(3)
     one, other = random.integers(0, 256, (2, 5, 1, 8, 8), dtype=np.uint8)
     at_once = ssim_paired(one, other)
-    monkeypatch.setattr(privacy, "_CHUNK_PIXELS", 2 * 64)
+    monkeypatch.setattr(measurement, "_CHUNK_PIXELS", 2 * 64)
     np.testing.assert_array_equal(ssim_paired(one, other), at_once)
     assert len(set(at_once.tolist())) == 5
     assert ssim_paired(one[:0], other[:0]).tolist() == []

@@ -13,11 +13,11 @@ import pytest
 
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet, Workers
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import FedGan, FedGen, FedMix, Hfmds, Method, Moon
-from hfmds.algorithm.process_workers import ProcessWorkers
-from hfmds.algorithm.types import LabelledImages, RoundResult
+from hfmds.algorithm.simulation.local_fleet import LocalFleet, Workers
+from hfmds.algorithm.simulation.process_workers import ProcessWorkers
+from hfmds.domain.learning import LabelledImages, RoundResult
+from hfmds.domain.methods import FedGan, FedGen, FedMix, Hfmds, Method, Moon
 from hfmds.errors import Diverged, InvalidInput, Unavailable, WrongState
 from tests.algorithm.examples import RECIPE, assert_same, images, weights
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.leakage_limits import TooMuchLeakage, leaking, passed
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.release import releasable
-from hfmds.algorithm.types import SyntheticBatch
+from hfmds.algorithm.leakage.leakage_filter import releasable
+from hfmds.algorithm.leakage.limits import TooMuchLeakage, leaking, passed
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
 from tests.algorithm.examples import batch
 
 LIMITS = {

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm import rules
-from hfmds.algorithm.aggregation import combine
-from hfmds.algorithm.recipes import AggregationRecipe
-from hfmds.algorithm.types import Update, Weights
+from hfmds.algorithm.aggregation import rules
+from hfmds.algorithm.aggregation.aggregation import combine
+from hfmds.domain.learning import Update, Weights
+from hfmds.domain.recipe import AggregationRecipe
 from hfmds.errors import Diverged, WrongState
 
 SHAPES = {"a": (3, 5), "b": (), "c": (7,)}

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.recipes import Sampling
 from hfmds.algorithm.sampling import (
     Candidate,
     choose,
@@ -15,6 +14,7 @@ from hfmds.algorithm.sampling import (
     sample_cohort,
 )
 from hfmds.algorithm.seeds import generator
+from hfmds.domain.recipe import Sampling
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from hfmds.algorithm.aggregation import combine
-from hfmds.algorithm.recipes import AggregationRecipe
-from hfmds.algorithm.types import Update, Weights
+from hfmds.algorithm.aggregation.aggregation import combine
+from hfmds.domain.learning import Update, Weights
+from hfmds.domain.recipe import AggregationRecipe
 from hfmds.errors import Diverged
 from tests.algorithm.examples import assert_same
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.split_model import SplitModel, require_sound, require_split
+from hfmds.algorithm.models.split_model import SplitModel, require_sound, require_split
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
 
 SPEC = ModelSpec("my-net", channels=2, height=4, width=6, classes=3)

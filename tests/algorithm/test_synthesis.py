@@ -11,12 +11,10 @@ import torch
 from torch import nn
 
 from hfmds.algorithm.engine import Memory, Progress, SynthesisHealth
+from hfmds.algorithm.leakage.measurement import psnr_nearest, psnr_paired
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import model_with
+from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
-from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.synthesis import (
@@ -25,7 +23,9 @@ from hfmds.algorithm.synthesis import (
     matching_loss,
     relevance,
 )
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch, Weights
+from hfmds.domain.learning import LabelledImages, SyntheticBatch, Weights
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import Recipe
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import HFMDS, RECIPE, SPEC, images, weights, work
 

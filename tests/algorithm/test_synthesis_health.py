@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.engine import LocalWork, Synthesis, SynthesisHealth
+from hfmds.algorithm.leakage.measurement import psnr_paired
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import FedMix, Hfmds
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.privacy import psnr_paired
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages, Weights
+from hfmds.algorithm.models.building import initial_weights
 from hfmds.data.sources import load_images
 from hfmds.data.splits import iid
 from hfmds.data.statistics import normalisation_of
+from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.methods import FedMix, Hfmds
+from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
 
 DIGITS = load_images("digits:20#train")
 RECIPE = Recipe(

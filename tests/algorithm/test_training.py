@@ -11,15 +11,15 @@ import torch
 from hfmds.algorithm.engine import Progress, TrainedModel
 from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.models import initial_weights, model_with, weights_of
+from hfmds.algorithm.models.building import initial_weights, model_with, weights_of
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.prototypes import prototypes_at_refresh
-from hfmds.algorithm.recipes import Normalisation, TrainingRecipe
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.training import LocalTraining, minimise
-from hfmds.algorithm.types import LabelledImages, Weights
+from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import Normalisation, TrainingRecipe
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import (
     HFMDS,

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (methods are named by the contract)
 """A coordinator and a store that say what a test wants to hear, over real gRPC.
 
 Threads instead of asyncio: the command under test has an event loop of its own in this process.
@@ -13,12 +12,20 @@ from typing import Any
 
 import grpc
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.devices import Device
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.pools import PoolStatus, Snapshot
+from hfmds.domain.runs import Round, Run, RunState
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, synthesis_store_pb2, synthesis_store_pb2_grpc
+from hfmds.wire.conversions.admin_calls import (
+    device_message,
+    new_run_id,
+    round_message,
+    run_message,
+    spec_from,
+)
+from hfmds.wire.conversions.store_calls import pool_message, snapshot_message
 from hfmds.wire.pages import first_page, page
-from hfmds.wire.runs import device_message, new_run_id, round_message, run_message, spec_from
-from hfmds.wire.snapshots import pool_message, snapshot_message
-from hfmds.wire.types import Device, PoolStatus, Round, Run, RunState, Snapshot
 from tests.cli.values import a_run
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.settings import CoordinatorSettings
-from hfmds.cli.backup_commands import DATA_DIRS
-from hfmds.cli.database_commands import Program
+from hfmds.cli.commands.backup import DATA_DIRS
+from hfmds.cli.commands.database import Program
 from hfmds.cli.main import main
 from hfmds.storage.database import opened_database
 from hfmds.storage.schema import Schema, SchemaState

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from hfmds.algorithm.methods.settings import Hfmds, Moon
 from hfmds.cli.app import app
 from hfmds.cli.main import main
-from hfmds.cli.recipe_fields import FIELDS, is_key
-from hfmds.service.program_metrics import software_version
-from hfmds.wire.types import RunState
+from hfmds.cli.recipe.fields import FIELDS, is_key
+from hfmds.domain.methods import Hfmds, Moon
+from hfmds.domain.runs import RunState
+from hfmds.service.monitoring.program_metrics import software_version
 from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_device, a_round, a_run
 
@@ -288,7 +288,7 @@ import sys
 from hfmds.cli.main import main
 for command in {commands!r}:
     assert main([*command, "--help"]) == 0, command
-import hfmds.cli.demo
+import hfmds.cli.demo.demo
 heavy = {{"torch", "sklearn", "matplotlib", "coordinator", "edge_client", "synthesis_store"}}
 found = heavy & set(sys.modules)
 assert not found, found

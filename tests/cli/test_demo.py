@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hfmds.cli.demo import show_all
-from hfmds.cli.following import FollowedRun
+from hfmds.cli.demo.demo import show_all
 from hfmds.cli.peers import admin_client
+from hfmds.cli.watch_run import FollowedRun
+from hfmds.domain.runs import RunState
 from hfmds.errors import WrongState
 from hfmds.v1 import admin_pb2
-from hfmds.wire.runs import run_message
-from hfmds.wire.types import RunState
+from hfmds.wire.conversions.admin_calls import run_message
 from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_run
 
@@ -23,7 +23,7 @@ from tests.cli.values import a_run
 class OneStuck(FakeCoordinator):
     """One run is paused at once; of the others nothing is heard after the first message."""
 
-    def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+    def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:
         yield admin_pb2.WatchRunResponse(run=run_message(a_run(request.run_id)))
         if request.run_id == "stuck":
             paused = a_run("stuck", RunState.PAUSED, state_reason="no luck")

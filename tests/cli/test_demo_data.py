@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.cli.demo_data import write_demo_data
-from hfmds.cli.demo_setting import FEDAVG, FEDAVG_SLOW, HFMDS, DemoSetting
+from hfmds.cli.demo.data import write_demo_data
+from hfmds.cli.demo.setting import FEDAVG, FEDAVG_SLOW, HFMDS, DemoSetting
 from hfmds.data.sources import load_images
 from hfmds.errors import ConfigurationError
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hfmds.cli.following import FollowedRun, follow
 from hfmds.cli.peers import admin_client
+from hfmds.cli.watch_run import FollowedRun, follow
+from hfmds.domain.runs import RunState
 from hfmds.errors import NotFound, WrongState
-from hfmds.wire.types import RunState
 from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_round, a_run
 
@@ -72,7 +72,7 @@ async def _first_change(address: str, followed: FollowedRun) -> list[int]:
 
 def test_a_run_that_is_gone_is_not_waited_for() -> None:
     class Forgetful(FakeCoordinator):
-        def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:
             self._find(request.run_id, context)
             yield
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from hfmds.algorithm.types import DeviceEvaluation
-from hfmds.cli.following import FollowedRun
-from hfmds.cli.live import LiveTable, PlainLines, display_for
-from hfmds.wire.types import Phase, Progress, RunState
+from hfmds.cli.progress_display import LiveTable, PlainLines, display_for
+from hfmds.cli.watch_run import FollowedRun
+from hfmds.domain.learning import DeviceEvaluation
+from hfmds.domain.runs import Phase, Progress, RunState
 from tests.cli.values import a_followed_run, a_round, a_run, a_spec
 
 

@@ -12,21 +12,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from coordinator.fleet_servicer import FleetServicer
-from coordinator.lookout import Lookout
+from coordinator.api.fleet_service import FleetServicer
+from coordinator.identity.revocation_sync import Lookout
 from hfmds.cli.app import app
 from hfmds.cli.peers import ask_store
 from hfmds.cli.settings import CommandSettings
 from hfmds.errors import ConfigurationError, InvalidInput, NotFound, WrongState
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import TokenKind, parse_token
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.gate import Gate
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
-from hfmds.service.settings import load_settings
-from hfmds.service.tls import Bearer, Trust
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.settings import load_settings
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import Bearer, Trust
+from hfmds.service.server.server import GrpcServer
 from tests.coordinator.registry_office import Office, certificate, new_issuer
 
 

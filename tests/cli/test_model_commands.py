@@ -13,9 +13,9 @@ import pytest
 
 from hfmds.algorithm.methods.registry import first_checkpoint
 from hfmds.cli.main import main
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.runs import ModelVersion
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import ModelVersion
 from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_round, a_run
 

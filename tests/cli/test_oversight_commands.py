@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (methods are named by the contract)
 """The commands about the whole: audit, status, drain, and what they say of runs and devices."""
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import grpc
 import pytest
 
 from hfmds.cli.main import main
+from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event, canonical, make_event, origin
 from hfmds.v1 import admin_pb2
-from hfmds.wire.events import event_message
-from hfmds.wire.oversight import (
+from hfmds.wire.conversions.events import event_message
+from hfmds.wire.conversions.operations import (
     Drain,
     Funnel,
     Status,
@@ -26,7 +26,6 @@ from hfmds.wire.oversight import (
     status_message,
 )
 from hfmds.wire.pages import first_page
-from hfmds.wire.types import TaskStage
 from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import MOMENT, a_device, a_run
 

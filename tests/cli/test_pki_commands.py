@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from hfmds.cli.app import app
 from hfmds.errors import Conflict, InvalidInput
 from hfmds.pki.authority import hosts_of
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.tls import TlsFiles
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
 from tests.pki.reading import identity_in
 
 REPOSITORY = Path(__file__).parents[2]

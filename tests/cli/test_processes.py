@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.cli.processes import ChildDied, Supervisor
+from hfmds.cli.demo.processes import ChildDied, Supervisor
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ PARENT = """
 import asyncio, json, os, sys
 from pathlib import Path
 from hfmds.cli.interrupts import run_interruptible
-from hfmds.cli.processes import Supervisor
+from hfmds.cli.demo.processes import Supervisor
 
 async def main():
     with Supervisor(Path(sys.argv[1])) as supervisor:

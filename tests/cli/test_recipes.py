@@ -3,7 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.methods.settings import (
+from hfmds.cli.recipe.fields import FIELDS, RECIPE_OPTIONS
+from hfmds.cli.recipe.file import spec_from
+from hfmds.domain.devices import Eligibility
+from hfmds.domain.methods import (
     METHODS,
     FedAvg,
     FedGan,
@@ -14,25 +17,22 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.recipes import (
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import (
     AggregationRecipe,
     ModelSpec,
     Normalisation,
     Sampling,
     TrainingRecipe,
 )
-from hfmds.cli.recipe_fields import FIELDS, RECIPE_OPTIONS
-from hfmds.cli.recipes import spec_from
-from hfmds.errors import ConfigurationError
-from hfmds.wire.types import (
+from hfmds.domain.round_policy import (
     Asynchronous,
     EarlyStop,
-    Eligibility,
     EvaluationByDevices,
     Retention,
     RoundPolicy,
 )
+from hfmds.errors import ConfigurationError
 
 WHOLE = """
 method = "hfmds"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.cli.demo_setting import DemoSetting
-from hfmds.cli.report import DemoResult, prepare_report_folder, write_report
-from hfmds.cli.summary import summarise, verdict
+from hfmds.cli.demo.report import DemoResult, prepare_report_folder, write_report
+from hfmds.cli.demo.setting import DemoSetting
+from hfmds.cli.demo.summary import summarise, verdict
+from hfmds.domain.learning import SyntheticBatch
 from hfmds.errors import ConfigurationError
 from tests.cli.values import a_followed_run, a_pool
 

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 (methods are named by the contract)
 """The commands by which the store gives things up, and those that read its log."""
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pytest
 from hfmds.cli.main import main
 from hfmds.event_chain import Event, canonical, make_event, origin
 from hfmds.v1 import synthesis_store_pb2 as pb
-from hfmds.wire.events import event_message
+from hfmds.wire.conversions.events import event_message
 from hfmds.wire.pages import first_page
 from tests.cli.fake_services import FakeStore, serving
 

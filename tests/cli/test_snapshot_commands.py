@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.algorithm.histograms import histograms_of
 from hfmds.algorithm.pixels import levels, of_levels
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
 from hfmds.cli.main import main
 from hfmds.data.sources import load_images
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.histograms import histograms_of
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
+from hfmds.domain.pools import PoolState, PoolStatus, Shard, Snapshot
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolState, PoolStatus, Shard, Snapshot
 from tests.cli.fake_services import FakeStore, serving
 from tests.cli.values import a_pool, a_snapshot
 

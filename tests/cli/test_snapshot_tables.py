@@ -1,10 +1,10 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from hfmds.algorithm.histograms import Histogram, LeakageHistograms
-from hfmds.algorithm.recipes import Normalisation
-from hfmds.cli.snapshot_tables import shards_table, snapshot_table, snapshots_table
-from hfmds.wire.types import Shard
+from hfmds.cli.tables.snapshots import shards_table, snapshot_table, snapshots_table
+from hfmds.domain.histograms import Histogram, LeakageHistograms
+from hfmds.domain.pools import Shard
+from hfmds.domain.recipe import Normalisation
 from tests.cli.test_tables import has_row, shown
 from tests.cli.values import DIGEST, MOMENT, a_snapshot
 

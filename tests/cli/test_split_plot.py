@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.cli.split_plot import draw_split
 from hfmds.data.split_summary import SplitSummary
+from hfmds.experiments.report.split_plot import draw_split
 
 
 def a_summary(counts: np.ndarray) -> SplitSummary:

@@ -1,6 +1,6 @@
 import pytest
 
-from hfmds.cli.summary import summarise, verdict
+from hfmds.cli.demo.summary import summarise, verdict
 from tests.cli.values import LEAKAGE, a_followed_run
 
 

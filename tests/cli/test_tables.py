@@ -4,11 +4,8 @@ from datetime import timedelta
 import pytest
 from rich.console import Console, RenderableType
 
-from hfmds.algorithm.methods.settings import FedMix, FedProx, Hfmds, Method
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.recipes import Sampling
-from hfmds.cli.summary import summarise
-from hfmds.cli.tables import (
+from hfmds.cli.demo.summary import summarise
+from hfmds.cli.tables.runs import (
     comparison_table,
     devices_table,
     failures_of,
@@ -18,19 +15,19 @@ from hfmds.cli.tables import (
     state_text,
 )
 from hfmds.cli.text import ago, counted, percent, seconds, size, sparkline
-from hfmds.wire.types import (
+from hfmds.domain.devices import DeviceProfile, DeviceState, Eligibility
+from hfmds.domain.methods import FedMix, FedProx, Hfmds, Method
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import Sampling
+from hfmds.domain.round_policy import (
     Asynchronous,
-    DeviceProfile,
-    DeviceState,
     EarlyStop,
-    Eligibility,
     EvaluationByDevices,
     Retention,
     RoundPolicy,
-    RunSpec,
-    RunState,
-    TaskStage,
 )
+from hfmds.domain.runs import RunSpec, RunState
+from hfmds.domain.tasks import TaskStage
 from tests.cli.values import (
     MOMENT,
     a_device,

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
-from hfmds.algorithm.types import (
+from hfmds.cli.watch_run import FollowedRun
+from hfmds.domain.devices import Device, DeviceProfile, DeviceState
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import (
     Evaluation,
     LabelledImages,
     LeakageSummary,
@@ -17,23 +18,11 @@ from hfmds.algorithm.types import (
     SyntheticBatch,
     Traffic,
 )
-from hfmds.cli.following import FollowedRun
-from hfmds.digest import Digest
-from hfmds.wire.types import (
-    Device,
-    DeviceProfile,
-    DeviceState,
-    Phase,
-    PoolSpec,
-    Progress,
-    Round,
-    RoundPolicy,
-    Run,
-    RunSpec,
-    RunState,
-    Shard,
-    Snapshot,
-)
+from hfmds.domain.methods import FedAvg, Hfmds, Method
+from hfmds.domain.pools import PoolSpec, Shard, Snapshot
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import Phase, Progress, Round, Run, RunSpec, RunState
 
 MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 DIGEST = Digest("ab" * 32, 1_500_000)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.service.access import DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
-from synthesis_store.servicer import ACCESS
+from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
+from synthesis_store.api.store_service import ACCESS
 
 CONTRACT = Path(__file__).resolve().parents[2] / "protos/hfmds/v1/synthesis_store.proto"
 KINDS = {

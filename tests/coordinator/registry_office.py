@@ -5,19 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from coordinator.enrolment import Enrolment, Issued
-from coordinator.events import EventRecords
-from coordinator.fleet_records import FleetRecords
-from coordinator.members import Members
-from coordinator.nonces import Nonces
-from coordinator.tables import Base
-from coordinator.tokens import Tokens
+from coordinator.identity.enrolment import Enrolment, Issued
+from coordinator.identity.fleet_records import FleetRecords
+from coordinator.identity.members import Members
+from coordinator.identity.nonces import Nonces
+from coordinator.identity.tokens import Tokens
+from coordinator.records.events import EventRecords
+from coordinator.records.tables import Base
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import Token, TokenKind, new_token
-from hfmds.service.certificates import Certificate, read_certificate
+from hfmds.service.security.certificates import Certificate, read_certificate
 from hfmds.storage.database import open_database
-from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
+from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
 from tests.servers.databases import database_of
 
 START = 1_800_000_000.25

@@ -10,23 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.states import TaskState
-from hfmds.algorithm.methods.settings import FedGan
-from hfmds.algorithm.models import initial_weights
+from coordinator.records.states import TaskState
+from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.seeds import derive_seed
-from hfmds.algorithm.types import Weights
+from hfmds.domain.learning import Weights
+from hfmds.domain.methods import FedGan
+from hfmds.domain.round_policy import Asynchronous, RoundPolicy
+from hfmds.domain.runs import RunSpec, RunState, Staleness
+from hfmds.domain.tasks import Assignment, RetryLater, SynthesiseWork
 from hfmds.errors import InvalidInput, TooLate, WrongState
 from hfmds.wire.tensors import StoredWeights, encode_weights
-from hfmds.wire.types import (
-    Assignment,
-    Asynchronous,
-    RetryLater,
-    RoundPolicy,
-    RunSpec,
-    RunState,
-    Staleness,
-    SynthesiseWork,
-)
 from tests.coordinator.workbench import (
     MODEL,
     PROFILE,

@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from coordinator.bell import Bell, ring_all
-from coordinator.together import Together
+from coordinator.devices.batching import Together
+from coordinator.devices.wakeup import Bell, ring_all
 
 
 def test_a_ring_wakes_a_thread_and_a_coroutine() -> None:

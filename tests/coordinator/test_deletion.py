@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, select
 
-from coordinator.deletion import Deletion
-from coordinator.leadership import Deposed
-from coordinator.tables import PhaseRow, RoundRow, RunRow, TaskRow
+from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
+from coordinator.replicas.leadership import Deposed
+from coordinator.runs.deletion import Deletion
+from hfmds.domain.runs import ModelVersion, RunState
 from hfmds.errors import InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.event_chain import flaw
 from hfmds.storage.database import fenced, opened_database, reading
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import ModelVersion, RunState
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench
 from tests.servers.databases import database_of
 

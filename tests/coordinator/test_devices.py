@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.algorithm.types import Traffic
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.devices import DeviceState
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.learning import Traffic
+from hfmds.domain.runs import RunState
+from hfmds.domain.tasks import Assignment, Finished, RetryLater, UpdateReport
 from hfmds.errors import (
     Conflict,
     CorruptData,
@@ -24,14 +27,6 @@ from hfmds.errors import (
 )
 from hfmds.v1 import coordinator_pb2
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import (
-    Assignment,
-    DeviceState,
-    Finished,
-    RetryLater,
-    RunState,
-    UpdateReport,
-)
 from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, nudge, workbench
 
 

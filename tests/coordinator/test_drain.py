@@ -6,8 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
-from hfmds.wire.oversight import Drain
-from hfmds.wire.types import Assignment, Phase, RetryLater, RunState
+from hfmds.domain.runs import Phase, RunState
+from hfmds.domain.tasks import Assignment, RetryLater
+from hfmds.wire.conversions.operations import Drain
 from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, workbench
 
 

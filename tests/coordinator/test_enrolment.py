@@ -9,14 +9,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator import enrolment as module
-from coordinator.nonces import LIFETIME_SECONDS
+from coordinator.identity import enrolment as module
+from coordinator.identity.nonces import LIFETIME_SECONDS
 from hfmds.errors import Conflict, InvalidInput, NotAllowed, TooLate, Unavailable, WrongState
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import TokenKind, new_token
-from hfmds.service.certificates import Certificate
-from hfmds.service.identity import Identity, Kind
+from hfmds.service.security.certificates import Certificate
+from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import open_database, transaction
 from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
 from tests.servers.databases import database_of

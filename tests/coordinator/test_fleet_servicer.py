@@ -12,28 +12,29 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.dispatch import Dispatch
-from coordinator.fleet_servicer import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.lookout import Lookout
-from coordinator.servicer import CoordinatorServicer
+from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
+from coordinator.api.servicer import CoordinatorServicer
+from coordinator.devices.dispatch import Dispatch
+from coordinator.identity.revocation_sync import Lookout
 from coordinator.settings import CoordinatorSettings
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.tasks import RetryLater
 from hfmds.errors import ConfigurationError, NotAllowed, TooLate, WrongState
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import Token
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.gate import Gate
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.peer import Peer
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
-from hfmds.service.settings import load_settings
-from hfmds.service.shutdown import Shutdown
-from hfmds.service.tls import Bearer, Trust
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.enrolment_client import EnrolmentClient, RenewalClient
-from hfmds.wire.fleet import Role
-from hfmds.wire.fleet_client import FleetClient
-from hfmds.wire.types import DeviceProfile, RetryLater
+from hfmds.service.client.peer import Peer
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.settings import load_settings
+from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import Bearer, Trust
+from hfmds.service.server.server import GrpcServer
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
+from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
+from hfmds.wire.clients.fleet_client import FleetClient
+from hfmds.wire.conversions.fleet_calls import Role
 from tests.coordinator.registry_office import Office, new_issuer
 from tests.service.test_gate import Fleet
 

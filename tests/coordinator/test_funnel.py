@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from coordinator.funnel import FunnelRecords, StageNotes
-from coordinator.phase_records import Seen
-from hfmds.digest import digest_of
+from coordinator.records.funnel import FunnelRecords, StageNotes
+from coordinator.records.phases import Seen
+from hfmds.domain.devices import DeviceState
+from hfmds.domain.digest import digest_of
+from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import InvalidInput, NotFound, TooLate
 from hfmds.storage.database import open_database
-from hfmds.wire.oversight import Funnel
-from hfmds.wire.types import DeviceState, FailureCause, LateReason, TaskStage
+from hfmds.wire.conversions.operations import Funnel
 from tests.coordinator.test_states import Records
 from tests.coordinator.workbench import echo, make_spec, workbench
 from tests.servers.databases import database_of

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.servicer import CoordinatorServicer
-from hfmds.algorithm.types import Traffic
-from hfmds.digest import Digest
+from coordinator.api.servicer import CoordinatorServicer
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import Traffic
+from hfmds.domain.tasks import Assignment, UpdateReport
 from hfmds.errors import InvalidInput, TooLate
-from hfmds.service.peer import Peer
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
+from hfmds.service.client.peer import Peer
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.server.server import GrpcServer
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.v1 import coordinator_pb2 as pb
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.messages import digest_message
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
+from hfmds.wire.conversions.common import digest_message
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import Assignment, UpdateReport
 from tests.coordinator.workbench import PROFILE, Workbench, make_spec, workbench
 
 

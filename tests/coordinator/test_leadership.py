@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, select, update
 
-from coordinator.leadership import Attempt, Deposed, LeaseRecords, Term
-from coordinator.round_records import RoundRecords
-from coordinator.run_records import RunRecords
-from coordinator.tables import Base, LeadershipRow, RoundRow
+from coordinator.records.rounds import RoundRecords
+from coordinator.records.runs import RunRecords
+from coordinator.records.tables import Base, LeadershipRow, RoundRow
+from coordinator.replicas.leadership import Attempt, Deposed, LeaseRecords, Term
 from hfmds.storage.database import opened_database, reading, transaction
 from tests.coordinator.workbench import make_spec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from coordinator.leftovers import drop_leftovers
-from hfmds.digest import digest_of
-from hfmds.wire.types import RunState
+from coordinator.runs.leftovers import drop_leftovers
+from hfmds.domain.digest import digest_of
+from hfmds.domain.runs import RunState
 from tests.coordinator.workbench import Workbench, make_spec, model_after, nudge, workbench
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import lookout
-from coordinator.lookout import Lookout
+from coordinator.identity import revocation_sync
+from coordinator.identity.revocation_sync import Lookout
 from hfmds.errors import Unavailable
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.gate import Gate
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.service.security.revocation_gate import Gate
 from tests.coordinator.registry_office import OLGA, START, Office
 
 
@@ -111,7 +111,7 @@ def test_another_coordinators_change_is_noticed_and_told(
 ) -> None:
     other = Office(tmp_path)
     for name in ("_LOOK_SECONDS", "_ASK_SECONDS"):
-        monkeypatch.setattr(lookout, name, 0.02)
+        monkeypatch.setattr(revocation_sync, name, 0.02)
 
     async def watch() -> None:
         async with post.lookout.looking_out():

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import members as module
+from coordinator.identity import members as module
 from hfmds.errors import LimitExceeded, NotAllowed
 from hfmds.pki.device_key import DeviceKey
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.limits import Limits
+from hfmds.service.limits.limits import Limits
+from hfmds.service.security.exclusions import Exclusions
 from hfmds.v1.synthesis_store_pb2 import SetExclusionsRequest
-from hfmds.wire.fleet import (
+from hfmds.wire.conversions.fleet_calls import (
     MAX_REASON_BYTES,
     Forgetting,
     Forgotten,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.memory import Memory
+from coordinator.devices.lru import Memory
+from hfmds.domain.runs import RunState
+from hfmds.domain.tasks import Assignment
 from hfmds.errors import NotAllowed
-from hfmds.wire.types import Assignment, RunState
 from tests.coordinator.workbench import Workbench, echo, make_spec, nudge, workbench
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.learning import Learning
+from coordinator.runs.learning import Learning
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import FedGan, FedGen, FedMix, Method
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.types import Weights
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import Weights
+from hfmds.domain.methods import FedGan, FedGen, FedMix, Method
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.runs import RunState
+from hfmds.domain.tasks import SynthesiseWork, TrainWork
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.wire.tensors import StoredWeights, encode_weights
-from hfmds.wire.types import RunState, SynthesiseWork, TrainWork
 from tests.coordinator.workbench import (
     PoolStoreInMemory,
     Workbench,

@@ -10,29 +10,22 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import event
 
-from coordinator.census import RunCensus
-from coordinator.fleet_metrics import FleetMetrics
-from coordinator.funnel_metrics import FunnelMetrics
-from coordinator.metrics import Metrics
-from coordinator.round_watch import RoundWatch
-from coordinator.run_records import RunRecord
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.types import Evaluation
-from hfmds.digest import digest_of
+from coordinator.monitoring.device_costs import FleetMetrics
+from coordinator.monitoring.funnel_metrics import FunnelMetrics
+from coordinator.monitoring.live_counts import RunCensus
+from coordinator.monitoring.metrics import Metrics
+from coordinator.monitoring.round_timing import RoundWatch
+from coordinator.records.runs import RunRecord
+from hfmds.domain.devices import DeviceState
+from hfmds.domain.digest import digest_of
+from hfmds.domain.learning import Evaluation
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.round_policy import Asynchronous
+from hfmds.domain.runs import Phase, Round, RunState
+from hfmds.domain.tasks import DeviceReport, FailureCause, LateReason, TaskStage
 from hfmds.errors import NotFound, Unavailable
 from hfmds.storage.database import opened_database, reading
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import (
-    Asynchronous,
-    DeviceReport,
-    DeviceState,
-    FailureCause,
-    LateReason,
-    Phase,
-    Round,
-    RunState,
-    TaskStage,
-)
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
 from tests.servers.databases import database_of
 from tests.wire import examples

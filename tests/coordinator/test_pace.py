@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from hfmds.wire.types import Assignment, RetryLater
+from hfmds.domain.tasks import Assignment, RetryLater
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
 
 

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import plans
-from coordinator.plans import Plans
-from coordinator.tables import Base
-from coordinator.task_rows import PhaseKey
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.digest import Digest, digest_of
+from coordinator.devices import plans
+from coordinator.devices.plans import Plans
+from coordinator.records.tables import Base
+from coordinator.records.task_rows import PhaseKey
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.recipe import ModelSpec
+from hfmds.domain.runs import Phase, Progress
+from hfmds.domain.tasks import Assignment, RetryLater
 from hfmds.errors import InvalidInput, NotAllowed, Unavailable
 from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
 from hfmds.v1 import coordinator_pb2
-from hfmds.wire.types import Assignment, Phase, Progress, RetryLater
 from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
 from tests.servers.databases import database_of
 

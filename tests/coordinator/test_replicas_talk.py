@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine
 
-from coordinator.presence import Presence
-from coordinator.registry import Registry
-from coordinator.switchboard import SharedSwitchboard, Switchboard, Topic
-from coordinator.tables import Base
-from coordinator.task_records import TaskRecords
+from coordinator.devices.registry import Registry
+from coordinator.records.tables import Base
+from coordinator.records.tasks import TaskRecords
+from coordinator.replicas.notices import SharedSwitchboard, Switchboard, Topic
+from coordinator.replicas.presence import Presence
 from hfmds.storage.database import opened_database
 from tests.coordinator.workbench import PROFILE
 

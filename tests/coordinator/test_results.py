@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.content import RunContents
-from coordinator.memory import Memory
-from coordinator.results import Results, Submitted
-from coordinator.states import TaskState
-from coordinator.task_records import Acceptance, HandedIn, TaskRecords
-from coordinator.task_rows import Task
-from coordinator.updates import Updates
-from hfmds.algorithm.seeds import Phase as Kind
-from hfmds.algorithm.types import Evaluation, Traffic
-from hfmds.digest import digest_of
+from coordinator.devices.lru import Memory
+from coordinator.devices.results import Results, Submitted
+from coordinator.devices.uploads import Updates
+from coordinator.records.states import TaskState
+from coordinator.records.task_rows import Task
+from coordinator.records.tasks import Acceptance, HandedIn, TaskRecords
+from coordinator.runs.content import RunContents
+from hfmds.domain.digest import digest_of
+from hfmds.domain.learning import Evaluation, Traffic
+from hfmds.domain.methods import TaskKind
+from hfmds.domain.tasks import EvaluationReport
 from hfmds.errors import Unavailable
-from hfmds.wire.types import EvaluationReport
 
 PATIENCE_SECONDS = 60
 
@@ -79,7 +79,7 @@ class Bench:
             lambda task, submitted, acceptance: self.heard.append(submitted.device_id),
         )
 
-    async def accept(self, device_id: str, kind: Kind = "evaluate") -> Acceptance:
+    async def accept(self, device_id: str, kind: TaskKind = "evaluate") -> Acceptance:
         report = EvaluationReport(Evaluation(0.5, 1.0, 2), Traffic(), 0.0)
         task_id, result = f"{kind}-{device_id}", digest_of(device_id.encode())
         self.handed_out.put((device_id, task_id), self.books.get_pending(device_id, task_id))

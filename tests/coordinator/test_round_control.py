@@ -9,20 +9,15 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from coordinator.states import TaskState
-from coordinator.task_rows import PhaseKey
-from hfmds.algorithm.recipes import Sampling
+from coordinator.records.states import TaskState
+from coordinator.records.task_rows import PhaseKey
 from hfmds.algorithm.sampling import Candidate, sample_cohort
+from hfmds.domain.devices import DeviceProfile, Eligibility
+from hfmds.domain.recipe import Sampling
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import Phase, RunState
+from hfmds.domain.tasks import Assignment, RetryLater
 from hfmds.errors import InvalidInput, TooLate
-from hfmds.wire.types import (
-    Assignment,
-    DeviceProfile,
-    Eligibility,
-    Phase,
-    RetryLater,
-    RoundPolicy,
-    RunState,
-)
 from tests.coordinator.workbench import (
     PROFILE,
     Workbench,

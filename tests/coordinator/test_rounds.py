@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.tables import Base
-from coordinator.task_rows import PhaseKey
-from hfmds.algorithm.models import initial_weights
-from hfmds.algorithm.recipes import TrainingRecipe
+from coordinator.records.tables import Base
+from coordinator.records.task_rows import PhaseKey
+from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.seeds import derive_seed, task_seed
+from hfmds.domain.devices import require_id
+from hfmds.domain.recipe import TrainingRecipe
+from hfmds.domain.runs import Phase, Progress, RunState
+from hfmds.domain.tasks import Assignment, SynthesiseWork, TrainWork
 from hfmds.errors import TooLate, WrongState
-from hfmds.wire.policies import require_id
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import Assignment, Phase, Progress, RunState, SynthesiseWork, TrainWork
 from tests.coordinator.workbench import (
     LEAKAGE,
     MODEL,

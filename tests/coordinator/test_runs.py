@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from coordinator.phase_records import PhasePlan
-from coordinator.round_records import RoundRecords
-from coordinator.task_rows import PhaseKey
-from hfmds.algorithm.methods.settings import FedGan, FedGen
+from coordinator.records.phases import PhasePlan
+from coordinator.records.rounds import RoundRecords
+from coordinator.records.task_rows import PhaseKey
+from hfmds.domain.methods import FedGan, FedGen
+from hfmds.domain.runs import Phase, RunState
+from hfmds.domain.tasks import Assignment, RetryLater
 from hfmds.errors import Conflict, InvalidInput, NotFound, Unavailable, WrongState
-from hfmds.service.open_files import OWN_FILES, open_files_allowed
-from hfmds.wire.types import Assignment, Phase, RetryLater, RunState
+from hfmds.service.limits.open_files import OWN_FILES, open_files_allowed
 from tests.coordinator.workbench import (
     PROFILE,
     PoolStoreInMemory,

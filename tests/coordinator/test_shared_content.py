@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.shared_content import require_shared_content
-from coordinator.tables import Base
-from hfmds.digest import Digest
+from coordinator.records.tables import Base
+from coordinator.replicas.shared_content import require_shared_content
+from hfmds.domain.digest import Digest
 from hfmds.errors import ConfigurationError
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import opened_database

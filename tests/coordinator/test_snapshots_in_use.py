@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.digest import digest_of
-from hfmds.wire.types import FailureCause, LateReason
+from hfmds.domain.digest import digest_of
+from hfmds.domain.tasks import FailureCause, LateReason
 from tests.coordinator.test_states import Records
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.metrics import Metrics
-from coordinator.standing import HeadCount, head_count
+from coordinator.monitoring.device_standing import HeadCount, head_count
+from coordinator.monitoring.metrics import Metrics
 from hfmds.pki.device_key import DeviceKey
 from hfmds.storage.database import opened_database
 from tests.coordinator.registry_office import DAY, OLGA, Office, new_issuer

@@ -10,25 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.phase_records import PhasePlan, PhaseRecord, PhaseRecords
-from coordinator.round_records import RoundRecords
-from coordinator.run_records import RunRecords, Standing
-from coordinator.states import (
+from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords
+from coordinator.records.rounds import RoundRecords
+from coordinator.records.runs import RunRecords, Standing
+from coordinator.records.states import (
     ROUND_TRANSITIONS,
     RUN_TRANSITIONS,
     TASK_TRANSITIONS,
     RoundState,
     TaskState,
 )
-from coordinator.tables import Base
-from coordinator.task_records import Acceptance, HandedIn, TaskRecords
-from coordinator.task_rows import PhaseKey
-from hfmds.algorithm.types import Traffic
-from hfmds.digest import digest_of
+from coordinator.records.tables import Base
+from coordinator.records.task_rows import PhaseKey
+from coordinator.records.tasks import Acceptance, HandedIn, TaskRecords
+from hfmds.domain.digest import digest_of
+from hfmds.domain.learning import Traffic
+from hfmds.domain.runs import Round, RunState
+from hfmds.domain.tasks import FailureCause, LateReason
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import open_database
-from hfmds.wire.types import FailureCause, LateReason, Round, RunState
 from tests.coordinator.workbench import make_spec
 from tests.servers.databases import database_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.together import Together
+from coordinator.devices.batching import Together
 from hfmds.errors import NotFound, Unavailable
 
 

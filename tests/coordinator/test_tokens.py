@@ -9,8 +9,14 @@ import pytest
 
 from hfmds.errors import Conflict, InvalidInput, NotFound, WrongState
 from hfmds.pki.tokens import Token, TokenKind, new_token
-from hfmds.service.identity import Identity, Kind
-from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, NewToken, Role, TokenRecord
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.wire.conversions.fleet_calls import (
+    AdminTerms,
+    EnrolmentTerms,
+    NewToken,
+    Role,
+    TokenRecord,
+)
 from tests.coordinator.registry_office import DAY, OLGA, START, Office, new
 
 

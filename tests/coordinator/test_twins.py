@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.servicer import CoordinatorServicer
-from hfmds.service.gate import Gate
-from hfmds.service.peer import Peer
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
-from hfmds.wire.coordinator_client import CoordinatorClient
+from coordinator.api.servicer import CoordinatorServicer
+from hfmds.service.client.peer import Peer
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.server.server import GrpcServer
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from tests.coordinator.workbench import PROFILE, Workbench, workbench
 
 RUN_WITH_ONE_ID = "several devices run with the id a"

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfmds.algorithm.compression import pack, split_memory, unpacked
+from hfmds.algorithm.aggregation.compression import pack, split_memory, unpacked
 from hfmds.algorithm.engine import TrainedModel
 from hfmds.algorithm.methods.registry import first_checkpoint, method_of
-from hfmds.algorithm.recipes import AggregationRecipe, Recipe
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import Checkpoint, Update, Weights
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import Checkpoint, Update, Weights
+from hfmds.domain.recipe import AggregationRecipe, Recipe
+from hfmds.domain.runs import RunSpec, RunState
+from hfmds.domain.tasks import Assignment
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.tensors import encode_update, encode_weights
-from hfmds.wire.types import Assignment, RunSpec, RunState
 from tests.coordinator.workbench import (
     Workbench,
     echo,

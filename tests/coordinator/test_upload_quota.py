@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.upload_quota import MOST_UPDATES, UploadQuota
-from hfmds.digest import digest_of
+from coordinator.devices.upload_quota import MOST_UPDATES, UploadQuota
+from hfmds.domain.digest import digest_of
 from hfmds.errors import LimitExceeded
 from tests.coordinator.workbench import make_spec, workbench
 

@@ -9,19 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.types import DeviceEvaluation, Evaluation
+from hfmds.domain.learning import DeviceEvaluation, Evaluation
+from hfmds.domain.round_policy import Asynchronous, EarlyStop, EvaluationByDevices, Retention
+from hfmds.domain.runs import ModelVersion, Phase, RunState
+from hfmds.domain.tasks import Assignment, EvaluateWork
 from hfmds.errors import Conflict, InvalidInput, NotFound, TooLate, WrongState
-from hfmds.wire.types import (
-    Assignment,
-    Asynchronous,
-    EarlyStop,
-    EvaluateWork,
-    EvaluationByDevices,
-    ModelVersion,
-    Phase,
-    Retention,
-    RunState,
-)
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, nudge, workbench
 
 BY_TWO = EvaluationByDevices(devices=2)

@@ -20,12 +20,12 @@ from coordinator.web.refusals import NotKnown
 from coordinator.web.sessions import Sessions
 from hfmds.errors import ConfigurationError, LimitExceeded, Unavailable
 from hfmds.pki.authority import Authority
-from hfmds.service.certificates import read_certificate
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.gate import Gate
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.settings import load_settings
-from hfmds.service.tls import TlsFiles
+from hfmds.service.process.settings import load_settings
+from hfmds.service.security.certificates import read_certificate
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import TlsFiles
 from tests.coordinator.web_bench import WebBench, web_bench
 from tests.service.test_tls import Fleet
 

@@ -26,11 +26,11 @@ from coordinator.web.shapes import (
     rounds_shape,
     thinned,
 )
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.types import Evaluation, Pool, Traffic
-from hfmds.digest import digest_of
-from hfmds.service.exclusions import Exclusions
-from hfmds.wire.types import Round, RunSpec
+from hfmds.domain.digest import digest_of
+from hfmds.domain.learning import Evaluation, Pool, Traffic
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.runs import Round, RunSpec
+from hfmds.service.security.exclusions import Exclusions
 from tests.cli.values import a_device
 from tests.coordinator.web_bench import WebBench, batch_of, web_bench
 from tests.coordinator.workbench import LEAKAGE, PROFILE, echo, make_spec

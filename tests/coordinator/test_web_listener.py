@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from coordinator.web.listener import Limits, Places
-from hfmds.service.address import split_address
-from hfmds.service.identity import Kind
+from hfmds.service.process.address import split_address
+from hfmds.service.security.identity import Kind
 from tests.coordinator.web_bench import WebBench, web_bench
 from tests.service.test_tls import Fleet, new_authority
 

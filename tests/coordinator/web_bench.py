@@ -16,15 +16,15 @@ import aiohttp
 import numpy as np
 
 from coordinator.web.server import WebServer
-from hfmds.algorithm.histograms import histograms_of
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.histograms import histograms_of
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
+from hfmds.domain.pools import PoolSpec, Shard, Snapshot
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import NotFound, Unavailable
-from hfmds.service.gate import Gate
+from hfmds.service.security.revocation_gate import Gate
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolSpec, Shard, Snapshot
 from tests.coordinator.workbench import LEAKAGE, MODEL, Workbench, workbench
 
 MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

@@ -14,50 +14,47 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from coordinator.content import RunContents
-from coordinator.dispatch import Dispatch
-from coordinator.drain import DrainRecords
-from coordinator.events import EventRecords
-from coordinator.funnel import FunnelRecords, StageNotes
-from coordinator.held_out import HeldOut
-from coordinator.learning import Learning
-from coordinator.metrics import Metrics
-from coordinator.oversight import Oversight
+from coordinator.api.operations import Oversight
+from coordinator.devices.dispatch import Dispatch
+from coordinator.devices.plans import Library, Plans
+from coordinator.devices.registry import Registry
+from coordinator.monitoring.metrics import Metrics
 from coordinator.parts import Parts
-from coordinator.phase_records import PhaseRecords
-from coordinator.plans import Library, Plans
-from coordinator.registry import Registry
-from coordinator.round_records import RoundRecords
-from coordinator.run_records import RunRecords
-from coordinator.runs import Runs
-from coordinator.switchboard import Switchboard
-from coordinator.tables import Base
-from coordinator.task_records import TaskRecords
-from hfmds.algorithm.methods.settings import FedAvg, Hfmds, Method
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, Sampling, TrainingRecipe
-from hfmds.algorithm.types import Evaluation, LeakageSummary, Traffic, Weights
-from hfmds.digest import Digest, digest_of
-from hfmds.errors import HfmdsError, Unavailable
-from hfmds.service.pace import Pace
-from hfmds.storage.database import open_database
-from hfmds.storage.locations import Folder
-from hfmds.wire.tensors import StoredWeights, encode_weights
-from hfmds.wire.types import (
+from coordinator.records.drain import DrainRecords
+from coordinator.records.events import EventRecords
+from coordinator.records.funnel import FunnelRecords, StageNotes
+from coordinator.records.phases import PhaseRecords
+from coordinator.records.rounds import RoundRecords
+from coordinator.records.runs import RunRecords
+from coordinator.records.tables import Base
+from coordinator.records.tasks import TaskRecords
+from coordinator.replicas.notices import Switchboard
+from coordinator.runs.content import RunContents
+from coordinator.runs.held_out import HeldOut
+from coordinator.runs.learning import Learning
+from coordinator.runs.runs import Runs
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.learning import Evaluation, LeakageSummary, Traffic, Weights
+from hfmds.domain.methods import FedAvg, Hfmds, Method
+from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, Sampling, TrainingRecipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import Run, RunSpec
+from hfmds.domain.tasks import (
     Assignment,
-    Contribution,
-    DeviceProfile,
     EvaluateWork,
     EvaluationReport,
-    PoolSpec,
     RetryLater,
-    RoundPolicy,
-    Run,
-    RunSpec,
-    Snapshot,
     SynthesiseWork,
     SynthesisReport,
     UpdateReport,
 )
+from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.limits.retry_schedule import Pace
+from hfmds.storage.database import open_database
+from hfmds.storage.locations import Folder
+from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.servers.databases import database_of
 
 PROFILE = DeviceProfile(samples=5, software_version="test", engine="none")

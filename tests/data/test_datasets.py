@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data.datasets import Dataset, load_dataset, subset
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 from tests.data.picture_folders import write_image
 

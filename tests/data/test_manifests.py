@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.data.named_images import load_named_images
 from hfmds.data.sources import load_images
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.errors import ConfigurationError, InvalidInput
 
 RECIPE = Recipe(ModelSpec("any", 1, 2, 2, 3), Normalisation((0.5,), (0.5,)), rounds=1)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data import statistics
 from hfmds.data.statistics import normalisation_of
+from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 
 

@@ -16,14 +16,14 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
-from edge_client.cache import ContentCache
-from edge_client.computation import NOBODY, Watch
+from edge_client.device.content_cache import ContentCache
+from edge_client.device.device_state import DeviceState
+from edge_client.device.traffic import TrafficBudget
+from edge_client.engines.computation import NOBODY, Watch
 from edge_client.metrics import EdgeMetrics
-from edge_client.patience import Patience
 from edge_client.peers import Peers
-from edge_client.state import DeviceState
-from edge_client.tasks import TaskRunner
-from edge_client.traffic import TrafficBudget
+from edge_client.retry import Patience
+from edge_client.tasks.task_runner import TaskRunner
 from hfmds.algorithm.engine import (
     LocalWork,
     Memory,
@@ -32,29 +32,20 @@ from hfmds.algorithm.engine import (
     SynthesisHealth,
     TrainedModel,
 )
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
-from hfmds.algorithm.types import Evaluation, LabelledImages, LeakageSummary, SyntheticBatch
 from hfmds.data.named_images import NamedImages
-from hfmds.digest import Digest, digest_of
-from hfmds.errors import LimitExceeded, NotFound, Unavailable
-from hfmds.service.channel import Backoff
-from hfmds.service.peer import Peer
-from hfmds.storage.blobs import Blobs
-from hfmds.wire.chunks import Content, Sender, fetch_all
-from hfmds.wire.tensors import encode_batch, encode_weights
-from hfmds.wire.types import (
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.learning import Evaluation, LabelledImages, LeakageSummary, SyntheticBatch
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.pools import PoolSpec, Shard, SharedShard, Snapshot
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
+from hfmds.domain.tasks import (
     Assignment,
-    DeviceProfile,
     EvaluateWork,
     EvaluationReport,
     FailureCause,
     Finished,
-    PoolSpec,
     RetryLater,
-    Shard,
-    SharedShard,
-    Snapshot,
     SynthesiseWork,
     SynthesisReport,
     TaskStage,
@@ -63,6 +54,12 @@ from hfmds.wire.types import (
     UpdateReport,
     UploadState,
 )
+from hfmds.errors import LimitExceeded, NotFound, Unavailable
+from hfmds.service.client.channel import Backoff
+from hfmds.service.client.peer import Peer
+from hfmds.storage.blobs import Blobs
+from hfmds.wire.chunks import Content, Sender, fetch_all
+from hfmds.wire.tensors import encode_batch, encode_weights
 
 Outcome = Assignment | UnreadableTask | RetryLater | Finished
 

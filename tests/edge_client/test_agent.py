@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_client.traffic import TrafficBudget
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.types import Evaluation, Traffic
+from edge_client.device.traffic import TrafficBudget
 from hfmds.data.named_images import NamedImages
+from hfmds.domain.learning import Evaluation, Traffic
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.tasks import Assignment, Finished, RetryLater
 from hfmds.errors import (
     Conflict,
     CorruptData,
@@ -29,9 +30,8 @@ from hfmds.errors import (
     Unavailable,
     WrongState,
 )
-from hfmds.wire.assignments import outcome_from, outcome_message
+from hfmds.wire.conversions.device_calls import outcome_from, outcome_message
 from hfmds.wire.tensors import encode_batch, encode_weights, read_batch
-from hfmds.wire.types import Assignment, Finished, RetryLater
 from tests.edge_client.fakes import (
     CHUNK,
     COORDINATOR,

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.cache import ContentCache
-from hfmds.digest import Digest, digest_of
+from edge_client.device.content_cache import ContentCache
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import LimitExceeded
 
 

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from edge_client.computation import compute
+from edge_client.engines.computation import compute
 from hfmds.algorithm.engine import Progress
 from hfmds.errors import InvalidInput
-from hfmds.service.telemetry import log_context
+from hfmds.service.monitoring.logs import log_context
 
 
 def test_result_and_error_come_out() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.conditions import Conditions, OthersAtWork, on_mains_power, probes
+from edge_client.device.conditions import Conditions, OthersAtWork, on_mains_power, probes
 from hfmds.errors import ConfigurationError
 
 

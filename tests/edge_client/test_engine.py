@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from edge_client.engine import open_engine
+from edge_client.engines.engine import open_engine
 from edge_client.settings import EdgeSettings
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.methods.registry import first_checkpoint, method_of
-from hfmds.algorithm.methods.settings import (
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import (
     METHODS,
     FedAvg,
     FedGan,
@@ -28,10 +29,9 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.errors import ConfigurationError
-from hfmds.service.settings import load_settings
+from hfmds.service.process.settings import load_settings
 from hfmds.wire.tensors import encode_batch
 
 RECIPE = Recipe(
@@ -238,7 +238,7 @@ def test_mixed_precision_is_torchs_alone() -> None:
 
 def test_device_imports_no_torch_until_an_engine_is_opened() -> None:
     program = (
-        "import sys, edge_client.__main__, edge_client.agent, edge_client.tasks\n"
+        "import sys, edge_client.__main__, edge_client.agent, edge_client.tasks.task_runner\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -248,9 +248,9 @@ def test_missing_torch_is_told() -> None:
     program = (
         "import sys\n"
         "sys.modules['torch'] = None\n"
-        "from edge_client.engine import open_engine\n"
+        "from edge_client.engines.engine import open_engine\n"
         "from edge_client.settings import EdgeSettings\n"
-        "from hfmds.service.settings import load_settings\n"
+        "from hfmds.service.process.settings import load_settings\n"
         "open_engine(load_settings(EdgeSettings, ['--data=digits', '--engine=torch']))\n"
     )
     result = subprocess.run(

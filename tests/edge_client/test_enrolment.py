@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from edge_client.enrolment import Enrolment
+from edge_client.identity.enrolment import Enrolment
 from hfmds.errors import (
     ConfigurationError,
     Conflict,
@@ -25,9 +25,9 @@ from hfmds.errors import (
 )
 from hfmds.pki.authority import Authority
 from hfmds.pki.requests import Request
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.tls import TlsFiles
-from hfmds.wire.enrolment_client import IssuedCertificate
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
+from hfmds.wire.clients.enrolment_client import IssuedCertificate
 
 DAY = 24 * 3600.0
 TOKEN = "hfmds_enrol_1"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.memory import MemoryLimit, free_memory_bytes, own_memory_bytes
+from edge_client.device.memory_limit import MemoryLimit, free_memory_bytes, own_memory_bytes
 from hfmds.errors import LimitExceeded
 
 

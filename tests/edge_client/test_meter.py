@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.meter import Meter
-from hfmds.wire.types import DeviceReport
+from edge_client.device.meter import Meter
+from hfmds.domain.tasks import DeviceReport
 from tests.edge_client.fakes import Device
 from tests.edge_client.test_agent import Killed, with_policy
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.graphs import Graphs, array_of, known_opset, open_graphs, providers_for
-from edge_client.onnx_engine import OnnxEngine, _Batches
+from edge_client.engines.graphs import Graphs, array_of, known_opset, open_graphs, providers_for
+from edge_client.engines.onnx_engine import OnnxEngine, _Batches
 from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.settings import FedAvg, FedMix, Moon
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.algorithm.sampling import choose
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import LabelledImages
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import FedAvg, FedMix, Moon
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.plans.format import BATCH, OPSET, Graph, Plan, TensorSpec, encode_plan
 
@@ -161,9 +161,9 @@ def test_a_device_with_onnxruntime_imports_nothing_that_only_servers_have() -> N
         "import sys\n"
         f"for name in {blocked}: sys.modules[name] = None\n"
         "import edge_client.__main__\n"
-        "from edge_client.engine import open_engine\n"
+        "from edge_client.engines.engine import open_engine\n"
         "from edge_client.settings import EdgeSettings\n"
-        "from hfmds.service.settings import load_settings\n"
+        "from hfmds.service.process.settings import load_settings\n"
         "print(open_engine(load_settings(EdgeSettings, ['--data=x', '--engine=onnx'])).name)\n"
     )
     assert (result.stdout, result.stderr) == ("onnx-cpu\n", "")
@@ -173,9 +173,9 @@ def test_missing_onnxruntime_is_told() -> None:
     result = run(
         "import sys\n"
         "sys.modules['onnxruntime'] = None\n"
-        "from edge_client.engine import open_engine\n"
+        "from edge_client.engines.engine import open_engine\n"
         "from edge_client.settings import EdgeSettings\n"
-        "from hfmds.service.settings import load_settings\n"
+        "from hfmds.service.process.settings import load_settings\n"
         "open_engine(load_settings(EdgeSettings, ['--data=x', '--engine=onnx']))\n"
     )
     assert "HFMDS_ENGINE is onnx, but onnxruntime is not installed" in result.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge_client.own_images import OwnImages
+from edge_client.device.own_images import OwnImages
 from hfmds.errors import ConfigurationError
 from tests.edge_client.fakes import RECIPE
 

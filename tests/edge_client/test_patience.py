@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from edge_client.patience import Patience
+from edge_client.retry import Patience
 from hfmds.errors import HfmdsError, Unavailable
-from hfmds.service.channel import Backoff, Peer
+from hfmds.service.client.channel import Backoff, Peer
 
 PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data.sources import save_npz
+from hfmds.domain.learning import LabelledImages
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.settings import EdgeSettings
 from hfmds.errors import ConfigurationError
-from hfmds.service.settings import describe, load_settings, settings_table
+from hfmds.service.process.settings import describe, load_settings, settings_table
 
 
 @pytest.fixture(autouse=True)

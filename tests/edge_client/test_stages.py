@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hfmds.domain.tasks import FailureCause, TaskStage, UnreadableTask
 from hfmds.errors import (
     ConfigurationError,
     CorruptData,
@@ -16,7 +17,6 @@ from hfmds.errors import (
     TooLate,
     WrongState,
 )
-from hfmds.wire.types import FailureCause, TaskStage, UnreadableTask
 from tests.edge_client.fakes import STORE, Device, unavailable
 
 

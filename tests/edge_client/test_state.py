@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.state import DeviceState
-from hfmds.algorithm.types import LeakageSummary, Traffic
-from hfmds.digest import digest_of
+from edge_client.device.device_state import DeviceState
+from hfmds.domain.digest import digest_of
+from hfmds.domain.learning import LeakageSummary, Traffic
+from hfmds.domain.tasks import SynthesisReport, UpdateReport
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.wire.types import SynthesisReport, UpdateReport
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.traffic import TrafficBudget
+from edge_client.device.traffic import TrafficBudget
 from hfmds.errors import LimitExceeded
 
 HOUR = 3600.0

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from hfmds.experiments.experiment import Tsne
-from hfmds.experiments.features import chosen_classes, tsne_panel
-from hfmds.experiments.measurements import measure, tsne_panels
-from hfmds.experiments.plan import make_plan
-from hfmds.experiments.report import ReportFolder, write_report
-from hfmds.experiments.running import run_trial
-from hfmds.experiments.trial_folder import Record, TrialFolder
+from hfmds.experiments.report.features import chosen_classes, tsne_panel
+from hfmds.experiments.report.measurements import measure, tsne_panels
+from hfmds.experiments.report.report import ReportFolder, write_report
+from hfmds.experiments.trials.running import run_trial
+from hfmds.experiments.trials.trial_folder import Record, TrialFolder
+from hfmds.experiments.trials.trial_plan import make_plan
 from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, some_data
 
 

@@ -1,7 +1,7 @@
 """Counts of the flop counter against counts by hand, on the paper's CNN for 16x16 grey images."""
 
-from hfmds.experiments.flops import DeviceCost, device_cost
-from hfmds.experiments.running import shards_of
+from hfmds.experiments.report.flops import DeviceCost, device_cost
+from hfmds.experiments.trials.running import shards_of
 from tests.experiments.tiny import a_trial, some_data
 
 # Multiplications of one image. 16x16 -> conv 5x5 -> 12x12 -> pool 6x6 -> conv 5x5 -> 2x2 -> pool 1

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from hfmds.algorithm.recipes import Normalisation
+from hfmds.domain.recipe import Normalisation
 from hfmds.errors import ConfigurationError
 from hfmds.experiments import library
 from hfmds.experiments.config import read_experiment
-from hfmds.experiments.outline import outline_from
-from hfmds.experiments.plan import Plan, make_plan
+from hfmds.experiments.report.outline import outline_from
+from hfmds.experiments.trials.trial_plan import Plan, make_plan
 from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, some_data
 
 DIRICHLET_0 = "two classes: {split: {kind: dirichlet, classes_per_device: null, concentration: 0}}"

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from hfmds.experiments.experiment import Experiment
-from hfmds.experiments.plan import make_plan
-from hfmds.experiments.pool import TrialPool, TrialStarted
-from hfmds.experiments.running import run_trial
-from hfmds.experiments.trial_folder import CHECKPOINT, RESULT, TrialFolder
-from hfmds.experiments.worker import RoundDone, TrialBroke, TrialEnded, WorkerSetup
+from hfmds.experiments.trials.running import run_trial
+from hfmds.experiments.trials.trial_folder import CHECKPOINT, RESULT, TrialFolder
+from hfmds.experiments.trials.trial_plan import make_plan
+from hfmds.experiments.trials.worker import RoundDone, TrialBroke, TrialEnded, WorkerSetup
+from hfmds.experiments.trials.worker_pool import TrialPool, TrialStarted
 from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, write_config
 
 pytestmark = pytest.mark.integration

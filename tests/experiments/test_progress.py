@@ -4,10 +4,10 @@ import io
 
 from rich.console import Console
 
-from hfmds.cli.experiment_progress import ExperimentProgress
-from hfmds.experiments.pool import Tick, TrialStarted
-from hfmds.experiments.work_left import TimeLeft, TrialWork
-from hfmds.experiments.worker import RoundDone, TrialBroke, TrialEnded
+from hfmds.cli.experiments.progress import ExperimentProgress
+from hfmds.experiments.trials.work_left import TimeLeft, TrialWork
+from hfmds.experiments.trials.worker import RoundDone, TrialBroke, TrialEnded
+from hfmds.experiments.trials.worker_pool import Tick, TrialStarted
 from tests.experiments.tiny import a_trial
 
 

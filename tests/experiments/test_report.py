@@ -11,10 +11,10 @@ from PIL import Image
 
 from hfmds.data.split_summary import SplitSummary
 from hfmds.errors import ConfigurationError, NotFound
-from hfmds.experiments.plan import Plan, make_plan
-from hfmds.experiments.report import ReportFolder, file_name, write_report
-from hfmds.experiments.results import read_results, summarise
-from hfmds.experiments.trial_folder import Record, TrialFolder, write_json
+from hfmds.experiments.report.report import ReportFolder, file_name, write_report
+from hfmds.experiments.report.results import read_results, summarise
+from hfmds.experiments.trials.trial_folder import Record, TrialFolder, write_json
+from hfmds.experiments.trials.trial_plan import Plan, make_plan
 from tests.experiments.tiny import CONFIG, a_shelf, an_experiment
 
 MADE = {"seconds": 36.0, "python": "3", "numpy": "2", "torch": "2", "code": "abc"}

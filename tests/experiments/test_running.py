@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.experiments.running import Stopped, run_trial
-from hfmds.experiments.trial_folder import CHECKPOINT, CONFIG, FINAL, MADE, RESULT, TrialFolder
-from hfmds.experiments.trials import Trial
-from hfmds.experiments.worker import raise_stopped_once
+from hfmds.experiments.trials.running import Stopped, run_trial
+from hfmds.experiments.trials.trial import Trial
+from hfmds.experiments.trials.trial_folder import (
+    CHECKPOINT,
+    CONFIG,
+    FINAL,
+    MADE,
+    RESULT,
+    TrialFolder,
+)
+from hfmds.experiments.trials.worker import raise_stopped_once
 from tests.experiments.tiny import a_trial, some_data
 
 TRIALS: dict[str, dict[str, object]] = {

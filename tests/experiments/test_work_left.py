@@ -2,7 +2,7 @@
 
 import pytest
 
-from hfmds.experiments.work_left import TimeLeft, TrialWork
+from hfmds.experiments.trials.work_left import TimeLeft, TrialWork
 from tests.experiments.tiny import a_trial
 
 

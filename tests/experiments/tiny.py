@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data.datasets import Dataset
+from hfmds.domain.learning import LabelledImages
 from hfmds.experiments.config import read_experiment
 from hfmds.experiments.experiment import Experiment
-from hfmds.experiments.loaded_data import DataShelf, LoadedData
-from hfmds.experiments.trials import Trial, build_trial
+from hfmds.experiments.trials.loaded_data import DataShelf, LoadedData
+from hfmds.experiments.trials.trial import Trial, build_trial
 from hfmds.experiments.vocabulary import Settings, settings_from
 
 CONFIG = """\

@@ -18,21 +18,21 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.fleet_servicer import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.lookout import Lookout
-from coordinator.servicer import AdminServicer, CoordinatorServicer
-from hfmds.digest import digest_of
+from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
+from coordinator.api.servicer import AdminServicer, CoordinatorServicer
+from coordinator.identity.revocation_sync import Lookout
+from hfmds.domain.digest import digest_of
 from hfmds.errors import HfmdsError
 from hfmds.pki.device_key import DeviceKey
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.gate import Gate
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.service.security.revocation_gate import Gate
 from hfmds.v1 import admin_pb2, coordinator_pb2, enrolment_pb2, fleet_pb2, synthesis_store_pb2
-from hfmds.wire.assignments import profile_message
-from hfmds.wire.messages import digest_message
-from hfmds.wire.snapshots import pool_spec_message
+from hfmds.wire.conversions.common import digest_message
+from hfmds.wire.conversions.device_calls import profile_message
+from hfmds.wire.conversions.store_calls import pool_spec_message
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.exclusions import ExclusionRecords
-from synthesis_store.servicer import StoreServicer
+from synthesis_store.access.exclusions import ExclusionRecords
+from synthesis_store.api.store_service import StoreServicer
 from tests.coordinator.registry_office import Office, new_issuer
 from tests.coordinator.workbench import PROFILE, make_spec, workbench
 from tests.fuzz.budget import tried

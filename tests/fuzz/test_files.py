@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load, save
 
-from hfmds.algorithm.compression import packed_form, unpacked
+from hfmds.algorithm.aggregation.compression import packed_form, unpacked
 from hfmds.errors import HfmdsError, InvalidInput
 from hfmds.plans.format import encode_plan, read_plan
 from hfmds.wire.tensors import (

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmds.domain.tasks import UnreadableTask
 from hfmds.errors import HfmdsError
 from hfmds.event_chain import flaw
-from hfmds.wire.events import event_from, event_message
-from hfmds.wire.types import UnreadableTask
+from hfmds.wire.conversions.events import event_from, event_message
 from tests.fuzz.budget import tried
 from tests.fuzz.protobuf import anything, changed, damaged, decoded
 from tests.wire.examples import EVENT

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import HfmdsError
 from hfmds.storage.staging import Staging
 from hfmds.v1 import coordinator_pb2, synthesis_store_pb2

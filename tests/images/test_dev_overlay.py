@@ -52,7 +52,15 @@ def test_every_program_explains_itself(podman: Podman, images: dict[str, str]) -
 
 def test_every_program_can_trace(podman: Podman, images: dict[str, str]) -> None:
     for image in images.values():
-        podman("run", "--rm", "--entrypoint", "python", image, "-c", "import hfmds.service.otel")
+        podman(
+            "run",
+            "--rm",
+            "--entrypoint",
+            "python",
+            image,
+            "-c",
+            "import hfmds.service.monitoring.otel",
+        )
 
 
 def test_pods_can_do_little(node: Node) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.cli.main import main
-from hfmds.service.tls import TlsFiles
+from hfmds.service.security.tls import TlsFiles
 from tests.images.containers import Podman
 from tests.images.operator import Operator
 from tests.images.plain import Machine, moved

@@ -7,11 +7,11 @@ import asyncio
 import grpc
 
 from hfmds.pki.tokens import Token, TokenKind
-from hfmds.service.channel import open_channel
+from hfmds.service.client.channel import open_channel
 from hfmds.v1 import common_pb2, synthesis_store_pb2
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
-from hfmds.wire.fleet import AdminTerms, Forgetting, NewToken, Role
-from hfmds.wire.fleet_client import FleetClient
+from hfmds.wire.clients.fleet_client import FleetClient
+from hfmds.wire.conversions.fleet_calls import AdminTerms, Forgetting, NewToken, Role
 from tests.integration.scripted_devices import patience, peer
 
 _TOKEN = Token(TokenKind.ADMIN, "0123456789ab", "0" * 64)

@@ -16,12 +16,12 @@ from typing import Any
 import edge_client.__main__
 import hfmds.algorithm.methods.registry  # which programs load when they need it
 import hfmds.storage.migrations  # noqa: F401
-from coordinator import results
 from coordinator.__main__ import main as coordinator
-from coordinator.run_records import RunRecords
+from coordinator.devices import results
+from coordinator.records.runs import RunRecords
 from hfmds.storage import database
-from synthesis_store import losses
 from synthesis_store.__main__ import main as synthesis_store
+from synthesis_store.snapshots import missing_content
 from tests.integration.crash_points import (
     CrashPoint,
     Watch,
@@ -54,7 +54,9 @@ def become(order: dict[str, Any]) -> None:
     watch = Watch(journal, point, order["done_before"])
     if not order["commit_together"]:  # then there is a point between any two transactions
         database._MOST_TOGETHER = results._MOST_AT_ONCE = 1
-    losses.LOST_AFTER = timedelta(0)  # nobody waits ten minutes for what a test has deleted
+    missing_content.LOST_AFTER = timedelta(
+        0
+    )  # nobody waits ten minutes for what a test has deleted
     watch_commits(watch)
     watch_steps(watch, STEPS)
     watch_holds(journal.parent, [RunRecords.complete_round])

@@ -24,16 +24,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hfmds.service.collector import spare_what_stays
+from hfmds.service.process.collector import spare_what_stays
 from tests.integration.crash_points import REPOSITORY
 
 _LOOK_SECONDS = 0.01
 _IMPORTED = ("coordinator.__main__", "edge_client.__main__", "synthesis_store.__main__")
 _IMPORTED_LATE = (  # by them, when they need it
-    "edge_client.torch_engine",
+    "edge_client.engines.torch_engine",
     "hfmds.algorithm.evaluation",
     "hfmds.algorithm.methods.registry",
-    "hfmds.service.otel",
+    "hfmds.service.monitoring.otel",
     "hfmds.storage.migrations",
 )
 

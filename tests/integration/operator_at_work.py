@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.devices import Device
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.runs import Phase, Run, RunSpec, RunState
 from hfmds.event_chain import Event, flaw
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.oversight import Funnel
-from hfmds.wire.types import Device, Phase, Run, RunSpec, RunState
+from hfmds.wire.clients.admin_client import AdminClient
+from hfmds.wire.conversions.operations import Funnel
 from tests.integration.scripted_devices import patience, peer
 
 _LOOK_SECONDS = 0.03

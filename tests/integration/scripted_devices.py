@@ -20,21 +20,21 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
-from edge_client.cache import ContentCache
+from edge_client.device.content_cache import ContentCache
+from edge_client.device.device_state import DeviceState
 from edge_client.metrics import EdgeMetrics
-from edge_client.patience import Patience
 from edge_client.peers import Coordinator, Peers, Store
-from edge_client.state import DeviceState
-from edge_client.tasks import TaskRunner
+from edge_client.retry import Patience
+from edge_client.tasks.task_runner import TaskRunner
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.types import Evaluation, LabelledImages, SyntheticBatch
 from hfmds.data.named_images import NamedImages
-from hfmds.service.channel import Backoff
-from hfmds.service.peer import Peer
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.store_client import StoreClient
-from hfmds.wire.types import DeviceProfile
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.learning import Evaluation, LabelledImages, SyntheticBatch
+from hfmds.domain.recipe import ModelSpec
+from hfmds.service.client.channel import Backoff
+from hfmds.service.client.peer import Peer
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
+from hfmds.wire.clients.store_client import StoreClient
 
 Script: TypeAlias = Callable[[LocalWork, Progress], None]
 """What a device does before its work; raising gives the task up."""

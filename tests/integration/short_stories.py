@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from hfmds.algorithm.engine import LocalWork, Progress
-from hfmds.algorithm.recipes import Normalisation, Recipe
+from hfmds.domain.recipe import Normalisation, Recipe
+from hfmds.domain.round_policy import Asynchronous, RoundPolicy
+from hfmds.domain.runs import Phase, RunSpec, RunState
 from hfmds.errors import InvalidInput
-from hfmds.wire.types import Asynchronous, Phase, RoundPolicy, RunSpec, RunState
 from tests.integration.bookkeeping import keep_books
 from tests.integration.crash_points import held
 from tests.integration.operator_at_work import Operator, Outcome

@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
-from hfmds.wire.types import RoundPolicy, RunSpec
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import MODEL, Meddler, ScriptedDevice, meddle_not
 from tests.integration.supervision import Launcher, servers

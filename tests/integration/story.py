@@ -26,11 +26,13 @@ from typing import Any
 import pytest
 
 from hfmds.algorithm.engine import LocalWork, Progress
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import Normalisation, Recipe
+from hfmds.domain.devices import DeviceState
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import Normalisation, Recipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import InvalidInput
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.wire.types import DeviceState, RoundPolicy, RunSpec, RunState
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import (
     MODEL,

@@ -17,7 +17,7 @@ from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.files import remove_folder
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
-from hfmds.wire.store_client import StoreClient
+from hfmds.wire.clients.store_client import StoreClient
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import Call, ScriptedDevice, in_two_calls, peer
 from tests.integration.stage import SECONDS, run_on, stage, undisturbed

@@ -23,7 +23,7 @@ from typing import Protocol
 
 import pytest
 
-from coordinator.states import ROUND_TRANSITIONS, RUN_TRANSITIONS, TASK_TRANSITIONS
+from coordinator.records.states import ROUND_TRANSITIONS, RUN_TRANSITIONS, TASK_TRANSITIONS
 from tests.integration.crash_points import (
     NOT_OF_RUNS,
     CrashPoint,

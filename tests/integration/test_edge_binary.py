@@ -15,18 +15,19 @@ import torch
 from PyInstaller.archive.readers import CArchiveReader
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages, Weights
+from hfmds.algorithm.simulation.local_fleet import LocalFleet
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
-from hfmds.service.peer import Peer
-from hfmds.wire.admin_client import AdminClient
+from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import Round, RunSpec, RunState
+from hfmds.service.client.peer import Peer
+from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import StoredWeights
-from hfmds.wire.types import Round, RoundPolicy, RunSpec, RunState
 from tests.integration.programs import Programs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # of building and of making a plan

@@ -18,16 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edge_client.graphs import open_graphs
-from edge_client.memory import MemoryLimit, own_memory_bytes
-from edge_client.onnx_engine import OnnxEngine
-from edge_client.torch_engine import TorchEngine
-from hfmds.algorithm.architectures import register_architecture
+from edge_client.device.memory_limit import MemoryLimit, own_memory_bytes
+from edge_client.engines.graphs import open_graphs
+from edge_client.engines.onnx_engine import OnnxEngine
+from edge_client.engines.torch_engine import TorchEngine
 from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import FedAvg, FedProx, Hfmds, Method
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages
+from hfmds.algorithm.models.architectures import register_architecture
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.methods import FedAvg, FedProx, Hfmds, Method
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.plans import format as plan_format
 from hfmds.plans.format import encode_plan, read_plan
 from hfmds.plans.library import PlanLibrary

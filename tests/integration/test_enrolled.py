@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.methods.settings import FedAvg
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
 from hfmds.data.sources import load_images
 from hfmds.data.statistics import normalisation_of
+from hfmds.domain.methods import FedAvg
+from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec, RunState
 from hfmds.pki.folder import create_authority, issue_pair
 from hfmds.pki.tokens import TokenKind, new_token
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.peer import Peer
-from hfmds.service.tls import TlsFiles
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.fleet import EnrolmentTerms, Member, NewToken
-from hfmds.wire.fleet_client import FleetClient
-from hfmds.wire.types import RoundPolicy, RunSpec, RunState
+from hfmds.service.client.peer import Peer
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
+from hfmds.wire.clients.admin_client import AdminClient
+from hfmds.wire.clients.fleet_client import FleetClient
+from hfmds.wire.conversions.fleet_calls import EnrolmentTerms, Member, NewToken
 from tests.integration.programs import Program, Programs
 
 pytestmark = pytest.mark.integration

@@ -20,9 +20,15 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet
 from hfmds.algorithm.methods.registry import first_checkpoint
-from hfmds.algorithm.methods.settings import (
+from hfmds.algorithm.models.weight_groups import classifier_of
+from hfmds.algorithm.simulation.local_fleet import LocalFleet
+from hfmds.data.sources import load_images, save_npz
+from hfmds.data.splits import label_skew
+from hfmds.data.statistics import normalisation_of
+from hfmds.domain.devices import DeviceState
+from hfmds.domain.learning import LabelledImages, RoundResult
+from hfmds.domain.methods import (
     METHODS,
     FedAvg,
     FedGan,
@@ -33,24 +39,12 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.parts import classifier_of
-from hfmds.algorithm.recipes import AggregationRecipe, ModelSpec, Recipe, TrainingRecipe
-from hfmds.algorithm.types import LabelledImages, RoundResult
-from hfmds.data.sources import load_images, save_npz
-from hfmds.data.splits import label_skew
-from hfmds.data.statistics import normalisation_of
-from hfmds.service.peer import Peer
-from hfmds.wire.admin_client import AdminClient
+from hfmds.domain.recipe import AggregationRecipe, ModelSpec, Recipe, TrainingRecipe
+from hfmds.domain.round_policy import EvaluationByDevices, RoundPolicy
+from hfmds.domain.runs import Round, Run, RunSpec, RunState
+from hfmds.service.client.peer import Peer
+from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import encode_weights
-from hfmds.wire.types import (
-    DeviceState,
-    EvaluationByDevices,
-    Round,
-    RoundPolicy,
-    Run,
-    RunSpec,
-    RunState,
-)
 from tests.integration.programs import Program, Programs
 
 pytestmark = pytest.mark.integration

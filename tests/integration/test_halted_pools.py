@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.wire.types import PoolPolicy
+from hfmds.domain.pool_policy import PoolPolicy
 from tests.integration.operator_at_work import Operator
 from tests.integration.scripted_devices import MODEL
 from tests.integration.stage import SECONDS, Stage, run_on

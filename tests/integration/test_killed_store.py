@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import PoolSpec, PoolState
 from hfmds.errors import InvalidInput, NotFound, WrongState
 from hfmds.event_chain import flaw
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.wire.store_client import StoreClient
+from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolPolicy, PoolSpec, PoolState
 from tests.integration.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, around
 from tests.integration.scripted_devices import patience, peer
 from tests.integration.supervision import Launcher, Supervised
@@ -170,7 +171,7 @@ class Tale:
         return await self._state(pool_id) is state
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        while not await condition():  # noqa: ASYNC110
+        while not await condition():  # noqa: ASYNC110 (another process's state has no event)
             await asyncio.sleep(0.02)
 
     async def _call(self, call: Callable[..., Awaitable[Any]], *args: object) -> Any:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.recipes import Normalisation, Recipe
-from hfmds.wire.types import Assignment, RoundPolicy, RunSpec
+from hfmds.domain.recipe import Normalisation, Recipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec
+from hfmds.domain.tasks import Assignment
 from tests.integration.crash_points import CrashPoint, Journal, Moment
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import MODEL, Call, ScriptedDevice

@@ -14,19 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.recipes import Normalisation, Recipe
-from hfmds.algorithm.types import Traffic
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.types import (
-    EarlyStop,
-    EvaluationByDevices,
-    Retention,
-    Round,
-    RoundPolicy,
-    Run,
-    RunSpec,
-    RunState,
-)
+from hfmds.domain.learning import Traffic
+from hfmds.domain.recipe import Normalisation, Recipe
+from hfmds.domain.round_policy import EarlyStop, EvaluationByDevices, Retention, RoundPolicy
+from hfmds.domain.runs import Round, Run, RunSpec, RunState
+from hfmds.wire.clients.admin_client import AdminClient
 from tests.integration.crash_points import CrashPoint, Journal, Moment
 from tests.integration.scripted_devices import MODEL, ScriptedDevice, patience, peer
 from tests.integration.story import PATIENCE_SECONDS, SECONDS

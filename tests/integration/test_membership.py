@@ -17,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hfmds.cli.app import app
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.tasks import RetryLater
 from hfmds.errors import (
     ConfigurationError,
     HfmdsError,
@@ -26,13 +28,12 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.pki.device_key import DeviceKey
-from hfmds.service.certificates import read_certificate
-from hfmds.service.peer import Peer
-from hfmds.service.tls import TlsFiles, Trust
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.enrolment_client import EnrolmentClient, IssuedCertificate, RenewalClient
-from hfmds.wire.store_client import StoreClient
-from hfmds.wire.types import DeviceProfile, RetryLater
+from hfmds.service.client.peer import Peer
+from hfmds.service.security.certificates import read_certificate
+from hfmds.service.security.tls import TlsFiles, Trust
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
+from hfmds.wire.clients.enrolment_client import EnrolmentClient, IssuedCertificate, RenewalClient
+from hfmds.wire.clients.store_client import StoreClient
 from tests.integration.programs import Program, Programs
 from tests.servers.processes import free_address
 

@@ -13,16 +13,16 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from hfmds.algorithm.device_evaluation import EvaluationByDevices
-from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.data.sources import load_images
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
+from hfmds.domain.round_policy import EvaluationByDevices, RoundPolicy
+from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import InvalidInput
-from hfmds.service.peer import Peer
-from hfmds.wire.admin_client import AdminClient
+from hfmds.service.client.peer import Peer
+from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import read_batch
-from hfmds.wire.types import RoundPolicy, RunSpec, RunState
 from tests.integration.faults import Proxy
 from tests.integration.programs import Programs
 from tests.integration.recording import streams

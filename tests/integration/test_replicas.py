@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.tables import LeadershipRow
+from coordinator.records.tables import LeadershipRow
+from hfmds.domain.runs import Phase
 from hfmds.errors import NotFound
 from hfmds.storage.database import opened_database, reading
 from hfmds.storage.schema import Schema
-from hfmds.wire.types import Phase
 from tests.integration.operator_at_work import Operator, Outcome
 from tests.integration.scripted_devices import Call, Meddler, in_two_calls, meddle_not
 from tests.integration.stage import Stage, run_on, undisturbed

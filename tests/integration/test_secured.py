@@ -16,25 +16,27 @@ from typing import TypeVar
 import aiohttp
 import pytest
 
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import NotAllowed
 from hfmds.event_chain import Event
 from hfmds.pki.folder import create_authority, issue_pair
 from hfmds.pki.tokens import TokenKind, new_token
-from hfmds.service.certificates import read_certificate
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.peer import Peer
-from hfmds.service.tls import TlsFiles
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
-from hfmds.wire.fleet_client import FleetClient
-from hfmds.wire.store_client import StoreClient
-from hfmds.wire.types import DeviceProfile, RoundPolicy, RunSpec, RunState
+from hfmds.service.client.peer import Peer
+from hfmds.service.security.certificates import read_certificate
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
+from hfmds.wire.clients.admin_client import AdminClient
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
+from hfmds.wire.clients.fleet_client import FleetClient
+from hfmds.wire.clients.store_client import StoreClient
+from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
 from tests.integration.programs import Program, Programs
 
 pytestmark = pytest.mark.integration

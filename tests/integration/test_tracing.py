@@ -21,12 +21,13 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as pb_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.recipes import ModelSpec, Normalisation, Recipe
 from hfmds.data.sources import load_images, save_npz
-from hfmds.service.peer import Peer
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.types import RoundPolicy, RunSpec, RunState
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec, RunState
+from hfmds.service.client.peer import Peer
+from hfmds.wire.clients.admin_client import AdminClient
 from tests.integration.programs import Program, Programs
 
 pytestmark = pytest.mark.integration
@@ -64,7 +65,7 @@ class Collector(pb_grpc.TraceServiceServicer):  # type: ignore[misc]
         self.resource: set[str] = set()
         self.received = b""
 
-    def Export(  # noqa: N802
+    def Export(
         self, request: pb.ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> pb.ExportTraceServiceResponse:
         with self._lock:

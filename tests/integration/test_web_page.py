@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.algorithm.types import LabelledImages
 from hfmds.data.sources import save_npz
-from hfmds.service.identity import Kind
-from hfmds.wire.coordinator_client import CoordinatorClient
-from hfmds.wire.types import DeviceProfile, PoolPolicy, RunSpec
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.learning import LabelledImages
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.runs import RunSpec
+from hfmds.service.security.identity import Kind
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from tests.coordinator.test_web_admission import TokensInMemory
 from tests.coordinator.web_bench import web_bench
 from tests.integration.browser import Page, browser

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hfmds.domain.tasks import Assignment
 from hfmds.errors import TooLate
-from hfmds.wire.types import Assignment
 from tests.integration.scripted_devices import Call, Meddler, in_two_calls, meddle_not
 
 

@@ -17,9 +17,9 @@ from sqlalchemy import QueuePool
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
 from hfmds.data.sources import load_images
-from hfmds.service.address import split_address
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.settings import PREFIX, ServerSettings, ServiceSettings
+from hfmds.service.process.address import split_address
+from hfmds.service.process.settings import PREFIX, ServerSettings, ServiceSettings
+from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import opened_database
 from synthesis_store.settings import StoreSettings
 from tests.k8s.conftest import MANIFESTS, base_with, rendered

@@ -11,20 +11,20 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hfmds.algorithm.device_evaluation import EvaluationByDevices
-from hfmds.algorithm.methods.settings import Hfmds
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.recipes import ModelSpec, Recipe, TrainingRecipe
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
+from hfmds.domain.methods import Hfmds
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
+from hfmds.domain.round_policy import Asynchronous, EvaluationByDevices, RoundPolicy
+from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import NotFound
 from hfmds.pki.folder import create_authority, issue_pair
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.peer import Peer
-from hfmds.service.tls import TlsFiles
-from hfmds.wire.admin_client import AdminClient
-from hfmds.wire.types import Asynchronous, RoundPolicy, RunSpec, RunState
+from hfmds.service.client.peer import Peer
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
+from hfmds.wire.clients.admin_client import AdminClient
 from tests.integration.programs import Program, Programs
 
 COMPLETED, ENDLESS = "completed", "endless"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cryptography import x509
 
-from hfmds.service.identity import Identity, identity_from
+from hfmds.service.security.identity import Identity, identity_from
 
 
 def identity_in(pem: bytes) -> Identity:

@@ -20,8 +20,8 @@ from hfmds.pki.folder import (
     read_issuer,
     renew_pair,
 )
-from hfmds.service.identity import Identity, Kind, identity_from
-from hfmds.service.tls import TlsFiles
+from hfmds.service.security.identity import Identity, Kind, identity_from
+from hfmds.service.security.tls import TlsFiles
 from tests.pki.reading import identity_in
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)

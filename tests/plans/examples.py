@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.domain.recipe import ModelSpec
 from hfmds.plans.format import BATCH, Graph, Plan, TensorSpec
 
 SPEC = ModelSpec("tiny", channels=1, height=6, width=6, classes=3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput, Unavailable
 from hfmds.plans.library import PlanLibrary, plan_key
 

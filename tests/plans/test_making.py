@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
-from hfmds.algorithm import architectures
-from hfmds.algorithm.architectures import register_architecture
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.models import architectures
+from hfmds.algorithm.models.architectures import register_architecture
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
 from hfmds.plans.format import GRAPHS, Plan, encode_plan, read_plan
 from hfmds.plans.making import make_plan

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfmds.plans.memory import memory_of
+from hfmds.plans.graph_memory import memory_of
 
 
 class Two(nn.Module):

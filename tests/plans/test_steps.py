@@ -14,10 +14,10 @@ from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.prototypes import prototypes_at_refresh
-from hfmds.algorithm.recipes import Recipe
 from hfmds.algorithm.sampling import choose, epoch_batches, initial_noise
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import LabelledImages, Weights
+from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.recipe import Recipe
 from hfmds.plans.format import ANCHOR, GRAPHS, MOMENTUM, NEXT, PARAMETER
 from hfmds.plans.steps import Steps
 from tests.algorithm import examples

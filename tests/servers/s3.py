@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from hfmds.service.tls import TlsFiles
+from hfmds.service.security.tls import TlsFiles
 from tests.servers.processes import free_ports, start_persistently, wait_until
 
 BUCKET = "hfmds"

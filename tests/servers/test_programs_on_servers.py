@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import make_url
 
 from hfmds.cli.main import main
-from hfmds.wire.admin_client import AdminClient
+from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import encode_weights
 from tests.integration.programs import Program, Programs
 from tests.integration.test_federation import (

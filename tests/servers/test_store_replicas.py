@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.recipes import ModelSpec
 from hfmds.cli.main import main
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.pools import PoolState
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import NotAllowed, NotFound, Unavailable
-from hfmds.service.peer import Peer
+from hfmds.service.client.peer import Peer
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
-from hfmds.wire.store_client import StoreClient
+from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolState
 from tests.integration.programs import Program, Programs
 from tests.synthesis_store.examples import SPEC, make_batch, named
 

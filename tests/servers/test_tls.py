@@ -12,8 +12,8 @@ import yaml
 
 from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.pki.folder import create_authority, issue_pair
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.tls import TlsFiles
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
 from hfmds.storage.database import opened_database
 from hfmds.storage.locations import open_location
 from tests.k8s.conftest import MANIFESTS

@@ -7,7 +7,7 @@ import ssl
 import threading
 from contextlib import closing, suppress
 
-from hfmds.service.tls import TlsFiles
+from hfmds.service.security.tls import TlsFiles
 
 
 class Tls:

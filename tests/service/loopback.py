@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
-from hfmds.service.access import Access
-from hfmds.service.channel import Peer, open_channel
-from hfmds.service.limits import Limits
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
-from hfmds.service.tls import TlsFiles
+from hfmds.service.client.channel import Peer, open_channel
+from hfmds.service.limits.limits import Limits
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.security.access import Access
+from hfmds.service.security.tls import TlsFiles
+from hfmds.service.server.server import GrpcServer
 
 SERVICE = "test.v1.ProbeService"
 

@@ -7,7 +7,7 @@ import socket
 import struct
 from contextlib import suppress
 
-from hfmds.service.address import split_address
+from hfmds.service.process.address import split_address
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4

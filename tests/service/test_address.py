@@ -1,7 +1,7 @@
 import pytest
 
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service.address import (
+from hfmds.service.process.address import (
     bound_socket,
     grpc_target,
     is_loopback,

@@ -2,7 +2,7 @@
 
 import platform
 
-from hfmds.service.allocator import reuse_freed_memory, share_one_heap
+from hfmds.service.process.allocator import reuse_freed_memory, share_one_heap
 
 
 def test_glibc_is_told_to_use_freed_memory_again_and_others_are_left_alone() -> None:

@@ -8,8 +8,8 @@ from typing import cast
 import grpc
 import pytest
 
-from hfmds.service.caller import caller, remember
-from hfmds.service.identity import Identity, Kind
+from hfmds.service.security.caller import caller, remember
+from hfmds.service.security.identity import Identity, Kind
 
 
 class Context:

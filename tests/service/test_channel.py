@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from hfmds.errors import NotFound, Unavailable
-from hfmds.service.channel import Backoff, Peer, call, open_channel, translating
+from hfmds.service.client.channel import Backoff, Peer, call, open_channel, translating
 from tests.service import raw_http2
 from tests.service.loopback import Stub, running
 

@@ -2,7 +2,7 @@
 
 import gc
 
-from hfmds.service.collector import spare_what_stays
+from hfmds.service.process.collector import spare_what_stays
 
 
 def test_the_collector_does_not_look_at_what_was_there() -> None:

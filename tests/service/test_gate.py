@@ -18,14 +18,14 @@ from cryptography.x509.oid import NameOID
 
 from hfmds.errors import NotAllowed, TooLate, Unavailable
 from hfmds.pki.authority import Authority, KeyPair
-from hfmds.service.access import DEVICE, IN_QUARANTINE, VIEWER, WHOEVER
-from hfmds.service.caller import Caller
-from hfmds.service.certificates import Certificate, read_certificate
-from hfmds.service.channel import Peer, call, open_channel, translating
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.gate import Gate
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.tls import TlsFiles, Trust
+from hfmds.service.client.channel import Peer, call, open_channel, translating
+from hfmds.service.security.access import DEVICE, IN_QUARANTINE, VIEWER, WHOEVER
+from hfmds.service.security.caller import Caller
+from hfmds.service.security.certificates import Certificate, read_certificate
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import TlsFiles, Trust
 from tests.service.loopback import Running, Stub, running
 
 NOW = datetime.now(UTC)

@@ -16,10 +16,10 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from hfmds.errors import InvalidInput, Unavailable
-from hfmds.service import supervision
-from hfmds.service.channel import call, open_channel, translating
-from hfmds.service.identity import Kind
-from hfmds.service.limits import Limits
+from hfmds.service.client.channel import call, open_channel, translating
+from hfmds.service.limits.limits import Limits
+from hfmds.service.security.identity import Kind
+from hfmds.service.server import supervision
 from hfmds.v1 import coordinator_pb2
 from tests.service import raw_http2
 from tests.service.loopback import SERVICE, Running, Stub, running

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.address import split_address
-from hfmds.service.metrics_http import MetricsServer
+from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.process.address import split_address
 from tests.service.raw_http2 import connected, is_closed
 
 

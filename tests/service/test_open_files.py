@@ -9,9 +9,9 @@ import pytest
 
 PROGRAM = """
 import resource, sys
-from hfmds.service.open_files import open_files_allowed
-from hfmds.service.process import run
-from hfmds.service.settings import ServerSettings
+from hfmds.service.limits.open_files import open_files_allowed
+from hfmds.service.process.process import run
+from hfmds.service.process.settings import ServerSettings
 
 async def serve(settings, stop):
     print(open_files_allowed())

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from hfmds.service.pace import Pace
+from hfmds.service.limits.retry_schedule import Pace
 
 
 def check_ins(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfmds.service.patience import Patience
+from hfmds.service.server.read_deadline import Patience
 
 SOON, LATE = 0.01, 3600.0
 

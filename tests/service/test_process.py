@@ -13,14 +13,14 @@ import pytest
 
 from edge_client.settings import EdgeSettings
 from hfmds.errors import ConfigurationError
-from hfmds.service.process import published_addresses, run
-from hfmds.service.program_metrics import software_version
+from hfmds.service.monitoring.program_metrics import software_version
+from hfmds.service.process.process import published_addresses, run
 
 PROGRAM = """
 import asyncio, sys
 from hfmds.errors import NotFound
-from hfmds.service.process import published_addresses, run
-from hfmds.service.settings import ServerSettings
+from hfmds.service.process.process import published_addresses, run
+from hfmds.service.process.settings import ServerSettings
 
 async def serve(settings, stop):
     if settings.listen == "fail:1":
@@ -105,7 +105,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         (
             "--listen=fail:1",
             1,
-            "ERROR   hfmds.service.process: coordinator stops: run r7 does not exist",
+            "ERROR   hfmds.service.process.process: coordinator stops: run r7 does not exist",
         ),
     ],
 )

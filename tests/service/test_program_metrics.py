@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from hfmds.pki.authority import Authority
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.program_metrics import show_program, show_readiness, software_version
-from hfmds.service.settings import ServerSettings
-from hfmds.service.tls import TlsFiles
+from hfmds.service.monitoring.program_metrics import show_program, show_readiness, software_version
+from hfmds.service.process.settings import ServerSettings
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 EXPIRY = "hfmds_tester_certificate_expiry_timestamp_seconds"

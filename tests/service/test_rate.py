@@ -1,4 +1,4 @@
-from hfmds.service.rate import Rate
+from hfmds.service.limits.rate import Rate
 
 
 def test_a_burst_passes_and_then_one_at_a_time() -> None:

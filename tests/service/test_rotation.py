@@ -11,9 +11,9 @@ import pytest
 
 from hfmds.errors import ConfigurationError
 from hfmds.pki.folder import create_authority, issue_pair
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.rotation import follow_rotation, reopen
-from hfmds.service.tls import TlsFiles
+from hfmds.service.client.certificate_rotation import follow_rotation, reopen
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

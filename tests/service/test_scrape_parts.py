@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from hfmds.service.scrape_parts import Surviving
+from hfmds.service.monitoring.scrape_parts import Surviving
 
 
 class Hanging:

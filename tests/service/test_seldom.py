@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.service.seldom import Seldom
+from hfmds.service.limits.log_throttle import Seldom
 
 
 def test_each_is_said_when_it_is_time_with_how_often_it_happened() -> None:

@@ -15,14 +15,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from hfmds.errors import ConfigurationError, LimitExceeded, TooLate, Unavailable
-from hfmds.service import interceptors
-from hfmds.service.access import ANYONE
-from hfmds.service.address import split_address
-from hfmds.service.channel import call
-from hfmds.service.limits import Limits
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
-from hfmds.service.shutdown import Shutdown
+from hfmds.service.client.channel import call
+from hfmds.service.limits.limits import Limits
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.address import split_address
+from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.access import ANYONE
+from hfmds.service.server import interceptors
+from hfmds.service.server.server import GrpcServer
 from tests.service.loopback import SERVICE, Running, Stub, running
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -5,7 +5,7 @@ import pytest
 from pydantic import Field, SecretStr, model_validator
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.settings import (
+from hfmds.service.process.settings import (
     PeerAddresses,
     ServerSettings,
     ServiceSettings,

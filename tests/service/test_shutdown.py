@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hfmds.service.shutdown import Shutdown
+from hfmds.service.process.shutdown import Shutdown
 
 
 def test_all_that_ends_a_process_shares_one_time() -> None:

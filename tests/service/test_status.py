@@ -14,9 +14,9 @@ from hfmds.errors import (
     TooLate,
     Unavailable,
 )
-from hfmds.service.peer import Peer
+from hfmds.service.client.peer import Peer
+from hfmds.service.security.tls import Trust
 from hfmds.service.status import RETRY_KEY, STATUS_OF, error_from, metadata_of, status_of
-from hfmds.service.tls import Trust
 
 PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 

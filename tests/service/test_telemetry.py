@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hfmds.service.telemetry import configure_logging, log_context
+from hfmds.service.monitoring.logs import configure_logging, log_context
 
 log = logging.getLogger("tests.telemetry")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hfmds.errors import Unavailable
-from hfmds.service.limits import Limits
-from hfmds.service.throttle import REASONS, Throttle, address_of
+from hfmds.service.limits.limits import Limits
+from hfmds.service.limits.throttle import REASONS, Throttle, address_of
 
 PEER = "ipv4:10.0.0.7:41234"
 

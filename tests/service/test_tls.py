@@ -14,18 +14,18 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.fleet_servicer import ENROLMENT_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS
-from coordinator.servicer import ADMIN_ACCESS, DEVICE_ACCESS
+from coordinator.api.fleet_service import ENROLMENT_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS
+from coordinator.api.servicer import ADMIN_ACCESS, DEVICE_ACCESS
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
 from hfmds.cli.app import app
 from hfmds.errors import ConfigurationError, NotAllowed, Unavailable
 from hfmds.pki.authority import Authority, KeyPair
-from hfmds.service.access import ANYONE, DEVICE, OPERATOR, VIEWER, require_own
-from hfmds.service.channel import Peer, call, open_channel
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.settings import ServiceSettings, load_settings
-from hfmds.service.tls import TlsFiles
+from hfmds.service.client.channel import Peer, call, open_channel
+from hfmds.service.process.settings import ServiceSettings, load_settings
+from hfmds.service.security.access import ANYONE, DEVICE, OPERATOR, VIEWER, require_own
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
 from hfmds.v1 import (
     admin_pb2,
     coordinator_pb2,
@@ -33,7 +33,7 @@ from hfmds.v1 import (
     fleet_pb2,
     synthesis_store_pb2,
 )
-from synthesis_store.servicer import ACCESS as STORE_ACCESS
+from synthesis_store.api.store_service import ACCESS as STORE_ACCESS
 from tests.service.loopback import Stub, running
 
 DAY = timedelta(days=1)

@@ -21,9 +21,9 @@ import pytest
 
 from hfmds.errors import Unavailable
 from hfmds.pki.authority import Authority
-from hfmds.service.address import split_address
-from hfmds.service.identity import Identity, Kind
-from hfmds.service.tls import TlsFiles
+from hfmds.service.process.address import split_address
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.tls import TlsFiles
 from tests.service.loopback import Running, running
 from tests.service.raw_http2 import PREFACE, connected, is_closed, settings
 from tests.service.test_tls import DAY, PROBE, Fleet, ask, new_authority, unary

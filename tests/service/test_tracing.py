@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from hfmds.errors import ConfigurationError, InvalidInput
-from hfmds.service import tracing
-from hfmds.service.otel import OtelBackend
-from hfmds.service.settings import ServiceSettings, load_settings
-from hfmds.service.tracing import Place
+from hfmds.service.monitoring import tracing
+from hfmds.service.monitoring.otel import OtelBackend
+from hfmds.service.monitoring.tracing import Place
+from hfmds.service.process.settings import ServiceSettings, load_settings
 from tests.service.loopback import SERVICE, running
 
 ROUND = Place("run.1/3", "round")
@@ -145,7 +145,7 @@ def test_a_round_that_is_not_sampled_is_traced_by_nobody(monkeypatch: pytest.Mon
 
 def test_without_the_library_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    monkeypatch.delitem(sys.modules, "hfmds.service.otel")
+    monkeypatch.delitem(sys.modules, "hfmds.service.monitoring.otel")
     with pytest.raises(ConfigurationError, match=r"install hfmds-fl\[tracing\]"):
         tracing.start_tracing("http://127.0.0.1:4317", "tester")
     assert not tracing.is_on()

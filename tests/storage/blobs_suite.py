@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, NotFound
 from hfmds.storage.blobs import Blobs
 

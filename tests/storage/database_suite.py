@@ -49,7 +49,7 @@ def at_once(*works: Callable[[], object]) -> None:
         start.wait(30)
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 (raised again below)
+        except BaseException as error:  # noqa: BLE001  # it is raised below
             raised.append(error)
 
     threads = [threading.Thread(target=do, args=(work,)) for work in works]

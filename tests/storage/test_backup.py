@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import ConfigurationError, CorruptData, HfmdsError
-from hfmds.storage.backup import back_up, check, partial_suffix, restore
+from hfmds.storage.backup.backup import back_up, check, partial_suffix, restore
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import opened_database, transaction
 from hfmds.storage.schema import Schema
@@ -257,7 +257,7 @@ def test_a_backup_has_its_name_when_it_is_complete(
         seen.append((path.parent.name, (tmp_path / "backup").exists()))
         path.write_bytes(content)
 
-    monkeypatch.setattr("hfmds.storage.backup.write_whole", write)
+    monkeypatch.setattr("hfmds.storage.backup.backup.write_whole", write)
     back_up(PROGRAM, program.data_dir, tmp_path / "backup")
     assert seen == [(f"backup{partial_suffix(PROGRAM)}", False)]
     check(tmp_path / "backup", PROGRAM)

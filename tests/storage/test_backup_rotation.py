@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hfmds.errors import CorruptData, Unavailable
-from hfmds.storage.backup import back_up, check, partial_suffix
-from hfmds.storage.backup_rotation import back_up_in_turn
+from hfmds.storage.backup.backup import back_up, check, partial_suffix
+from hfmds.storage.backup.rotation import back_up_in_turn
 from tests.storage.test_backup import PROGRAM, Program, flip
 
 MONDAY = datetime(2026, 1, 5, 2, 17, tzinfo=UTC)

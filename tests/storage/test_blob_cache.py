@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
 from hfmds.storage.blob_cache import BlobCache
 
 A, B, C = b"a" * 40, b"b" * 40, b"c" * 40

@@ -170,7 +170,7 @@ def test_a_server_that_restarts_under_load_loses_nothing_it_said_yes_to(
     def worker(number: int) -> None:
         try:
             insert_for_ever(number)
-        except BaseException as error:  # noqa: BLE001 (shown below)
+        except BaseException as error:  # noqa: BLE001  # it is raised below
             failures.append(error)
 
     threads = [threading.Thread(target=worker, args=(number,)) for number in range(4)]

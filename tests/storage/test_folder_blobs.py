@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
 from hfmds.errors import ConfigurationError, CorruptData, NotFound, Unavailable
 from hfmds.storage.blobs import FolderBlobs
 from tests.storage.blobs_suite import CONTENT, BlobsSuite
@@ -140,7 +140,7 @@ def test_of_pieces_on_a_full_disk_nothing_stays(
 PUT_FOR_EVER = """
 import os, sys
 from pathlib import Path
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
 from hfmds.storage.blobs import FolderBlobs
 blobs = FolderBlobs(Path(sys.argv[1]))
 while True:

@@ -9,7 +9,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import ConfigurationError, CorruptData, NotFound, Unavailable
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.locations import BlobsLocation, open_location
@@ -183,7 +183,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_store(
 MOVE_A_LARGE_BLOB = """
 import resource, sys
 from pathlib import Path
-from hfmds.digest import digest_of_file
+from hfmds.domain.digest import digest_of_file
 from hfmds.storage.locations import open_location
 url, folder = sys.argv[1], Path(sys.argv[2])
 here = open_location(url, folder / "here", 1 << 30).place()

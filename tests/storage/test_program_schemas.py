@@ -14,10 +14,11 @@ from hfmds.storage.database import opened_database, reading, transaction
 from hfmds.storage.schema import Schema
 
 PROGRAMS = ["coordinator", "synthesis_store"]
+TABLES = {"coordinator": "coordinator.records.tables", "synthesis_store": "synthesis_store.tables"}
 
 
 def tables_of(program: str) -> MetaData:
-    metadata: MetaData = import_module(f"{program}.tables").Base.metadata
+    metadata: MetaData = import_module(TABLES[program]).Base.metadata
     return metadata
 
 

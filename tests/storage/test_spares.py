@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.storage import spares
 from hfmds.storage.blobs import FolderBlobs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, Unavailable, WrongState
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.staging import Staging

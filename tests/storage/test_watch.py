@@ -9,7 +9,7 @@ import pytest
 
 from hfmds.errors import Unavailable
 from hfmds.storage.database import database_look, open_database
-from hfmds.storage.watch import Watch, watching
+from hfmds.storage.health import Watch, watching
 from tests.servers.postgres import PostgresServer
 
 PATIENCE = 20.0

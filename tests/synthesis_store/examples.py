@@ -12,19 +12,19 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 from sqlalchemy import func, select
 
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.types import MEASUREMENTS, LabelledImages, SyntheticBatch
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.learning import MEASUREMENTS, LabelledImages, SyntheticBatch
+from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
+from hfmds.domain.recipe import ModelSpec
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import open_database, reading
 from hfmds.storage.schema import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import Contribution, PoolSpec, Snapshot
-from synthesis_store.metrics import StoreMetrics
-from synthesis_store.pool_records import BatchKey
-from synthesis_store.pools import Pools
+from synthesis_store.monitoring.metrics import StoreMetrics
+from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.pools.pools import Pools
 from synthesis_store.tables import LooseBlobRow
 from tests.servers.databases import database_of
 

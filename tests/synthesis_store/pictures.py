@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
 
 
 def blotches(seed: int, side: int = 32) -> NDArray[np.uint8]:

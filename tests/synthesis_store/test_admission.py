@@ -3,15 +3,16 @@ from typing import Any
 
 import pytest
 
-from hfmds.algorithm.leakage_limits import TooMuchLeakage
+from hfmds.algorithm.leakage.limits import TooMuchLeakage
 from hfmds.algorithm.pixels import levels, of_levels
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import PoolSpec
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolPolicy, PoolSpec
-from synthesis_store.admission import (
+from synthesis_store.pools.admission import (
     OtherWeights,
     most_batch_bytes,
     require_fit,

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.pools import PoolState
 from hfmds.errors import LimitExceeded
 from hfmds.storage.database import transaction
-from hfmds.wire.types import PoolState
-from synthesis_store.caretaker import Caretaker
-from synthesis_store.pool_records import require_pool
+from synthesis_store.pools.pool_records import require_pool
+from synthesis_store.retention.housekeeping import Caretaker
 from tests.synthesis_store.examples import SPEC, Store, make_batch
 
 
@@ -50,7 +50,7 @@ def test_pools_are_sealed_refusals_noted_and_snapshots_collected(store: Store) -
 def test_what_is_left_over_is_cleared_away_though_snapshots_are_collected_by_hand(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synthesis_store.caretaker._CLEAR_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr("synthesis_store.retention.housekeeping._CLEAR_EVERY_SECONDS", 0.001)
     snapshot = store.seal(a=store.put("a", make_batch(1)))
     store.pools.release("run-1")
     broken = digest_of(b"of an upload that went no further")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import Unavailable
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import changing
-from synthesis_store.contents import Erased, loosen
+from synthesis_store.retention.blob_references import Erased, loosen
 from tests.synthesis_store.examples import SPEC, Store, joined, make_batch
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from hfmds.errors import InvalidInput, NotAllowed
-from hfmds.service.certificates import Certificate
-from hfmds.service.exclusions import Exclusions
-from hfmds.service.gate import Gate
-from hfmds.service.identity import Identity, Kind
+from hfmds.service.security.certificates import Certificate
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.database import open_database
 from hfmds.v1 import synthesis_store_pb2 as pb
-from hfmds.wire.fleet import exclusions_from
-from synthesis_store.exclusions import ExclusionRecords
+from hfmds.wire.conversions.fleet_calls import exclusions_from
+from synthesis_store.access.exclusions import ExclusionRecords
 from synthesis_store.tables import Base
 from tests.servers.databases import database_of
 from tests.synthesis_store.examples import Store

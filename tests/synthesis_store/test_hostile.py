@@ -17,15 +17,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.pools import PoolState
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, NotFound, WrongState
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
-from hfmds.wire.messages import digest_message
-from hfmds.wire.snapshots import pool_spec_message
+from hfmds.wire.conversions.common import digest_message
+from hfmds.wire.conversions.store_calls import pool_spec_message
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolState
-from synthesis_store.pool_records import BatchKey
+from synthesis_store.pools.pool_records import BatchKey
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, hung_up, make_batch
 from tests.synthesis_store.test_servicer import Caller, chunk, header, over_grpc
 

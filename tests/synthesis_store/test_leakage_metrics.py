@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hfmds.algorithm.histograms import histograms_of
-from synthesis_store.leakage_metrics import LeakageMetrics
+from hfmds.domain.histograms import histograms_of
+from synthesis_store.monitoring.leakage_metrics import LeakageMetrics
 from tests.synthesis_store.examples import make_batch
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfmds.algorithm.types import LabelledImages
-from synthesis_store.likeness import greatest_square, vectors_of
+from hfmds.domain.learning import LabelledImages
+from synthesis_store.snapshots.similarity import greatest_square, vectors_of
 from tests.synthesis_store.pictures import blotches, noisy
 
 COLOURS, EDGES = 64, 64  # values of a vector of an image with one channel

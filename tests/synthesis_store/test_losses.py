@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import PoolState
 from hfmds.errors import Unavailable, WrongState
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolPolicy, PoolState
-from synthesis_store.identity import Identity
-from synthesis_store.losses import LOST_AFTER
+from synthesis_store.access.pseudonyms import Identity
+from synthesis_store.snapshots.missing_content import LOST_AFTER
 from tests.synthesis_store.examples import SPEC, Store, make_batch, named, same
 from tests.synthesis_store.test_snapshots_over_time import ACCUMULATE, content, refresh, told
 

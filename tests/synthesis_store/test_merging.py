@@ -1,8 +1,8 @@
 import numpy as np
 
+from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.pool import merge
-from hfmds.algorithm.privacy import summarise_leakage
-from synthesis_store.merging import Merging
+from synthesis_store.snapshots.merging import Merging
 from tests.synthesis_store.examples import MODEL, joined, make_batch, same
 
 

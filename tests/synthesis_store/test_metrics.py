@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from hfmds.algorithm.histograms import Histogram
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.histograms import Histogram
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import NotFound, Unavailable
-from hfmds.wire.records import decode_snapshot
-from synthesis_store.leakage_metrics import statistics_of
-from synthesis_store.metrics import StoreMetrics
-from synthesis_store.pool_records import BatchKey
-from synthesis_store.stock import MOST_RUNS, Stock
+from hfmds.wire.conversions.records import decode_snapshot
+from synthesis_store.monitoring.inventory import MOST_RUNS, Stock
+from synthesis_store.monitoring.leakage_metrics import statistics_of
+from synthesis_store.monitoring.metrics import StoreMetrics
+from synthesis_store.pools.pool_records import BatchKey
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch
 
 
@@ -152,7 +152,7 @@ def test_of_many_runs_those_are_shown_that_sealed_last(tmp_path: Path) -> None:
 def test_snapshots_are_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
     monkeypatch.setattr(
-        "synthesis_store.stock.decode_snapshot",
+        "synthesis_store.monitoring.inventory.decode_snapshot",
         lambda record: read.append(record) or decode_snapshot(record),
     )
     store.seal(a=store.put("a", make_batch(1)))

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.wire.types import PoolPolicy, PoolSpec
-from synthesis_store.likeness import greatest_square, vectors_of
-from synthesis_store.merging import sample_hashes, split_hashes
-from synthesis_store.near_duplicates import NearDuplicates
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import PoolSpec
+from hfmds.domain.recipe import ModelSpec
+from synthesis_store.snapshots.merging import sample_hashes, split_hashes
+from synthesis_store.snapshots.near_duplicates import NearDuplicates
+from synthesis_store.snapshots.similarity import greatest_square, vectors_of
 from tests.synthesis_store.examples import SPEC, Store, same
 from tests.synthesis_store.pictures import batch_of, blotches, noisy
 from tests.synthesis_store.test_snapshots_over_time import content, refresh

@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfmds.algorithm.histograms import histograms_of
 from hfmds.algorithm.pixels import levels, of_levels
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.histograms import histograms_of
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import PoolState
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES
 from hfmds.storage.database import _lines, changing
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import PoolPolicy, PoolState
-from synthesis_store.admission import OtherWeights
 from synthesis_store.events import StoreEventKind
-from synthesis_store.pool_records import BatchKey
-from synthesis_store.privacy_gate import measure
+from synthesis_store.pools.admission import OtherWeights
+from synthesis_store.pools.leakage_gate import measure
+from synthesis_store.pools.pool_records import BatchKey
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch, same
 
 

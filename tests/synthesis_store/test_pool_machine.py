@@ -24,12 +24,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import Contribution, PoolState
 from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.event_chain import flaw
 from hfmds.wire.tensors import encode_batch, read_batch
-from hfmds.wire.types import Contribution, PoolPolicy, PoolState
 from tests.fuzz.budget import tried
 from tests.synthesis_store.examples import SPEC, Store
 

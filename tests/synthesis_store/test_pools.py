@@ -12,10 +12,12 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from hfmds.algorithm.histograms import LeakageHistograms
+from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.pool import merge
-from hfmds.algorithm.privacy import summarise_leakage
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.histograms import LeakageHistograms
+from hfmds.domain.pools import Contribution, Snapshot
+from hfmds.domain.tasks import UploadState
 from hfmds.errors import (
     Conflict,
     CorruptData,
@@ -28,12 +30,11 @@ from hfmds.errors import (
 )
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.tensors import encode_batch, read_batch
-from hfmds.wire.types import Contribution, Snapshot, UploadState
-from synthesis_store.pool_records import BatchKey
-from synthesis_store.pools import MAX_CLASSES
-from synthesis_store.sealing import SHARD_SAMPLES
-from synthesis_store.snapshot_records import Sealed
-from synthesis_store.totals import Measured
+from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.pools.pool_totals import Measured
+from synthesis_store.pools.pools import MAX_CLASSES
+from synthesis_store.snapshots.snapshot_builder import SHARD_SAMPLES
+from synthesis_store.snapshots.snapshot_records import Sealed
 from tests.synthesis_store.examples import (
     MIXTURES,
     SPEC,

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.histograms import LeakageHistograms, histograms_of
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.types import SyntheticBatch
-from synthesis_store.merging import Merging
-from synthesis_store.privacy_gate import final_halt_reason, halt_reason, measure
+from hfmds.domain.histograms import LeakageHistograms, histograms_of
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
+from synthesis_store.pools.leakage_gate import final_halt_reason, halt_reason, measure
+from synthesis_store.snapshots.merging import Merging
 from tests.synthesis_store.examples import make_batch
 
 

@@ -17,14 +17,14 @@ from typing import TypeVar
 
 import pytest
 
-from hfmds.digest import Digest
-from hfmds.service.peer import Peer
+from hfmds.domain.digest import Digest
+from hfmds.domain.pools import Contribution, Snapshot
+from hfmds.service.client.peer import Peer
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
-from hfmds.wire.store_client import StoreClient
+from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import Contribution, Snapshot
 from tests.synthesis_store.examples import SPEC, make_batch, named
 
 T = TypeVar("T")

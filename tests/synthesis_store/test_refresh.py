@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hfmds.digest import digest_of
-from hfmds.wire.types import PoolPolicy, Shard
-from synthesis_store.refresh import Carried, carry_over
+from hfmds.domain.digest import digest_of
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import Shard
+from synthesis_store.snapshots.carry_over import Carried, carry_over
 
 LABELS = [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 2, 2], [2, 2, 0, 1]]
 

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from hfmds.digest import digest_of
+from hfmds.domain.digest import digest_of
+from hfmds.domain.pools import Contribution
 from hfmds.errors import Unavailable
-from hfmds.wire.types import Contribution
-from synthesis_store.seals import Seals
-from synthesis_store.snapshot_records import Sealed
+from synthesis_store.snapshots.seal_queue import Seals
+from synthesis_store.snapshots.snapshot_records import Sealed
 
 NAMED = [Contribution("a", digest_of(b"a")), Contribution("b", digest_of(b"b"))]
 

@@ -16,7 +16,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import update
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import Collected, PoolState, Withdrawal
 from hfmds.errors import (
     Conflict,
     CorruptData,
@@ -28,25 +30,24 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.event_chain import flaw
-from hfmds.service.channel import call, open_channel
-from hfmds.service.gate import Gate
-from hfmds.service.peer import Peer
-from hfmds.service.rpc_metrics import RpcMetrics
-from hfmds.service.server import GrpcServer
+from hfmds.service.client.channel import call, open_channel
+from hfmds.service.client.peer import Peer
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.server.server import GrpcServer
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import _lines, transaction
 from hfmds.storage.staging import Staging
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.chunks import Content
-from hfmds.wire.messages import digest_message
-from hfmds.wire.snapshots import contribution_message, pool_spec_message
-from hfmds.wire.store_client import StoreClient
+from hfmds.wire.clients.store_client import StoreClient
+from hfmds.wire.conversions.common import digest_message
+from hfmds.wire.conversions.store_calls import contribution_message, pool_spec_message
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import Collected, PoolPolicy, PoolState, Withdrawal
-from synthesis_store.exclusions import ExclusionRecords
-from synthesis_store.pool_records import BatchKey
-from synthesis_store.servicer import StoreServicer
+from synthesis_store.access.exclusions import ExclusionRecords
+from synthesis_store.api.store_service import StoreServicer
+from synthesis_store.pools.pool_records import BatchKey
 from synthesis_store.tables import RunReferenceRow
 from tests.synthesis_store.examples import SPEC, Store, make_batch, named
 
@@ -479,7 +480,7 @@ def test_a_fleet_that_has_shares_chosen_keeps_no_other_call_waiting(
         assert go_on.wait(30)
         return [0]
 
-    monkeypatch.setattr("synthesis_store.serving.choose", slowly)
+    monkeypatch.setattr("synthesis_store.serving.serving.choose", slowly)
 
     async def test() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))

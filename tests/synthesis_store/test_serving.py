@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.recipes import ModelSpec
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.pools import Shard, SharedShard, Snapshot
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput, LimitExceeded, NotFound
-from hfmds.service.channel import translating
+from hfmds.service.client.channel import translating
 from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.v1 import synthesis_store_pb2 as pb
-from hfmds.wire.messages import digest_message
+from hfmds.wire.conversions.common import digest_message
 from hfmds.wire.tensors import encode_batch
-from hfmds.wire.types import Shard, SharedShard, Snapshot
-from synthesis_store.pool_records import BatchKey
-from synthesis_store.serving import HotBlobs, Serving
-from synthesis_store.shares import Limits
-from synthesis_store.snapshot_records import SnapshotRecords
+from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.serving.serving import HotBlobs, Serving
+from synthesis_store.serving.shares import Limits
+from synthesis_store.snapshots.snapshot_records import SnapshotRecords
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch
 from tests.synthesis_store.test_servicer import Caller, over_grpc
 

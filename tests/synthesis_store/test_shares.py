@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hfmds.digest import Digest, digest_of
-from hfmds.wire.types import Shard
-from synthesis_store import shares as shares_of_snapshots
-from synthesis_store.shares import Limits
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.pools import Shard
+from synthesis_store.serving import shares as shares_of_snapshots
+from synthesis_store.serving.shares import Limits
 
 
 def a_shard(number: int, *histogram: int, size_bytes: int = 100) -> Shard:

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from hfmds.algorithm.types import SyntheticBatch
-from hfmds.digest import Digest
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import Collected, PoolSpec, PoolState, Snapshot, Withdrawal
 from hfmds.errors import NotAllowed, NotFound, TooLate, Unavailable, WrongState
 from hfmds.event_chain import Event, flaw
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import reading
 from hfmds.wire.tensors import read_batch
-from hfmds.wire.types import Collected, PoolPolicy, PoolSpec, PoolState, Snapshot, Withdrawal
 from tests.synthesis_store.examples import SPEC, Store, joined, make_batch, named, same
 
 on_both_databases = pytest.mark.usefixtures("both_databases")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hfmds.domain.pools import PoolState
 from hfmds.errors import HfmdsError, NotAllowed, TooLate
-from hfmds.wire.types import PoolState
 from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "store.md"

@@ -16,15 +16,15 @@ import pytest
 from sqlalchemy import Connection, event, update
 from sqlalchemy.exc import OperationalError
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import NotFound, Unavailable, WrongState
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import _lines, changing
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.contents import loosen
-from synthesis_store.pool_records import BatchKey
+from synthesis_store.pools.batch_uploads import Upload, Uploads, uploader
+from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.retention.blob_references import loosen
 from synthesis_store.tables import BatchRow
-from synthesis_store.uploads import Upload, Uploads, uploader
 from tests.synthesis_store.examples import SPEC, START, Store, chunks_of, hung_up, make_batch
 
 DATA = encode_batch(make_batch(1))

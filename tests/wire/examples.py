@@ -3,8 +3,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hfmds.algorithm.histograms import Histogram, LeakageHistograms
-from hfmds.algorithm.methods.settings import (
+from hfmds.domain.devices import Device, DeviceProfile, DeviceState, Eligibility
+from hfmds.domain.digest import digest_of
+from hfmds.domain.histograms import Histogram, LeakageHistograms
+from hfmds.domain.learning import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
+from hfmds.domain.methods import (
     FedAvg,
     FedGan,
     FedGen,
@@ -14,8 +17,17 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.recipes import (
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.pools import (
+    Contribution,
+    PoolSpec,
+    PoolState,
+    PoolStatus,
+    Shard,
+    SharedShard,
+    Snapshot,
+)
+from hfmds.domain.recipe import (
     AggregationRecipe,
     ModelSpec,
     Normalisation,
@@ -23,49 +35,40 @@ from hfmds.algorithm.recipes import (
     Sampling,
     TrainingRecipe,
 )
-from hfmds.algorithm.types import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
-from hfmds.digest import digest_of
-from hfmds.event_chain import make_event, origin
-from hfmds.service.exclusions import Exclusions
-from hfmds.wire.fleet import AdminTerms, EnrolmentTerms, Member, Role, TokenRecord
-from hfmds.wire.oversight import Drain, Funnel, Status
-from hfmds.wire.types import (
-    Assignment,
+from hfmds.domain.round_policy import (
     Asynchronous,
-    Contribution,
-    Device,
-    DeviceProfile,
-    DeviceReport,
-    DeviceState,
     EarlyStop,
-    Eligibility,
-    EvaluateWork,
     EvaluationByDevices,
-    EvaluationReport,
-    Finished,
+    Retention,
+    RoundPolicy,
+)
+from hfmds.domain.runs import (
     ModelVersion,
     Phase,
-    PoolSpec,
-    PoolState,
-    PoolStatus,
     Progress,
-    Retention,
-    RetryLater,
     Round,
-    RoundPolicy,
     Run,
     RunSpec,
     RunState,
-    Shard,
-    SharedShard,
-    Snapshot,
     Staleness,
+)
+from hfmds.domain.tasks import (
+    Assignment,
+    DeviceReport,
+    EvaluateWork,
+    EvaluationReport,
+    Finished,
+    RetryLater,
     SynthesiseWork,
     SynthesisReport,
     TaskStage,
     TrainWork,
     UpdateReport,
 )
+from hfmds.event_chain import make_event, origin
+from hfmds.service.security.exclusions import Exclusions
+from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, Member, Role, TokenRecord
+from hfmds.wire.conversions.operations import Drain, Funnel, Status
 
 MOMENT = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
 

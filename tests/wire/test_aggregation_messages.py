@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from hfmds.algorithm.recipes import RULES, SERVER_OPTIMISERS, AggregationRecipe
+from hfmds.domain.recipe import RULES, SERVER_OPTIMISERS, AggregationRecipe
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunSpec
 from hfmds.errors import InvalidInput
 from hfmds.v1 import common_pb2
-from hfmds.wire.messages import recipe_from, recipe_message
-from hfmds.wire.types import RoundPolicy, RunSpec
+from hfmds.wire.conversions.common import recipe_from, recipe_message
 from tests.wire import examples
 
 AGGREGATIONS = {

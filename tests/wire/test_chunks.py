@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 
-from hfmds.digest import Digest, digest_of
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.tasks import UploadState
 from hfmds.errors import CorruptData, InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
 from hfmds.storage.staging import Staging
@@ -33,7 +34,6 @@ from hfmds.wire.chunks import (
     upload_message,
     upload_state,
 )
-from hfmds.wire.types import UploadState
 
 DATA = bytes(range(256)) * 10
 DIGEST = digest_of(DATA)

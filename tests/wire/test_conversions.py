@@ -11,113 +11,132 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from hfmds.algorithm.methods.settings import METHODS
-from hfmds.algorithm.recipes import Sampling
-from hfmds.algorithm.types import Evaluation, Traffic
+from hfmds.domain.devices import require_id
+from hfmds.domain.learning import Evaluation, Traffic
+from hfmds.domain.methods import METHODS
+from hfmds.domain.recipe import Sampling
+from hfmds.domain.round_policy import RoundPolicy
+from hfmds.domain.runs import RunState
+from hfmds.domain.tasks import RetryLater, TrainWork
 from hfmds.errors import InvalidInput
 from hfmds.v1 import admin_pb2, common_pb2, coordinator_pb2, fleet_pb2, synthesis_store_pb2
-from hfmds.wire import assignments, events, fleet, messages, oversight, runs, snapshots
-from hfmds.wire.types import RetryLater, RoundPolicy, RunState, TrainWork, require_id
+from hfmds.wire.conversions import (
+    admin_calls,
+    common,
+    device_calls,
+    events,
+    fleet_calls,
+    operations,
+    store_calls,
+)
 from tests.wire import examples
 
 Pair = tuple[Any, Callable[[Any], Message], Callable[[Any], Any]]
 
 PAIRS: dict[str, Pair] = {
-    "digest": (examples.WEIGHTS, messages.digest_message, messages.digest_from),
-    "model": (examples.MODEL, messages.model_message, messages.model_from),
-    "recipe": (examples.RECIPE, messages.recipe_message, messages.recipe_from),
+    "digest": (examples.WEIGHTS, common.digest_message, common.digest_from),
+    "model": (examples.MODEL, common.model_message, common.model_from),
+    "recipe": (examples.RECIPE, common.recipe_message, common.recipe_from),
     **{
-        f"{name} recipe": (recipe, messages.recipe_message, messages.recipe_from)
+        f"{name} recipe": (recipe, common.recipe_message, common.recipe_from)
         for name, recipe in examples.RECIPES.items()
     },
-    "leakage": (examples.LEAKAGE, messages.leakage_message, messages.leakage_from),
-    "traffic": (examples.TRAFFIC, messages.traffic_message, messages.traffic_from),
-    "evaluation": (examples.EVALUATION, messages.evaluation_message, messages.evaluation_from),
-    "profile": (examples.PROFILE, assignments.profile_message, assignments.profile_from),
-    "train": (examples.TRAIN, assignments.assignment_message, assignments.assignment_from),
+    "leakage": (examples.LEAKAGE, common.leakage_message, common.leakage_from),
+    "traffic": (examples.TRAFFIC, common.traffic_message, common.traffic_from),
+    "evaluation": (examples.EVALUATION, common.evaluation_message, common.evaluation_from),
+    "profile": (examples.PROFILE, device_calls.profile_message, device_calls.profile_from),
+    "train": (examples.TRAIN, device_calls.assignment_message, device_calls.assignment_from),
     "synthesise": (
         examples.SYNTHESISE,
-        assignments.assignment_message,
-        assignments.assignment_from,
+        device_calls.assignment_message,
+        device_calls.assignment_from,
     ),
-    "evaluate": (examples.EVALUATE, assignments.assignment_message, assignments.assignment_from),
+    "evaluate": (examples.EVALUATE, device_calls.assignment_message, device_calls.assignment_from),
     "outcome assignment": (
         examples.TRAIN,
-        assignments.outcome_message,
-        assignments.outcome_from,
+        device_calls.outcome_message,
+        device_calls.outcome_from,
     ),
     "outcome retry later": (
         examples.RETRY_LATER,
-        assignments.outcome_message,
-        assignments.outcome_from,
+        device_calls.outcome_message,
+        device_calls.outcome_from,
     ),
     "outcome finished": (
         examples.FINISHED,
-        assignments.outcome_message,
-        assignments.outcome_from,
+        device_calls.outcome_message,
+        device_calls.outcome_from,
     ),
     "update report": (
         examples.UPDATE_REPORT,
-        partial(assignments.update_report_message, "device-1", "task-1"),
-        assignments.update_report_from,
+        partial(device_calls.update_report_message, "device-1", "task-1"),
+        device_calls.update_report_from,
     ),
     "synthesis report": (
         examples.SYNTHESIS_REPORT,
-        partial(assignments.synthesis_report_message, "device-1", "task-1"),
-        assignments.synthesis_report_from,
+        partial(device_calls.synthesis_report_message, "device-1", "task-1"),
+        device_calls.synthesis_report_from,
     ),
     "evaluation report": (
         examples.EVALUATION_REPORT,
-        partial(assignments.evaluation_report_message, "device-1", "task-1"),
-        assignments.evaluation_report_from,
+        partial(device_calls.evaluation_report_message, "device-1", "task-1"),
+        device_calls.evaluation_report_from,
     ),
     "unmeasured synthesis report": (
         examples.UNMEASURED_REPORT,
-        partial(assignments.synthesis_report_message, "device-1", "task-1"),
-        assignments.synthesis_report_from,
+        partial(device_calls.synthesis_report_message, "device-1", "task-1"),
+        device_calls.synthesis_report_from,
     ),
     "recipe sampling by samples": (
         replace(examples.RECIPE, sampling=Sampling("by_samples")),
-        messages.recipe_message,
-        messages.recipe_from,
+        common.recipe_message,
+        common.recipe_from,
     ),
-    "policy": (examples.POLICY, runs.policy_message, runs.policy_from),
-    "run spec": (examples.RUN_SPEC, runs.spec_message, runs.spec_from),
-    "round": (examples.ROUND, runs.round_message, runs.round_from),
-    "run": (examples.RUN, runs.run_message, runs.run_from),
-    "device": (examples.DEVICE, runs.device_message, runs.device_from),
-    "drain": (examples.DRAIN, oversight.drain_message, oversight.drain_from),
-    "status": (examples.STATUS, oversight.status_message, oversight.status_from),
-    "funnel": (examples.FUNNEL, oversight.funnel_message, oversight.funnel_from),
+    "policy": (examples.POLICY, admin_calls.policy_message, admin_calls.policy_from),
+    "run spec": (examples.RUN_SPEC, admin_calls.spec_message, admin_calls.spec_from),
+    "round": (examples.ROUND, admin_calls.round_message, admin_calls.round_from),
+    "run": (examples.RUN, admin_calls.run_message, admin_calls.run_from),
+    "device": (examples.DEVICE, admin_calls.device_message, admin_calls.device_from),
+    "drain": (examples.DRAIN, operations.drain_message, operations.drain_from),
+    "status": (examples.STATUS, operations.status_message, operations.status_from),
+    "funnel": (examples.FUNNEL, operations.funnel_message, operations.funnel_from),
     "event": (
         examples.EVENT,
         events.event_message,
         partial(events.event_from, examples.EVENT.log_id),
     ),
-    "timestamp": (examples.MOMENT, runs.timestamp_message, runs.timestamp_from),
-    "pool spec": (examples.POOL_SPEC, snapshots.pool_spec_message, snapshots.pool_spec_from),
+    "timestamp": (examples.MOMENT, admin_calls.timestamp_message, admin_calls.timestamp_from),
+    "pool spec": (examples.POOL_SPEC, store_calls.pool_spec_message, store_calls.pool_spec_from),
     "contribution": (
         examples.CONTRIBUTION,
-        snapshots.contribution_message,
-        snapshots.contribution_from,
+        store_calls.contribution_message,
+        store_calls.contribution_from,
     ),
     "pool policy": (
         examples.POOL_POLICY,
-        messages.pool_policy_message,
-        messages.pool_policy_from,
+        common.pool_policy_message,
+        common.pool_policy_from,
     ),
-    "pool": (examples.POOL, snapshots.pool_message, snapshots.pool_from),
-    "snapshot": (examples.SNAPSHOT, snapshots.snapshot_message, snapshots.snapshot_from),
+    "pool": (examples.POOL, store_calls.pool_message, store_calls.pool_from),
+    "snapshot": (examples.SNAPSHOT, store_calls.snapshot_message, store_calls.snapshot_from),
     "shared shard": (
         examples.SHARED_SHARD,
-        snapshots.shared_shard_message,
-        snapshots.shared_shard_from,
+        store_calls.shared_shard_message,
+        store_calls.shared_shard_from,
     ),
-    "enrolment token": (examples.ENROLMENT_TOKEN, fleet.token_message, fleet.token_from),
-    "device token": (examples.DEVICE_TOKEN, fleet.token_message, fleet.token_from),
-    "admin token": (examples.ADMIN_TOKEN, fleet.token_message, fleet.token_from),
-    "member": (examples.MEMBER, fleet.member_message, fleet.member_from),
-    "exclusions": (examples.EXCLUSIONS, fleet.exclusions_message, fleet.exclusions_from),
+    "enrolment token": (
+        examples.ENROLMENT_TOKEN,
+        fleet_calls.token_message,
+        fleet_calls.token_from,
+    ),
+    "device token": (examples.DEVICE_TOKEN, fleet_calls.token_message, fleet_calls.token_from),
+    "admin token": (examples.ADMIN_TOKEN, fleet_calls.token_message, fleet_calls.token_from),
+    "member": (examples.MEMBER, fleet_calls.member_message, fleet_calls.member_from),
+    "exclusions": (
+        examples.EXCLUSIONS,
+        fleet_calls.exclusions_message,
+        fleet_calls.exclusions_from,
+    ),
 }
 
 # What devices and operators send: a server must never compute with a NaN from outside.
@@ -206,15 +225,15 @@ def test_a_missing_part_is_refused_by_name(name: str, part: str) -> None:
 
 
 def test_a_missing_choice_is_refused() -> None:
-    message = assignments.assignment_message(examples.TRAIN)
+    message = device_calls.assignment_message(examples.TRAIN)
     message.ClearField("train")
     with pytest.raises(InvalidInput, match=r"Assignment\.work is missing"):
-        assignments.assignment_from(message)
+        device_calls.assignment_from(message)
 
 
 def test_an_outcome_of_a_later_version_has_the_device_ask_again() -> None:
     unknown = coordinator_pb2.CheckInResponse.FromString(bytes([15 << 3 | 2, 0]))  # in field 15
-    outcome = assignments.outcome_from(unknown)
+    outcome = device_calls.outcome_from(unknown)
     assert isinstance(outcome, RetryLater)
     assert outcome.after_seconds == 60
     assert "upgrade the device" in outcome.reason
@@ -225,11 +244,11 @@ def test_a_missing_or_unknown_method_is_refused() -> None:
         recipe = sent(f"{name} recipe")
         recipe.ClearField("method")
         with pytest.raises(InvalidInput, match=r"Recipe\.method is missing"):
-            messages.recipe_from(recipe)
+            common.recipe_from(recipe)
         later = bytes([0x9A, 0x06, 0])  # an empty message in field 99, of a later version
         of_later_version = common_pb2.Recipe.FromString(recipe.SerializeToString() + later)
         with pytest.raises(InvalidInput, match="a kind this version does not know"):
-            messages.recipe_from(of_later_version)
+            common.recipe_from(of_later_version)
 
 
 def test_every_method_has_its_message() -> None:
@@ -259,7 +278,7 @@ def test_a_methods_setting_out_of_range_is_refused_by_name(
     message = sent(f"{method} recipe")
     setattr(getattr(message, method), field, value)
     with pytest.raises(InvalidInput, match=complaint):
-        messages.recipe_from(message)
+        common.recipe_from(message)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +351,7 @@ def test_what_is_not_a_number_is_refused_wherever_it_stands(name: str, bad: floa
 
 def test_an_unset_policy_governs_rounds_by_the_defaults() -> None:
     least = admin_pb2.RoundPolicy(minimum_devices=1, deadline_seconds=600, lease_seconds=60)
-    assert runs.policy_from(least) == RoundPolicy()
+    assert admin_calls.policy_from(least) == RoundPolicy()
 
 
 @pytest.mark.parametrize(
@@ -347,13 +366,13 @@ def test_an_unset_policy_governs_rounds_by_the_defaults() -> None:
 def test_labels_out_of_their_limits_are_refused(labels: dict[str, str], complaint: str) -> None:
     profile = coordinator_pb2.DeviceProfile(samples=1, labels=labels)
     with pytest.raises(InvalidInput, match=f"DeviceProfile.labels.*{complaint}"):
-        assignments.profile_from(profile)
+        device_calls.profile_from(profile)
     policy = sent("policy")
     assert isinstance(policy, admin_pb2.RoundPolicy)
     policy.eligibility.labels.clear()
     policy.eligibility.labels.update(labels)
     with pytest.raises(InvalidInput, match=f"Eligibility.labels.*{complaint}"):
-        runs.policy_from(policy)
+        admin_calls.policy_from(policy)
 
 
 def test_the_number_that_is_refused_is_named() -> None:
@@ -361,13 +380,13 @@ def test_the_number_that_is_refused_is_named() -> None:
     assert isinstance(message, coordinator_pb2.SubmitUpdateRequest)
     message.loss = math.nan
     with pytest.raises(InvalidInput, match=r"SubmitUpdateRequest\.loss is nan"):
-        assignments.update_report_from(message)
+        device_calls.update_report_from(message)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_the_evaluation_of_a_model_that_diverged_is_told(loss: float) -> None:
-    message = messages.evaluation_message(Evaluation(accuracy=0.1, loss=loss, samples=10))
-    told = messages.evaluation_from(message)
+    message = common.evaluation_message(Evaluation(accuracy=0.1, loss=loss, samples=10))
+    told = common.evaluation_from(message)
     assert (told.accuracy, told.samples) == (0.1, 10)
     assert told.loss == pytest.approx(loss, nan_ok=True)
 
@@ -375,12 +394,12 @@ def test_the_evaluation_of_a_model_that_diverged_is_told(loss: float) -> None:
 def test_a_devices_traffic_is_capped_but_not_the_sum_over_a_fleet() -> None:
     most = Traffic(received_bytes=2**50, sent_bytes=2**50)
     report = replace(examples.UPDATE_REPORT, traffic=most)
-    message = assignments.update_report_message("d", "t", report)
-    assert assignments.update_report_from(message).traffic == most
-    assert messages.traffic_from(messages.traffic_message(most + most)) == most + most
+    message = device_calls.update_report_message("d", "t", report)
+    assert device_calls.update_report_from(message).traffic == most
+    assert common.traffic_from(common.traffic_message(most + most)) == most + most
     message.traffic.sent_bytes += 1
     with pytest.raises(InvalidInput, match="Traffic is above"):
-        assignments.update_report_from(message)
+        device_calls.update_report_from(message)
 
 
 @pytest.mark.parametrize(
@@ -398,35 +417,35 @@ def test_a_devices_traffic_is_capped_but_not_the_sum_over_a_fleet() -> None:
     ],
 )
 def test_a_cost_that_cannot_be_true_does_not_spoil_the_result(field: str, value: float) -> None:
-    message = assignments.update_report_message("d", "t", examples.UPDATE_REPORT)
+    message = device_calls.update_report_message("d", "t", examples.UPDATE_REPORT)
     setattr(message.device, field, value)
     expected = replace(examples.UPDATE_REPORT, device=None)
-    assert assignments.update_report_from(message) == expected
+    assert device_calls.update_report_from(message) == expected
 
 
 def test_optional_parts_stay_absent() -> None:
     silent = replace(examples.UPDATE_REPORT, device=None)
-    message = assignments.update_report_message("d", "t", silent)
-    assert assignments.update_report_from(message) == silent
+    message = device_calls.update_report_message("d", "t", silent)
+    assert device_calls.update_report_from(message) == silent
     without_pool = replace(examples.TRAIN, work=TrainWork(None))
-    message = assignments.assignment_message(without_pool)
-    assert assignments.assignment_from(message) == without_pool
+    message = device_calls.assignment_message(without_pool)
+    assert device_calls.assignment_from(message) == without_pool
     first = replace(examples.ROUND, evaluation=None, pool=None, staleness=None)
-    assert runs.round_from(runs.round_message(first)) == first
+    assert admin_calls.round_from(admin_calls.round_message(first)) == first
     new = replace(examples.RUN, progress=None, last_round=None)
-    assert runs.run_from(runs.run_message(new)) == new
+    assert admin_calls.run_from(admin_calls.run_message(new)) == new
     quiet = replace(examples.PROFILE, charging=None, unmetered=None, labels=())
-    assert assignments.profile_from(assignments.profile_message(quiet)) == quiet
+    assert device_calls.profile_from(device_calls.profile_message(quiet)) == quiet
     idle = replace(examples.DEVICE, task_id=None)
-    assert runs.device_from(runs.device_message(idle)) == idle
+    assert admin_calls.device_from(admin_calls.device_message(idle)) == idle
     listed = replace(examples.SNAPSHOT, shards=())
-    assert snapshots.snapshot_from(snapshots.snapshot_message(listed)) == listed
+    assert store_calls.snapshot_from(store_calls.snapshot_message(listed)) == listed
 
 
 @pytest.mark.parametrize("state", RunState)
 def test_every_run_state_has_a_number(state: RunState) -> None:
     run = replace(examples.RUN, state=state)
-    assert runs.run_from(runs.run_message(run)).state is state
+    assert admin_calls.run_from(admin_calls.run_message(run)).state is state
 
 
 def test_all_messages_of_the_contract_fit_under_these_tests() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hfmds.errors import InvalidInput
-from hfmds.service.exclusions import Exclusions
+from hfmds.service.security.exclusions import Exclusions
 from hfmds.v1 import fleet_pb2 as pb
-from hfmds.wire.fleet import (
+from hfmds.wire.conversions.fleet_calls import (
     AdminTerms,
     EnrolmentTerms,
     Forgetting,

@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import InvalidInput
 from hfmds.event_chain import make_event, origin
 from hfmds.v1 import common_pb2, coordinator_pb2
-from hfmds.wire.assignments import failure_cause_from, stage_from, stage_name
-from hfmds.wire.events import event_from, event_message
-from hfmds.wire.oversight import (
+from hfmds.wire.conversions.device_calls import failure_cause_from, stage_from, stage_name
+from hfmds.wire.conversions.events import event_from, event_message
+from hfmds.wire.conversions.operations import (
     Drain,
     Funnel,
     Status,
@@ -22,7 +23,6 @@ from hfmds.wire.oversight import (
     status_from,
     status_message,
 )
-from hfmds.wire.types import FailureCause, TaskStage
 
 SINCE = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hfmds.domain.round_policy import EarlyStop, EvaluationByDevices, Retention, RoundPolicy
 from hfmds.errors import InvalidInput
-from hfmds.wire.policies import EarlyStop, EvaluationByDevices, Retention, RoundPolicy
-from hfmds.wire.runs import policy_from, policy_message
+from hfmds.wire.conversions.admin_calls import policy_from, policy_message
 
 
 def test_three_more_than_ten_are_asked_unless_it_is_said_otherwise() -> None:

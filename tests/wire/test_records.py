@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hfmds.wire import records
+from hfmds.wire.conversions import records
 from tests.wire import examples
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from hfmds.algorithm.compression import TensorForm
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
-from hfmds.digest import digest_of
+from hfmds.algorithm.aggregation.compression import TensorForm
+from hfmds.domain.digest import digest_of
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
 from hfmds.errors import InvalidInput
 from hfmds.wire.tensors import (
     StoredTensors,

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.methods.server import MethodServer, Settings
-from hfmds.algorithm.models import initial_weights, seeded, weights_of
+from hfmds.algorithm.models.building import initial_weights, seeded, weights_of
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.seeds import derive_seed
 from hfmds.algorithm.training import LocalTraining, Loss, minimise
-from hfmds.algorithm.types import Weights
+from hfmds.domain.learning import Weights
 from hfmds.errors import InvalidInput
 
 

@@ -23,20 +23,20 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from hfmds.algorithm.adam import Adam
-from hfmds.algorithm.divergence import require_finite_loss
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.finite_checks import require_finite_loss
+from hfmds.algorithm.leakage.measurement import measured
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.pooled import loss_with_pool
-from hfmds.algorithm.methods.settings import FedGan
-from hfmds.algorithm.models import load_weights, seeded, weights_of
-from hfmds.algorithm.parts import as_part, part_of
+from hfmds.algorithm.models.building import load_weights, seeded, weights_of
+from hfmds.algorithm.models.weight_groups import as_part, part_of
 from hfmds.algorithm.pixels import normalise, to_pixels
-from hfmds.algorithm.privacy import measured
-from hfmds.algorithm.recipes import ModelSpec, Normalisation
 from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import derive_seed, generator
 from hfmds.algorithm.training import LocalTraining, Loss
-from hfmds.algorithm.types import LabelledImages, Weights
+from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.methods import FedGan
+from hfmds.domain.recipe import ModelSpec, Normalisation
 
 _BETAS = (0.5, 0.999)  # Adam's, as is usual for GANs
 _SLOPE = 0.2  # of the leaky ReLU

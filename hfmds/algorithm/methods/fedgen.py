@@ -24,18 +24,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hfmds.algorithm.adam import Adam
-from hfmds.algorithm.aggregation import Aggregate
-from hfmds.algorithm.divergence import require_finite_loss
+from hfmds.algorithm.aggregation.aggregation import Aggregate
 from hfmds.algorithm.engine import LocalWork, Progress, TrainedModel
+from hfmds.algorithm.finite_checks import require_finite_loss
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.methods.settings import LABEL_COUNTS, FedGen
-from hfmds.algorithm.models import build_model, load_weights, seeded, weights_of
-from hfmds.algorithm.parts import as_part, part_of
-from hfmds.algorithm.recipes import ModelSpec
+from hfmds.algorithm.models.building import build_model, load_weights, seeded, weights_of
+from hfmds.algorithm.models.weight_groups import as_part, part_of
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.seeds import derive_seed, generator
 from hfmds.algorithm.training import LocalTraining, Loss
-from hfmds.algorithm.types import Update, Weights
+from hfmds.domain.learning import Update, Weights
+from hfmds.domain.methods import LABEL_COUNTS, FedGen
+from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import Diverged
 
 log = logging.getLogger(__name__)

@@ -20,14 +20,14 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from hfmds.algorithm.engine import LocalWork, Progress, Synthesis
+from hfmds.algorithm.leakage.measurement import measured
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.methods.settings import FedMix
 from hfmds.algorithm.pixels import of_levels
-from hfmds.algorithm.privacy import measured
 from hfmds.algorithm.sampling import Indices, choose
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.training import LocalTraining, Loss
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
+from hfmds.domain.methods import FedMix
 from hfmds.errors import InvalidInput
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.methods.settings import FedProx
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.domain.methods import FedProx
 
 
 class FedProxMethod(FedAvgMethod[FedProx]):

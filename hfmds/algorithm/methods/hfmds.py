@@ -8,11 +8,11 @@ from __future__ import annotations
 from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.pooled import loss_with_pool
-from hfmds.algorithm.methods.settings import Hfmds
 from hfmds.algorithm.prototypes import ClassMeans, prototypes_after_training
 from hfmds.algorithm.synthesis import synthesise
 from hfmds.algorithm.training import LocalTraining, Loss
-from hfmds.algorithm.types import Weights
+from hfmds.domain.learning import Weights
+from hfmds.domain.methods import Hfmds
 
 
 class HfmdsMethod(FedAvgMethod[Hfmds]):

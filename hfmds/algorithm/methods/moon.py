@@ -15,10 +15,10 @@ from torch import Tensor
 
 from hfmds.algorithm.engine import Memory
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.methods.settings import Moon
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.training import LocalTraining, Loss
-from hfmds.algorithm.types import Weights
+from hfmds.domain.learning import Weights
+from hfmds.domain.methods import Moon
 
 
 class MoonMethod(FedAvgMethod[Moon]):

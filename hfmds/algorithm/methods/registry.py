@@ -16,7 +16,9 @@ from hfmds.algorithm.methods.fedmix import FedMixMethod
 from hfmds.algorithm.methods.fedprox import FedProxMethod
 from hfmds.algorithm.methods.hfmds import HfmdsMethod
 from hfmds.algorithm.methods.moon import MoonMethod
-from hfmds.algorithm.methods.settings import (
+from hfmds.algorithm.seeds import derive_seed
+from hfmds.domain.learning import Checkpoint
+from hfmds.domain.methods import (
     FedAvg,
     FedGan,
     FedGen,
@@ -26,9 +28,7 @@ from hfmds.algorithm.methods.settings import (
     Method,
     Moon,
 )
-from hfmds.algorithm.recipes import Recipe
-from hfmds.algorithm.seeds import derive_seed
-from hfmds.algorithm.types import Checkpoint
+from hfmds.domain.recipe import Recipe
 from hfmds.errors import InvalidInput
 
 _ACTORS: dict[type[Method], type[FedAvgMethod[Any]]] = {

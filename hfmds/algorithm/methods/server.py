@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 
-from hfmds.algorithm.aggregation import Aggregate, combine
-from hfmds.algorithm.methods.settings import Method
-from hfmds.algorithm.recipes import Recipe
-from hfmds.algorithm.types import Update, Weights
+from hfmds.algorithm.aggregation.aggregation import Aggregate, combine
+from hfmds.domain.learning import Update, Weights
+from hfmds.domain.methods import Method
+from hfmds.domain.recipe import Recipe
 
 Settings = TypeVar("Settings", bound=Method, covariant=True)
 

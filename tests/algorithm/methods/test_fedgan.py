@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.local_fleet import LocalFleet
+from hfmds.algorithm.leakage.measurement import psnr_nearest, psnr_paired
 from hfmds.algorithm.methods.fedgan import Discriminator, Generator
 from hfmds.algorithm.methods.registry import first_checkpoint, method_of
-from hfmds.algorithm.methods.settings import FedGan
-from hfmds.algorithm.models import load_weights
-from hfmds.algorithm.parts import part_of
+from hfmds.algorithm.models.building import load_weights
+from hfmds.algorithm.models.weight_groups import part_of
 from hfmds.algorithm.pixels import levels
-from hfmds.algorithm.pool_policy import PoolPolicy
-from hfmds.algorithm.privacy import psnr_nearest, psnr_paired
-from hfmds.algorithm.recipes import ModelSpec, Normalisation
 from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.types import LabelledImages, Weights
+from hfmds.algorithm.simulation.local_fleet import LocalFleet
+from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.methods import FedGan
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import ModelSpec, Normalisation
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import HFMDS, RECIPE, SPEC, assert_same, images, weights, work
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from hfmds.algorithm.engine import TrainedModel
 from hfmds.algorithm.methods.fedgen import diversity_loss
 from hfmds.algorithm.methods.registry import first_checkpoint, method_of
-from hfmds.algorithm.methods.settings import FedGen
-from hfmds.algorithm.models import model_with
-from hfmds.algorithm.recipes import AggregationRecipe
+from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.seeds import derive_seed, generator
 from hfmds.algorithm.training import LocalTraining
-from hfmds.algorithm.types import LabelledImages, Update, Weights
+from hfmds.domain.learning import LabelledImages, Update, Weights
+from hfmds.domain.methods import FedGen
+from hfmds.domain.recipe import AggregationRecipe
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE, SPEC, assert_same, images, weights, work
 

@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hfmds.algorithm.leakage.measurement import psnr_nearest
 from hfmds.algorithm.methods.fedmix import mixup_loss
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import FedMix
-from hfmds.algorithm.models import model_with
-from hfmds.algorithm.privacy import psnr_nearest
-from hfmds.algorithm.recipes import Recipe
+from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.sampling import choose
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.training import LocalTraining
-from hfmds.algorithm.types import LabelledImages, SyntheticBatch
+from hfmds.domain.learning import LabelledImages, SyntheticBatch
+from hfmds.domain.methods import FedMix
+from hfmds.domain.recipe import Recipe
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE, SPEC, assert_same, images, weights, work
 

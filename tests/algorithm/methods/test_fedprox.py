@@ -9,12 +9,12 @@ import torch
 from hfmds.algorithm.engine import TrainedModel
 from hfmds.algorithm.methods.fedprox import squared_distance
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import FedProx
-from hfmds.algorithm.models import load_weights, model_with, weights_of
+from hfmds.algorithm.models.building import load_weights, model_with, weights_of
 from hfmds.algorithm.sampling import epoch_batches
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.training import LocalTraining
-from hfmds.algorithm.types import LabelledImages, Weights
+from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.methods import FedProx
 from tests.algorithm.examples import RECIPE, SPEC, assert_same, images, weights, work
 
 SHARD = images(10, seed=1)

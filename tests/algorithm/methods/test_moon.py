@@ -9,10 +9,10 @@ import torch
 
 from hfmds.algorithm.methods.moon import contrastive_loss
 from hfmds.algorithm.methods.registry import method_of
-from hfmds.algorithm.methods.settings import Moon
-from hfmds.algorithm.models import load_weights, model_with
+from hfmds.algorithm.models.building import load_weights, model_with
 from hfmds.algorithm.training import LocalTraining
-from hfmds.algorithm.types import Weights
+from hfmds.domain.learning import Weights
+from hfmds.domain.methods import Moon
 from tests.algorithm.examples import RECIPE, SPEC, assert_same, images, weights, work
 
 SHARD = images(10, seed=1)

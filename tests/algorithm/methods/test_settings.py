@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.algorithm.methods.settings import (
+from hfmds.domain.methods import (
     METHODS,
     FedAvg,
     FedGan,

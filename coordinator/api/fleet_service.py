@@ -1,0 +1,213 @@
+"""Enrolment, renewal and the fleet's books as gRPC services: convert, call, convert."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from coordinator.identity.enrolment import Enrolment, Issued
+from coordinator.identity.members import Members
+from coordinator.identity.nonces import LIFETIME_SECONDS
+from coordinator.identity.revocation_sync import Lookout
+from coordinator.identity.tokens import Tokens
+from hfmds.domain.devices import require_id
+from hfmds.errors import WrongState
+from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, VIEWER, WHOEVER
+from hfmds.service.security.caller import caller, may_as
+from hfmds.service.security.certificates import certificate_of
+from hfmds.service.security.identity import Kind
+from hfmds.service.server.server import GrpcServer
+from hfmds.v1 import enrolment_pb2, enrolment_pb2_grpc, fleet_pb2, fleet_pb2_grpc
+from hfmds.wire.conversions.fleet_calls import (
+    forgetting_from,
+    member_message,
+    new_token_from,
+    reason_from,
+    require_serial,
+    require_token_id,
+    token_message,
+)
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page_of, page
+
+ENROLMENT_ACCESS = {"BeginEnrolment": WHOEVER, "Enrol": WHOEVER}
+RENEWAL_ACCESS = {"RenewCertificate": DEVICE}
+FLEET_ACCESS = {
+    "ListTokens": VIEWER,
+    "ListMembers": VIEWER,
+    "CreateEnrolmentToken": OPERATOR,
+    "RevokeToken": OPERATOR,  # of people, only owners
+    "RevokeDevice": OPERATOR,
+    "QuarantineDevice": OPERATOR,
+    "ReleaseDevice": OPERATOR,
+    "CreateAdminToken": OWNER,
+    "RevokeCertificate": OWNER,
+    "ForgetRevoked": OWNER,
+}
+
+
+class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
+    """EnrolmentService: what devices without a certificate call."""
+
+    def __init__(self, enrolment: Enrolment) -> None:
+        self._enrolment = enrolment
+
+    def add_to(self, server: GrpcServer) -> None:
+        register = enrolment_pb2_grpc.add_EnrolmentServiceServicer_to_server
+        server.add(register, self, "hfmds.v1.EnrolmentService", ENROLMENT_ACCESS)
+
+    async def BeginEnrolment(
+        self, request: enrolment_pb2.BeginEnrolmentRequest, context: grpc.aio.ServicerContext
+    ) -> enrolment_pb2.BeginEnrolmentResponse:
+        return enrolment_pb2.BeginEnrolmentResponse(
+            nonce=self._enrolment.begin(), lifetime_seconds=LIFETIME_SECONDS
+        )
+
+    async def Enrol(
+        self, request: enrolment_pb2.EnrolRequest, context: grpc.aio.ServicerContext
+    ) -> enrolment_pb2.EnrolResponse:
+        issued = await asyncio.to_thread(
+            self._enrolment.enrol,
+            request.token,
+            request.nonce,
+            request.device_id,
+            request.csr,
+            request.signature,
+        )
+        return enrolment_pb2.EnrolResponse(
+            device_id=issued.device_id, certificate=_certificate_message(issued)
+        )
+
+
+class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
+    """RenewalService: what devices with a certificate call."""
+
+    def __init__(self, enrolment: Enrolment) -> None:
+        self._enrolment = enrolment
+
+    def add_to(self, server: GrpcServer) -> None:
+        register = enrolment_pb2_grpc.add_RenewalServiceServicer_to_server
+        server.add(register, self, "hfmds.v1.RenewalService", RENEWAL_ACCESS)
+
+    async def RenewCertificate(
+        self, request: enrolment_pb2.RenewCertificateRequest, context: grpc.aio.ServicerContext
+    ) -> enrolment_pb2.RenewCertificateResponse:
+        shown = certificate_of(context)
+        if shown is None:  # whoever reached a port without TLS
+            raise WrongState("certificates are renewed over TLS only")
+        device_id = require_id(request.device_id, "device_id")
+        issued = await asyncio.to_thread(self._enrolment.renew, device_id, shown, request.csr)
+        return enrolment_pb2.RenewCertificateResponse(certificate=_certificate_message(issued))
+
+
+class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
+    """FleetService: what admins call."""
+
+    def __init__(
+        self, tokens: Tokens, members: Members, enrolment: Enrolment, lookout: Lookout
+    ) -> None:
+        self._tokens = tokens
+        self._members = members
+        self._enrolment = enrolment
+        self._lookout = lookout
+
+    def add_to(self, server: GrpcServer) -> None:
+        register = fleet_pb2_grpc.add_FleetServiceServicer_to_server
+        server.add(register, self, "hfmds.v1.FleetService", FLEET_ACCESS)
+
+    async def CreateEnrolmentToken(
+        self, request: fleet_pb2.CreateEnrolmentTokenRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.CreateEnrolmentTokenResponse:
+        self._enrolment.require_issuer()
+        token = new_token_from(request)
+        made = await asyncio.to_thread(self._tokens.create, token, caller(context))
+        return fleet_pb2.CreateEnrolmentTokenResponse(token=token_message(made))
+
+    async def CreateAdminToken(
+        self, request: fleet_pb2.CreateAdminTokenRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.CreateAdminTokenResponse:
+        token = new_token_from(request)
+        made = await asyncio.to_thread(self._tokens.create, token, caller(context))
+        return fleet_pb2.CreateAdminTokenResponse(token=token_message(made))
+
+    async def ListTokens(
+        self, request: fleet_pb2.ListTokensRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.ListTokensResponse:
+        tokens = map(token_message, await asyncio.to_thread(self._tokens.list))
+        entries, after = page(tokens, request.page_size, request.page_token, lambda t: t.token_id)
+        return fleet_pb2.ListTokensResponse(tokens=entries, next_page_token=after)
+
+    async def RevokeToken(
+        self, request: fleet_pb2.RevokeTokenRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.RevokeTokenResponse:
+        token_id = require_token_id(request.token_id)
+        self._lookout.token_gate.spare_own()  # it may be the token that the caller has shown
+        is_owner = may_as(Kind.OWNER)
+        await asyncio.to_thread(self._tokens.revoke, token_id, caller(context), of_people=is_owner)
+        await self._lookout.heed()
+        return fleet_pb2.RevokeTokenResponse()
+
+    async def RevokeDevice(
+        self, request: fleet_pb2.RevokeDeviceRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.RevokeDeviceResponse:
+        device_id = require_id(request.device_id, "device_id")
+        reason = reason_from(request.reason)
+        known = await asyncio.to_thread(self._members.revoke, device_id, reason, caller(context))
+        await self._lookout.heed(device_id)
+        return fleet_pb2.RevokeDeviceResponse(known=known)
+
+    async def RevokeCertificate(
+        self, request: fleet_pb2.RevokeCertificateRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.RevokeCertificateResponse:
+        serial, reason = require_serial(request.serial), reason_from(request.reason)
+        own = certificate_of(context)
+        if own is not None and own.serial == serial:
+            raise WrongState("that is the certificate you came with; let another owner revoke it")
+        await asyncio.to_thread(self._members.revoke_certificate, serial, reason, caller(context))
+        await self._lookout.heed()
+        return fleet_pb2.RevokeCertificateResponse()
+
+    async def QuarantineDevice(
+        self, request: fleet_pb2.QuarantineDeviceRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.QuarantineDeviceResponse:
+        device_id = require_id(request.device_id, "device_id")
+        reason = reason_from(request.reason)
+        by = caller(context)
+        known = await asyncio.to_thread(self._members.quarantine, device_id, reason, by)
+        await self._lookout.heed(device_id)
+        return fleet_pb2.QuarantineDeviceResponse(known=known)
+
+    async def ReleaseDevice(
+        self, request: fleet_pb2.ReleaseDeviceRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.ReleaseDeviceResponse:
+        device_id = require_id(request.device_id, "device_id")
+        await asyncio.to_thread(self._members.release, device_id, caller(context))
+        await self._lookout.heed()
+        return fleet_pb2.ReleaseDeviceResponse()
+
+    async def ForgetRevoked(
+        self, request: fleet_pb2.ForgetRevokedRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.ForgetRevokedResponse:
+        terms = forgetting_from(request)
+        forgotten = await asyncio.to_thread(self._members.forget, terms, caller(context))
+        await self._lookout.heed()
+        return fleet_pb2.ForgetRevokedResponse(
+            devices=forgotten.devices, certificates=forgotten.certificates
+        )
+
+    async def ListMembers(
+        self, request: fleet_pb2.ListMembersRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.ListMembersResponse:
+        found = await asyncio.to_thread(self._members.list, request.page_token, ASKED_FOR_A_PAGE)
+        entries, more = first_page_of(map(member_message, found), request.page_size)
+        after = entries[-1].device_id if more else ""
+        return fleet_pb2.ListMembersResponse(members=entries, next_page_token=after)
+
+
+def _certificate_message(issued: Issued) -> enrolment_pb2.IssuedCertificate:
+    return enrolment_pb2.IssuedCertificate(
+        chain=issued.chain,
+        authority=issued.authority,
+        renew_after_seconds=issued.renew_after_seconds,
+        lifetime_seconds=issued.lifetime_seconds,
+    )

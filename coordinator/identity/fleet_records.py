@@ -1,0 +1,53 @@
+"""What makes a fleet this fleet: its event log, the key of its nonces, and a count of changes.
+
+Made once, in the database: all coordinators that share it have them in common.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Session
+
+from coordinator.records.events import append_fleet_event
+from coordinator.records.tables import FleetRow
+from hfmds.storage.database import looking, transaction
+from hfmds.wire.conversions.events import EventKind
+
+_THE_FLEET = 1  # id of the only row in its table
+_CHANGES = select(FleetRow.changes).where(FleetRow.fleet_id == _THE_FLEET)
+
+
+class FleetRecords:
+    """The fleet's own row, and its log."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._clock = clock
+        with transaction(engine) as session:
+            row = session.get(FleetRow, _THE_FLEET)
+            if row is None:
+                row = FleetRow(
+                    fleet_id=_THE_FLEET,
+                    log_id=f"fleet.{secrets.token_hex(8)}",
+                    nonce_key=secrets.token_bytes(32),
+                )
+                session.add(row)
+            self.nonce_key = row.nonce_key
+            self.log_id = row.log_id
+
+    def append(self, session: Session, kind: EventKind, **details: object) -> None:
+        """Within the transaction that makes it true: write an event to the fleet's log."""
+        append_fleet_event(session.connection(), self.log_id, kind, self._clock(), **details)
+
+    def note_change(self, session: Session) -> None:
+        """Within the transaction that changes who is shut out: have everybody look."""
+        of_fleet = update(FleetRow).where(FleetRow.fleet_id == _THE_FLEET)
+        session.execute(of_fleet.values(changes=FleetRow.changes + 1))
+
+    def changes(self) -> int:
+        """How often who is shut out has changed."""
+        with looking(self._engine) as connection:
+            return int(connection.scalar(_CHANGES) or 0)

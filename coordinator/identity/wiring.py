@@ -1,0 +1,115 @@
+"""All that decides who belongs to the fleet, put together, and the port for who has a token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
+from coordinator.api.servicer import AdminServicer
+from coordinator.identity.enrolment import Enrolment
+from coordinator.identity.fleet_records import FleetRecords
+from coordinator.identity.members import Members
+from coordinator.identity.nonces import Nonces
+from coordinator.identity.revocation_sync import Guarded, Lookout
+from coordinator.identity.tokens import Tokens
+from coordinator.settings import CoordinatorSettings
+from hfmds.pki.folder import read_issuer
+from hfmds.service.limits.limits import Limits
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.server.server import GrpcServer
+
+# Whoever can reach the port can call: little is taken from each, and little in all.
+_TOKEN_LIMITS = Limits(
+    connections=1_000,
+    connection_calls=10,
+    calls=200,
+    calls_per_second=200.0,
+    address_calls_per_second=10.0,
+    message_bytes=256 * 1024,
+    message_seconds=5.0,
+    requests_seconds=5.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The fleet's books, and who acts on them."""
+
+    tokens: Tokens
+    lookout: Lookout
+    enrolment: Enrolment
+    members: Members
+
+    def add_to(self, server: GrpcServer) -> None:
+        """Serve what devices with certificates and admins call."""
+        RenewalServicer(self.enrolment).add_to(server)
+        self._fleet_servicer().add_to(server)
+
+    @asynccontextmanager
+    async def serving_tokens(
+        self,
+        settings: CoordinatorSettings,
+        metrics: RpcMetrics,
+        admin: AdminServicer,
+        shutdown: Shutdown,
+    ) -> AsyncIterator[dict[str, str]]:
+        """Inside, the token port is served, if there is one; where, for the address file."""
+        if settings.token_listen is None:
+            yield {}
+            return
+        server = GrpcServer(
+            settings.token_listen,
+            metrics,
+            limits=_TOKEN_LIMITS,
+            tls=settings.tls,
+            holder=self.tokens.holder,
+            gate=self.lookout.token_gate,
+            supervised=False,
+            setting="HFMDS_TOKEN_LISTEN",
+        )
+        EnrolmentServicer(self.enrolment).add_to(server)
+        self._fleet_servicer().add_to(server)
+        admin.add_to(server)
+        async with server.serving(shutdown):
+            yield {"tokens": server.address}
+
+    def _fleet_servicer(self) -> FleetServicer:
+        return FleetServicer(self.tokens, self.members, self.enrolment, self.lookout)
+
+
+def open_membership(
+    settings: CoordinatorSettings,
+    engine: Engine,
+    gate: Gate,
+    store: Guarded,
+    dismiss: Callable[[str], Awaitable[None]],
+) -> Membership:
+    """The books of the database, with the issuer that the settings name."""
+
+    def authority() -> bytes:
+        return settings.tls.authority.read_bytes() if settings.tls else b""
+
+    clock, issuer = time.time, None
+    if settings.issuer_certificate and settings.issuer_key:
+        issuer = read_issuer(settings.issuer_certificate, settings.issuer_key, authority())
+    fleet = FleetRecords(engine, clock)
+    tokens, members = Tokens(engine, fleet, clock), Members(engine, fleet, clock)
+    enrolment = Enrolment(
+        engine,
+        fleet,
+        tokens,
+        Nonces(fleet.nonce_key, clock),
+        issuer,
+        authority,
+        settings.certificate_seconds,
+        clock,
+    )
+    lookout = Lookout(fleet, members, tokens, gate, store, dismiss)
+    return Membership(tokens, lookout, enrolment, members)

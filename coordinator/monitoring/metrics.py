@@ -1,0 +1,279 @@
+"""What the coordinator exports to Prometheus.
+
+Series labelled by run exist for the runs that are active and for the last few that ended, so their
+number stays bounded however long the process lives. docs/metrics.md lists them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from coordinator.monitoring.device_costs import FleetMetrics
+from coordinator.monitoring.device_standing import HeadCount, Standing
+from coordinator.monitoring.funnel_metrics import FunnelMetrics
+from coordinator.monitoring.live_counts import Census, RunCensus, UnderWay
+from hfmds.domain.devices import DeviceState
+from hfmds.domain.learning import LeakageSummary, Traffic
+from hfmds.domain.pool_policy import NO_LIMIT, PSNR_LIMITS, PoolPolicy
+from hfmds.domain.runs import Phase, Round
+from hfmds.domain.tasks import LateReason, TaskStage
+from hfmds.service.monitoring.scrape_parts import ScrapeParts
+
+_ENDED_RUNS_KEPT = 20
+_ROUND_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_PHASE_SECONDS = (0.01, 0.05, *_ROUND_SECONDS)
+_STALENESS_ROUNDS = (0, 1, 2, 3, 5, 8, 13, 20, 50)
+_CLOSED_BY = (LateReason.GOAL_REACHED, LateReason.DEADLINE, LateReason.GONE)
+_REFUSALS = ("too large", "malformed", "not finite", "unusable")
+
+
+class Metrics:
+    """The coordinator's metrics on one registry."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.time) -> None:
+        self._ended_runs: deque[str] = deque()
+        self._clock = clock
+        self._best: dict[str, float] = {}  # accuracy by run
+        self.funnel = FunnelMetrics(registry)
+        self.fleet = FleetMetrics(registry)
+        self._parts = ScrapeParts("coordinator", registry)
+
+        def by_run(name: str, meaning: str, *labels: str) -> Gauge:
+            return Gauge(f"hfmds_coordinator_{name}", meaning, ("run", *labels), registry=registry)
+
+        self._round = by_run("round_number", "The last completed round of the run.")
+        self._accuracy = by_run("accuracy_ratio", "Fraction of the held-out set classified right.")
+        self._best_accuracy = by_run(
+            "best_accuracy_ratio",
+            "The best accuracy of all rounds of the run, on the held-out set, or without one on "
+            "devices' own data.",
+        )
+        self._loss = by_run("held_out_loss", "Mean cross-entropy on the held-out set, in nats.")
+        self._device_accuracy = by_run(
+            "device_accuracy_ratio", "Fraction of devices' own data classified right, when asked."
+        )
+        self._device_loss = by_run(
+            "device_loss", "Mean cross-entropy on devices' own data, in nats, when asked."
+        )
+        self._training_loss = by_run(
+            "training_loss", "Mean over devices of the last local epoch's loss, in nats."
+        )
+        self._cohort = by_run("cohort_devices", "Devices whose updates made the last round.")
+        self._pool_samples = by_run("pool_samples", "Synthetic images in the pool in use.")
+        self._leakage = by_run(
+            "pool_psnr_db",
+            "PSNR of the pool in use to real images, as measured on the devices, in dB.",
+            "real",
+            "statistic",
+        )
+        self._leakage_limits = by_run(
+            "pool_psnr_limit_db",
+            "What the run allows: of a sample (max), or of a pool, which is halted above it (p99); "
+            "of runs with limits.",
+            "real",
+            "statistic",
+        )
+        self._by_run = (
+            self._round,
+            self._accuracy,
+            self._best_accuracy,
+            self._loss,
+            self._device_accuracy,
+            self._device_loss,
+            self._training_loss,
+            self._cohort,
+            self._pool_samples,
+        )
+        self._round_seconds = Histogram(
+            "hfmds_coordinator_round_duration_seconds",
+            "Time from opening a round to its durable result.",
+            buckets=_ROUND_SECONDS,
+            registry=registry,
+        )
+        self._progressed_at = by_run(
+            "run_progress_timestamp_seconds",
+            "Unix time at which the run last made progress; of runs that this coordinator drives.",
+        )
+        self._phase_seconds = Histogram(
+            "hfmds_coordinator_phase_duration_seconds",
+            "Time a round spent in a phase; pauses count. Aggregating is the time of the mean.",
+            ("phase",),
+            buckets=_PHASE_SECONDS,
+            registry=registry,
+        )
+        self._phases_closed = Counter(
+            "hfmds_coordinator_phases_closed_total",
+            "Phases by kind and why they were closed: all results were in, their time was up, or "
+            "nobody was left to wait for.",
+            ("kind", "reason"),
+            registry=registry,
+        )
+        self._staleness = Histogram(
+            "hfmds_coordinator_update_staleness_rounds",
+            "How many rounds old the model was that an update began at, in asynchronous rounds.",
+            buckets=_STALENESS_ROUNDS,
+            registry=registry,
+        )
+        self._refused = Counter(
+            "hfmds_coordinator_updates_refused_total",
+            "Updates that devices handed in and that were refused, by what is wrong with them.",
+            ("reason",),
+            registry=registry,
+        )
+        self._late = Counter(
+            "hfmds_coordinator_late_total",
+            "Answers to devices that their task is over, by why it is.",
+            ("reason",),
+            registry=registry,
+        )
+        self._received = Counter(
+            "hfmds_coordinator_device_received_bytes_total",
+            "Payload bytes that devices received for accepted tasks.",
+            registry=registry,
+        )
+        self._sent = Counter(
+            "hfmds_coordinator_device_sent_bytes_total",
+            "Payload bytes that devices sent for accepted tasks.",
+            registry=registry,
+        )
+        self._leader = Gauge(
+            "hfmds_coordinator_leader",
+            "1 for the coordinator that drives the runs, 0 for one that stands by.",
+            registry=registry,
+        )
+        self._leadership_changes = Counter(
+            "hfmds_coordinator_leadership_changes_total",
+            "How often this coordinator began or ceased to drive the runs.",
+            registry=registry,
+        )
+        self._show_zeros()
+
+    def _show_zeros(self) -> None:
+        """Show what has not happened yet: a rate over what is not there says nothing."""
+        for phase in Phase:
+            self._phase_seconds.labels(phase.name.lower())
+        for kind in ("train", "synthesise", "evaluate"):
+            for reason in _CLOSED_BY:
+                self._phases_closed.labels(kind, reason.value)
+        for late in LateReason:
+            self._late.labels(late.value)
+        for refusal in _REFUSALS:
+            self._refused.labels(refusal)
+
+    def leads(self, leads: bool) -> None:
+        """Show whether this coordinator drives the runs."""
+        self._leader.set(leads)
+        self._leadership_changes.inc()
+
+    def count(
+        self, devices: Callable[[], Mapping[DeviceState, int]], runs: Callable[[], RunCensus]
+    ) -> None:
+        """Count devices and runs anew at every scrape."""
+        self._parts.add("census", Census(devices, runs))
+
+    def watch(
+        self, drained: Callable[[], bool], stages: Callable[[], Mapping[TaskStage, int]]
+    ) -> None:
+        """Look at these anew at every scrape."""
+        self._parts.add("tasks", UnderWay(drained, stages))
+
+    def know(self, members: Callable[[], HeadCount]) -> None:
+        """Count the members of the fleet anew at every scrape."""
+        self._parts.add("members", Standing(members))
+
+    def show_limits(self, run_id: str, policy: PoolPolicy) -> None:
+        """Show what a run's pools may give away."""
+        for name in PSNR_LIMITS:
+            *_, real, statistic, _ = name.split("_")  # "halt_psnr_paired_p99_db"
+            if (limit := getattr(policy, name)) < NO_LIMIT[name]:
+                self._leakage_limits.labels(run_id, real, statistic).set(limit)
+
+    def round_completed(self, run_id: str, completed: Round) -> None:
+        """Show a run's newest round."""
+        self._round_seconds.observe(completed.duration_seconds)
+        self._show_round(run_id, completed)
+
+    def show_standing(self, run_id: str, last: Round, best: Round) -> None:
+        """Show a run that others have driven till now: its last round, and the best one by then."""
+        self._show_best(run_id, best)
+        self._show_round(run_id, last)
+
+    def _show_round(self, run_id: str, completed: Round) -> None:
+        self._round.labels(run_id).set(completed.number)
+        self._training_loss.labels(run_id).set(completed.training_loss)
+        self._cohort.labels(run_id).set(len(completed.device_ids))
+        if completed.evaluation:
+            self._accuracy.labels(run_id).set(completed.evaluation.accuracy)
+            self._loss.labels(run_id).set(completed.evaluation.loss)
+        if completed.device_evaluation:
+            self._device_accuracy.labels(run_id).set(completed.device_evaluation.accuracy)
+            self._device_loss.labels(run_id).set(completed.device_evaluation.loss)
+        self._show_best(run_id, completed)
+        if completed.pool:
+            self._pool_samples.labels(run_id).set(completed.pool.samples)
+            self._show_leakage(run_id, completed.pool.leakage)
+
+    def run_ended(self, run_id: str) -> None:
+        """Keep the series of a run that ended for a while."""
+        self._ended_runs.append(run_id)
+        while len(self._ended_runs) > _ENDED_RUNS_KEPT:
+            self._forget(self._ended_runs.popleft())
+
+    def run_progressed(self, run_id: str) -> None:
+        """Something happened in a run: a result came, or a phase began."""
+        self._progressed_at.labels(run_id).set(self._clock())
+
+    def run_left(self, run_id: str, *, to_another: bool = False) -> None:
+        """Nobody here drives the run any more, so its standing still is no news.
+
+        If another coordinator drives it, that one shows it.
+        """
+        if to_another:
+            self._forget(run_id)
+        self._progressed_at.remove_by_labels({"run": run_id})
+
+    def phase_ended(self, phase: Phase, seconds: float) -> None:
+        """A round was in a phase for so long."""
+        self._phase_seconds.labels(phase.name.lower()).observe(seconds)
+
+    def phase_closed(self, kind: str, reason: LateReason) -> None:
+        """A phase takes no more results."""
+        self._phases_closed.labels(kind, reason.value).inc()
+
+    def updates_counted(self, staleness: Iterable[int]) -> None:
+        """Updates count in an asynchronous round; by how many rounds each is late."""
+        for rounds in staleness:
+            self._staleness.observe(rounds)
+
+    def late(self, reason: str) -> None:
+        """Count a device that was told that its task is over."""
+        self._late.labels(reason).inc()
+
+    def update_refused(self, reason: str) -> None:
+        """Count an update that was refused."""
+        self._refused.labels(reason).inc()
+
+    def moved(self, traffic: Traffic) -> None:
+        """Count a device's bytes."""
+        self._received.inc(traffic.received_bytes)
+        self._sent.inc(traffic.sent_bytes)
+
+    def _forget(self, run_id: str) -> None:
+        self._best.pop(run_id, None)
+        for gauge in (*self._by_run, self._leakage, self._leakage_limits):
+            gauge.remove_by_labels({"run": run_id})
+
+    def _show_best(self, run_id: str, completed: Round) -> None:
+        if completed.accuracy is not None:
+            self._best[run_id] = max(completed.accuracy, self._best.get(run_id, 0.0))
+            self._best_accuracy.labels(run_id).set(self._best[run_id])
+
+    def _show_leakage(self, run_id: str, leakage: LeakageSummary) -> None:
+        for real in ("paired", "nearest"):
+            for statistic in ("mean", "p99", "max"):
+                value = getattr(leakage, f"{real}_{statistic}")
+                self._leakage.labels(run_id, real, statistic).set(value)

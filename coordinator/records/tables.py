@@ -1,0 +1,285 @@
+"""The coordinator's tables: all that must survive a `kill -9`, except content, which is in blobs.
+
+Times are seconds since the epoch by the coordinator's clock. Specifications, reports and completed
+rounds are kept as the bytes of their contract messages (`hfmds.wire.conversions.records`).
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from hfmds.storage.event_log import EventColumns
+
+_ID = String(128)
+_SHA256 = String(64)
+
+
+class Base(DeclarativeBase):
+    """Root of the schema."""
+
+
+class RunRow(Base):
+    """A run: what it is to do and where it is in its life."""
+
+    __tablename__ = "runs"
+
+    run_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    spec: Mapped[bytes] = mapped_column(LargeBinary)
+    state: Mapped[str] = mapped_column(String(16), index=True)  # RunState by name
+    state_reason: Mapped[str] = mapped_column(default="")
+    created_at: Mapped[float]
+    # Tells this run from one of the same id that a coordinator with other storage once had.
+    nonce: Mapped[str] = mapped_column(String(16))
+    # A secret: who is not told the id of one of its pools cannot work it out.
+    pool_key: Mapped[str] = mapped_column(String(32))
+    pool_mark_digits: Mapped[int] = mapped_column(default=32)  # hex digits: 128 bits
+    # The model of another run that it starts from, in its own content; empty: fresh weights.
+    start_sha256: Mapped[str] = mapped_column(_SHA256, default="")
+    start_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class RoundRow(Base):
+    """A round, in progress or completed; the newest completed one is the run's checkpoint."""
+
+    __tablename__ = "rounds"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(String(16))  # RoundState by name
+    began_at: Mapped[float]
+    entered_at: Mapped[float]  # its state
+    record: Mapped[bytes] = mapped_column(LargeBinary, default=b"")  # once it is completed
+    # Of its record, what all rounds of a run are compared by.
+    accuracy: Mapped[float | None]
+    weights_sha256: Mapped[str] = mapped_column(_SHA256, default="")
+    model_dropped: Mapped[bool] = mapped_column(default=False)  # not kept any more
+
+
+class PhaseRow(Base):
+    """One thing a round asks of its devices: to synthesise, train or evaluate."""
+
+    __tablename__ = "phases"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    weights_sha256: Mapped[str] = mapped_column(_SHA256)
+    weights_bytes: Mapped[int] = mapped_column(BigInteger)
+    reference: Mapped[str] = mapped_column(_ID)  # pool id, or snapshot id ("" without a pool)
+    opened_at: Mapped[float]
+    deadline_seconds: Mapped[float]
+    deadline_at: Mapped[float]
+    lease_seconds: Mapped[float]
+    goal: Mapped[int]  # it closes with so many results; 0: when no more are to be expected
+    asynchronous: Mapped[bool]  # its tasks outlive it, and count in the round that is open then
+    closed: Mapped[bool] = mapped_column(default=False)
+    # Of those there when it was opened: all devices, and those that suited the run.
+    devices_here: Mapped[int] = mapped_column(default=0)
+    devices_eligible: Mapped[int] = mapped_column(default=0)
+
+
+class TaskRow(Base):
+    """One device's part of a phase, from assignment to its end."""
+
+    __tablename__ = "tasks"
+
+    task_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))
+    round_number: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    device_id: Mapped[str] = mapped_column(_ID)
+    state: Mapped[str] = mapped_column(String(16))  # TaskState by name
+    assigned_at: Mapped[float]
+    leased_at: Mapped[float] = mapped_column(default=0.0)  # for the first time; 0: never
+    lease_expires_at: Mapped[float] = mapped_column(default=0.0)
+    accepted_at: Mapped[float] = mapped_column(default=0.0)
+    # The round whose model its result is part of; 0: not accepted, or not counted yet.
+    counted_round: Mapped[int] = mapped_column(default=0)
+    over_reason: Mapped[str] = mapped_column(String(16), default="")  # LateReason by name
+    result_sha256: Mapped[str] = mapped_column(_SHA256, default="")
+    report: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
+    failure: Mapped[str] = mapped_column(default="")
+    failure_cause: Mapped[str] = mapped_column(String(16), default="")  # FailureCause by name
+    failures: Mapped[int] = mapped_column(default=0)
+    refusal: Mapped[str] = mapped_column(String(16), default="")  # of its result, the first one
+    stage: Mapped[int] = mapped_column(default=0)  # TaskStage: how far its device ever was
+
+    __table_args__ = (
+        Index("tasks_by_phase", "run_id", "round_number", "kind"),
+        Index("tasks_by_device", "device_id", "state"),
+        Index("tasks_by_state", "run_id", "state"),
+        Index("tasks_by_counted_round", "run_id", "counted_round"),
+        Index("tasks_by_lease", "state", "lease_expires_at"),  # of all runs
+    )
+
+
+class DeviceRow(Base):
+    """A device that has checked in, as it described itself last."""
+
+    __tablename__ = "devices"
+
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    samples: Mapped[int] = mapped_column(BigInteger)
+    software_version: Mapped[str]
+    engine: Mapped[str]
+    labels: Mapped[str] = mapped_column(default="")  # "name=value", with commas between
+    free_memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    charging: Mapped[bool | None]
+    unmetered: Mapped[bool | None]
+    last_seen_at: Mapped[float]
+
+
+class EventRow(EventColumns, Base):
+    """An event of a run's log. Only ever added: the log outlives its run."""
+
+    __tablename__ = "events"
+
+    run_id: Mapped[str] = mapped_column(_ID)
+
+    __table_args__ = (Index("events_by_run", "run_id", "sequence"),)
+
+
+class DrainRow(Base):
+    """Whether the coordinator is drained. One row, once anybody has drained it."""
+
+    __tablename__ = "drain"
+
+    drain_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    on: Mapped[bool]
+    changed_at: Mapped[float]
+    changed_by: Mapped[str]
+
+
+class SightingRow(Base):
+    """Where a device was last seen, if several coordinators share the database."""
+
+    __tablename__ = "sightings"
+
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    replica: Mapped[str] = mapped_column(_ID)  # the coordinator that saw it
+    run_id: Mapped[str] = mapped_column(_ID)  # the only run it works for; empty: any
+    free_memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    last_seen_at: Mapped[float]
+    here_until: Mapped[float]  # it counts as there till then, unless more is heard of it
+    # Grows with every time a replica writes: the others read what is new to them.
+    batch: Mapped[int] = mapped_column(BigInteger, index=True)
+
+
+class ContentMarkRow(Base):
+    """A mark in the content, if several coordinators share the database; there is one row."""
+
+    __tablename__ = "content_mark"
+
+    mark_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    mark: Mapped[str] = mapped_column(String(32))
+
+
+class PlanRow(Base):
+    """A plan for devices without torch, by all that it was made from (`hfmds.plans.library`)."""
+
+    __tablename__ = "plans"
+
+    key: Mapped[str] = mapped_column(_SHA256, primary_key=True)
+    sha256: Mapped[str] = mapped_column(_SHA256)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    used_at: Mapped[float]  # as known when the last plan was made
+
+
+class LeadershipRow(Base):
+    """Which coordinator drives the runs, if several share the database; there is one row."""
+
+    __tablename__ = "leadership"
+
+    name: Mapped[str] = mapped_column(String(16), primary_key=True)
+    holder: Mapped[str] = mapped_column(_ID)  # a replica
+    epoch: Mapped[int] = mapped_column(BigInteger)  # grows whenever the leader changes
+    expires_at: Mapped[float]  # by the database's clock
+
+
+class FleetRow(Base):
+    """What makes a fleet this fleet; there is one row."""
+
+    __tablename__ = "fleet"
+
+    fleet_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    log_id: Mapped[str] = mapped_column(_ID)  # of its event log
+    nonce_key: Mapped[bytes] = mapped_column(LargeBinary)  # a secret: it makes nonces ours
+    changes: Mapped[int] = mapped_column(BigInteger, default=0)  # of who is shut out, so far
+
+
+class TokenRow(Base):
+    """A token that lets devices or a person in; of its secret, only a hash."""
+
+    __tablename__ = "tokens"
+
+    token_id: Mapped[str] = mapped_column(String(12), primary_key=True)
+    secret_sha256: Mapped[bytes] = mapped_column(LargeBinary)
+    kind: Mapped[str] = mapped_column(String(16))  # TokenKind by value
+    name: Mapped[str] = mapped_column(_ID)
+    role: Mapped[str] = mapped_column(String(16), default="")  # of an admin
+    uses: Mapped[int] = mapped_column(default=0)  # how many devices may use it
+    device_id: Mapped[str] = mapped_column(_ID, default="")  # the only one; empty: see prefix
+    prefix: Mapped[str] = mapped_column(_ID, default="")  # of device ids
+    created_at: Mapped[float]
+    created_by: Mapped[str]
+    expires_at: Mapped[float]
+    revoked: Mapped[bool] = mapped_column(default=False)
+
+
+class TokenUseRow(Base):
+    """A device that was let in by a token, so that it is let in again and counted once."""
+
+    __tablename__ = "token_uses"
+
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.token_id"), primary_key=True)
+    key_sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
+    device_id: Mapped[str] = mapped_column(_ID)
+
+
+class SpentNonceRow(Base):
+    """A nonce that must not be used again, as long as it would be good."""
+
+    __tablename__ = "spent_nonces"
+
+    nonce: Mapped[str] = mapped_column(String(32), primary_key=True)  # its random part, in hex
+    expires_at: Mapped[float] = mapped_column(index=True)
+
+
+class MemberRow(Base):
+    """A device that has enrolled, was revoked, or is or was in quarantine."""
+
+    __tablename__ = "members"
+
+    device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    token_id: Mapped[str] = mapped_column(String(12), default="")  # it enrolled with last
+    enrolled_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
+    certified_until: Mapped[float] = mapped_column(default=0.0)  # by any certificate it ever got
+    revoked: Mapped[bool] = mapped_column(default=False)  # and not enrolled since
+    revoked_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
+    revoked_until: Mapped[float] = mapped_column(default=0.0)  # then all it had has run out
+    quarantined: Mapped[bool] = mapped_column(default=False)
+    reason: Mapped[str] = mapped_column(default="")  # of either
+
+
+class CertificateRow(Base):
+    """A certificate of the device issuer; of each device those that are good, and the newest."""
+
+    __tablename__ = "certificates"
+
+    serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
+    device_id: Mapped[str] = mapped_column(_ID, index=True)
+    key_sha256: Mapped[str] = mapped_column(_SHA256)
+    issued_at: Mapped[float]
+    until: Mapped[float]
+    superseded: Mapped[bool] = mapped_column(default=False)  # the device is known by others
+
+
+class RevokedCertificateRow(Base):
+    """A certificate, of anybody, that is dead though it has not run out."""
+
+    __tablename__ = "revoked_certificates"
+
+    serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
+    revoked_at: Mapped[float]
+    until: Mapped[float] = mapped_column(default=0.0)  # when it runs out; 0: not known

@@ -1,0 +1,44 @@
+"""One of several coordinators on one PostgreSQL: what it takes to act as one.
+
+One of them leads and drives the runs; all answer devices and operators.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+from sqlalchemy import Engine
+
+from coordinator.parts import Parts
+from coordinator.replicas.leadership import Leadership
+from coordinator.replicas.notices import SharedSwitchboard
+from coordinator.replicas.presence import Presence
+from coordinator.replicas.shared_content import require_shared_content
+from coordinator.runs.runs import Runs
+
+
+class Replica:
+    """One of several. Made before the runs, which talk through its switchboard."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._name = f"{socket.gethostname()[:100]}-{secrets.token_hex(4)}"  # nobody else's
+        self.switchboard = SharedSwitchboard(engine, self._name)
+
+    def join(self, runs: Runs, parts: Parts, lease_seconds: float) -> None:
+        """Join the others; from now on it may have to drive the runs at any time."""
+        require_shared_content(self._engine, parts.contents.marks())
+        self._presence = Presence(self._engine, self._name, parts.registry, self.switchboard)
+        self._leadership = Leadership(
+            self._engine, self._name, lease_seconds, runs, self.switchboard, parts.metrics
+        )
+        self.switchboard.start()
+        self._presence.start()
+        self._leadership.start()
+
+    def leave(self) -> None:
+        """Let another one lead, at once."""
+        self._leadership.close()
+        self._presence.close()
+        self.switchboard.close()

@@ -1,0 +1,41 @@
+"""The reference engine: `hfmds.algorithm` in torch. The only edge module with torch."""
+
+from __future__ import annotations
+
+import torch
+
+import edge_client.processor  # noqa: F401  # before torch computes
+from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.evaluation import evaluate_locally
+from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.models.compute_device import find_compute_device
+from hfmds.domain.learning import Evaluation
+
+
+class TorchEngine:
+    """Torch on the processor, on a CUDA GPU or on Apple's."""
+
+    needs_plan = False
+
+    def __init__(
+        self, compute_device: str = "cpu", threads: int = 1, *, mixed_precision: bool = False
+    ) -> None:
+        """`mixed_precision`: train with bfloat16 where that is enough, and float32 elsewhere."""
+        self._device = find_compute_device(compute_device, "HFMDS_COMPUTE_DEVICE")
+        self._mixed_precision = mixed_precision
+        torch.set_num_threads(threads)
+        self.name = f"torch-{self._device}"
+
+    def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
+        # Without its cache, which would go on with the weights of the first step.
+        with torch.autocast(
+            self._device, torch.bfloat16, enabled=self._mixed_precision, cache_enabled=False
+        ):
+            return method_of(work.recipe).train(work, progress, self._device)
+
+    def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
+        # Always in float32: what it matches are shares of a feature down to 1e-6.
+        return method_of(work.recipe).synthesise(work, progress, self._device)
+
+    def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
+        return evaluate_locally(work, progress, self._device)

@@ -1,0 +1,321 @@
+"""How a device comes to a certificate, and always has a good one.
+
+It makes its key by itself, and tells it to nobody. With an operator's token it gets its first
+certificate from the coordinator; long before that runs out it asks for the next. A device that was
+off for so long that its certificate ran out proves instead that it has the key. Times are durations
+from receipt. The wall clock only tells how long the device was off: one that is wrong makes it ask
+too early, which costs nothing, or late, and then the key helps.
+
+    identity/key.pem          the device's key; a secret
+    identity/next-key.pem     the one it comes back with, until it has a certificate for it
+    identity/certificate.pem  what it shows
+    identity/authority.pem    whom it believes: whom it was told to, and whom the fleet does by now
+    identity/terms.json       who it is, and when to ask for the next; written last
+    identity/lock             held while a process uses the folder
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from hfmds.errors import (
+    ConfigurationError,
+    Conflict,
+    LimitExceeded,
+    NotAllowed,
+    TooLate,
+    Unavailable,
+    WrongState,
+)
+from hfmds.pki.device_key import DeviceKey
+from hfmds.service.security.certificates import Certificate, read_certificate
+from hfmds.service.security.tls import TlsFiles
+from hfmds.storage.files import FolderLock, sync_folder, write_whole
+from hfmds.wire.clients.enrolment_client import IssuedCertificate
+
+log = logging.getLogger(__name__)
+
+# While a machine sleeps, the clock that pauses are measured by may stand still.
+_LOOK_EVERY_SECONDS = 60.0
+
+
+Renew: TypeAlias = Callable[[bytes], Awaitable[IssuedCertificate]]
+"""Asks for the next certificate by the one that is there, with a certificate request."""
+
+
+class Registrar(Protocol):
+    """Where devices enrol."""
+
+    async def begin(self) -> bytes: ...
+
+    async def enrol(
+        self, token: str, nonce: bytes, device_id: str, csr: bytes, signature: bytes
+    ) -> tuple[str, IssuedCertificate]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    device_id: str
+    key_sha256: str  # of the key that the certificate is for
+    token_sha256: str  # of the one it enrolled with; not enough to know the token
+    received_at: float  # by the wall clock
+    renew_after_seconds: float
+
+
+class Enrolment:
+    """One device's standing in the fleet, kept in a folder of its own."""
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        told_authority: Path,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open or make the folder of `files`, the device's own.
+
+        `told_authority` is whom the device was told to believe.
+        """
+        folder = files.certificate.parent
+        self._files = files
+        self._next_key_path = folder / "next-key.pem"
+        self._terms_path = folder / "terms.json"
+        self._told_authority = told_authority
+        self._clock = clock
+        self._monotonic = monotonic
+        self._received: float | None = None  # by the monotonic clock; None: not by this process
+        self._lock = FolderLock(folder, setting="HFMDS_STATE_DIR")
+        try:
+            folder.chmod(0o700)
+            self._terms = self._kept_terms()
+            self._key = self._own_key()
+            if self._terms:
+                self._believe(self._files.authority.read_bytes())
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    async def enrol(self, registrar: Registrar, token: str, wished_id: str) -> str:
+        """Be a device of the fleet; its id.
+
+        A token is used once: the same one is not shown again, a new one is, which is how a device
+        that was revoked comes back. It does so with a new key: somebody else may have the old one.
+        """
+        fresh_token = bool(token) and (
+            self._terms is None or self._terms.token_sha256 != _sha256(token)
+        )
+        if self._terms and wished_id not in ("", self._terms.device_id):
+            raise ConfigurationError(
+                f"this device is enrolled as {self._terms.device_id!r}, not as HFMDS_DEVICE_ID "
+                f"{wished_id!r}; set HFMDS_STATE_DIR to a folder of that device's own"
+            )
+        if self._terms and not fresh_token:
+            return self._terms.device_id
+        if not token:
+            raise ConfigurationError(
+                "this device has no certificate yet; set HFMDS_ENROL_TOKEN or "
+                "HFMDS_ENROL_TOKEN_FILE to a token (`hfmds pki enrol-token` makes one)"
+            )
+        if self._terms is None:
+            device_id, issued = await self._ask(registrar, self._key, token, wished_id)
+            self._keep(issued, device_id, _sha256(token), self._key)
+        else:
+            device_id = self._terms.device_id
+            if not await self._come_back(registrar, token, device_id):
+                return device_id
+        log.info("enrolled", extra={"device": device_id})
+        return device_id
+
+    async def _come_back(self, registrar: Registrar, token: str, device_id: str) -> bool:
+        key = _key_at(self._next_key_path)
+        try:
+            _, issued = await self._ask(registrar, key, token, device_id)
+        except (Conflict, LimitExceeded, NotAllowed) as error:
+            # A token for others, such as one that newcomers are to have. What the device has may be
+            # good; if not, its calls are refused, with the reason.
+            log.warning("the token is not taken, going on without it: %s", error)
+            return False
+        self._keep(issued, device_id, _sha256(token), key)
+        return True
+
+    async def catch_up(self, renew: Renew, registrar: Registrar) -> None:
+        """Have a good certificate: at the start, for the device may have been off for long.
+
+        One that is due is renewed, and so is one that a bad disk has spoilt. If that cannot be for
+        now, it will do while it is good: to ask again is what `stay` does.
+        """
+        try:
+            if self.renew_in_seconds() <= 0 or self._certificate_of(self._key) is None:
+                await self._renew(renew, registrar)
+        except Unavailable as error:
+            if not self._has_good_certificate():
+                raise
+            log.warning("going on with the certificate that is there: %s", error)
+
+    def _has_good_certificate(self) -> bool:
+        """By the wall clock: if that is wrong, calls are refused until `stay` has another."""
+        certificate = self._certificate_of(self._key)
+        return certificate is not None and certificate.ends > self._clock()
+
+    async def stay(
+        self,
+        renew: Renew,
+        registrar: Registrar,
+        patiently: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        renewed: Callable[[], Awaitable[None]],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Ask for the next certificate in time, for ever, and say `renewed` each time.
+
+        `patiently` repeats what may yet succeed.
+        """
+
+        async def once() -> None:
+            if self.renew_in_seconds() <= 0:
+                await self._renew(renew, registrar)
+
+        while True:
+            left = self.renew_in_seconds()
+            if left > 0:
+                await sleep(min(left, _LOOK_EVERY_SECONDS))
+                continue
+            await patiently(once)
+            await renewed()
+
+    def renew_in_seconds(self) -> float:
+        """How long the certificate need not be renewed; 0 or less: now."""
+        terms = self._own_terms()
+        by_wall = self._clock() - terms.received_at
+        if not 0 <= by_wall < terms.renew_after_seconds:
+            return 0.0
+        here = 0.0 if self._received is None else self._monotonic() - self._received
+        return terms.renew_after_seconds - max(by_wall, here)
+
+    async def _renew(self, renew: Renew, registrar: Registrar) -> None:
+        terms = self._own_terms()
+        try:
+            issued = await self._next(renew, registrar, terms.device_id)
+        except (WrongState, LimitExceeded) as error:
+            # Its operators have yet to set the coordinator right; meanwhile this one may be good.
+            raise Unavailable(f"no further certificate yet: {error}") from error
+        try:
+            self._keep(issued, terms.device_id, terms.token_sha256, self._key)
+        except (OSError, ConfigurationError) as error:
+            # A full disk, or a file that is just being replaced, must not end a device whose
+            # certificate is good.
+            folder = self._terms_path.parent
+            raise Unavailable(f"cannot keep a certificate in {folder}: {error}") from error
+        log.info("certificate renewed")
+
+    async def _next(self, renew: Renew, registrar: Registrar, device_id: str) -> IssuedCertificate:
+        try:
+            return await renew(self._key.request())
+        except (Unavailable, ConfigurationError) as error:
+            # It is away, or does not believe a certificate that ran out: from here that is alike.
+            # Or the certificate cannot be read.
+            log.debug("not renewed by certificate, trying by key: %s", error)
+        _, issued = await self._ask(registrar, self._key, "", device_id)
+        return issued
+
+    async def _ask(
+        self, registrar: Registrar, key: DeviceKey, token: str, device_id: str
+    ) -> tuple[str, IssuedCertificate]:
+        request = key.request()
+        nonce = await registrar.begin()
+        try:
+            return await registrar.enrol(
+                token, nonce, device_id, request, key.proof(nonce, request)
+            )
+        except TooLate as error:  # the line was slow: the next nonce is another try
+            raise Unavailable(f"the coordinator's nonce ran out: {error}") from error
+
+    def _keep(
+        self, issued: IssuedCertificate, device_id: str, token_sha256: str, key: DeviceKey
+    ) -> None:
+        """Durably; a device that is killed in between asks again, and nothing is lost."""
+        terms = _Terms(
+            device_id, key.sha256, token_sha256, self._clock(), issued.renew_after_seconds
+        )
+        self._believe(issued.authority)
+        write_whole(self._files.certificate, issued.chain)
+        write_whole(self._terms_path, json.dumps(asdict(terms)).encode())
+        self._terms = terms
+        self._key = self._own_key()
+        self._received = self._monotonic()
+
+    def _believe(self, authority: bytes) -> None:
+        """Whom the device was told to believe, and these."""
+        try:
+            told = self._told_authority.read_bytes().strip()
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot read {self._told_authority}: {error.strerror}; set HFMDS_TLS_AUTHORITY"
+            ) from error
+        both = authority if told in authority else told + b"\n" + authority
+        write_whole(self._files.authority, both)
+
+    def _own_terms(self) -> _Terms:
+        if self._terms is None:
+            raise RuntimeError("the device has not enrolled")
+        return self._terms
+
+    def _own_key(self) -> DeviceKey:
+        """The key that the certificate is for; a next one takes its place when it has one."""
+        if self._terms and self._next_key_path.exists():
+            following = _key_at(self._next_key_path)
+            # By the certificate, too: we may have been killed before the terms were written.
+            certified = following.sha256 == self._terms.key_sha256
+            if certified or self._certificate_of(following):
+                self._next_key_path.replace(self._files.key)
+                sync_folder(self._files.key.parent)
+        return _key_at(self._files.key)
+
+    def _certificate_of(self, key: DeviceKey) -> Certificate | None:
+        """The certificate, if it is for this key; None: it is not, or cannot be read."""
+        try:
+            certificate = read_certificate(self._files.certificate.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("cannot read %s: %s", self._files.certificate, error)
+            return None
+        return certificate if certificate.key_sha256 == key.sha256 else None
+
+    def _kept_terms(self) -> _Terms | None:
+        try:
+            return _Terms(**json.loads(self._terms_path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self._terms_path} is not readable ({error}); delete it, and enrol the device "
+                f"again with a token for its id"
+            ) from error
+
+
+def _key_at(path: Path) -> DeviceKey:
+    """The key in a file, made if there is none."""
+    if not path.exists():
+        write_whole(path, DeviceKey.create().pem)
+        path.chmod(0o600)
+    try:
+        return DeviceKey(path.read_bytes())
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{path}: {error}; delete the folder it is in, and enrol the device again with a token "
+            "for its id"
+        ) from error
+
+
+def _sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

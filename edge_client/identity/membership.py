@@ -1,0 +1,76 @@
+"""An enrolled device's place in the fleet, while it works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, closing
+
+from edge_client.device.device_state import kept_device_id
+from edge_client.identity.enrolment import Enrolment
+from edge_client.retry import Patience
+from edge_client.settings import EdgeSettings
+from hfmds.service.client.certificate_rotation import reopen
+from hfmds.service.client.peer import Peer
+from hfmds.wire.clients.coordinator_client import CoordinatorClient
+from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
+from hfmds.wire.clients.store_client import StoreClient
+
+
+class Membership:
+    """What an enrolled device does to stay one."""
+
+    def __init__(
+        self,
+        device_id: str,
+        enrolment: Enrolment,
+        registrar: EnrolmentClient,
+        renewal: RenewalClient,
+        patience: Patience,
+    ) -> None:
+        self.device_id = device_id
+        self._enrolment = enrolment
+        self._registrar = registrar
+        self._renewal = renewal
+        self._patience = patience
+
+    async def catch_up(self) -> None:
+        """Have a good certificate now, be it one that is due."""
+        await self._enrolment.catch_up(self._renewal.renew, self._registrar)
+
+    async def stay(self, coordinator: CoordinatorClient, store: StoreClient) -> None:
+        """Always have a good certificate, and show the newest, for ever."""
+        reopening: set[asyncio.Task[None]] = set()
+
+        async def renewed() -> None:
+            # Not waited for: a call under way may last for longer than the new certificate.
+            for client in (coordinator, store):
+                task = asyncio.create_task(reopen(client, asyncio.sleep))
+                reopening.add(task)
+                task.add_done_callback(reopening.discard)
+
+        await self._enrolment.stay(
+            self._renewal.renew, self._registrar, self._patience.call, renewed
+        )
+
+
+async def enrol(
+    settings: EdgeSettings, stack: AsyncExitStack, patience_with: Callable[[Peer], Patience]
+) -> Membership:
+    """Be a device of the fleet; what is opened for it is closed with the stack."""
+    peer, trust = settings.enrolment_peer, settings.enrolment_trust
+    enrolment = stack.enter_context(closing(Enrolment(settings.identity_files, trust.authority)))
+    registrar = EnrolmentClient(peer)
+    stack.push_async_callback(registrar.close)
+    patience = patience_with(peer)
+
+    async def member() -> Membership:
+        wished = settings.device_id or kept_device_id(settings.state_dir)
+        device_id = await enrolment.enrol(registrar, settings.token, wished)
+        renewal = RenewalClient(settings.coordinator_peer, device_id)
+        membership = Membership(device_id, enrolment, registrar, renewal, patience)
+        await membership.catch_up()
+        return membership
+
+    # Whoever starts a device for once wants to know that nobody answers.
+    return await (member() if settings.once else patience.call(member))

@@ -1,0 +1,462 @@
+"""One task from beginning to end: fetch, compute, send, hand in.
+
+A result is on disk before it is sent, so a device that is killed or cut off hands in what it has
+and computes nothing twice. Knows no leases and no waiting for work: that is the agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+from edge_client.device.content_cache import ContentCache
+from edge_client.device.device_state import DeviceState, Report
+from edge_client.device.memory_limit import peak_memory_bytes
+from edge_client.device.meter import Meter
+from edge_client.device.own_images import Images
+from edge_client.device.traffic import TrafficBudget
+from edge_client.engines.computation import NOBODY, Watch, compute
+from edge_client.engines.engine import Engine
+from edge_client.metrics import EdgeMetrics
+from edge_client.peers import Peers
+from hfmds.algorithm.aggregation.compression import pack, split_memory
+from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
+from hfmds.algorithm.leakage.leakage_filter import releasable
+from hfmds.algorithm.leakage.measurement import summarise_leakage
+from hfmds.algorithm.pool import concatenate
+from hfmds.algorithm.seeds import derive_seed
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import LabelledImages, Traffic
+from hfmds.domain.methods import TaskKind
+from hfmds.domain.pools import SharedShard
+from hfmds.domain.recipe import Recipe
+from hfmds.domain.tasks import (
+    Assignment,
+    DeviceReport,
+    EvaluateWork,
+    EvaluationReport,
+    SynthesiseWork,
+    SynthesisReport,
+    TaskStage,
+    TrainWork,
+    UpdateReport,
+)
+from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, Unavailable, WrongState
+from hfmds.service.monitoring.tracing import span
+from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_batch
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+Tell: TypeAlias = Callable[[TaskStage], None]
+"""What is told of a task's stages."""
+
+_TRANSFER_ATTEMPTS = 3
+
+
+class TaskRunner:
+    """Carries out tasks, one at a time."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        engine: Engine,
+        images: Images,
+        state: DeviceState,
+        cache: ContentCache,
+        metrics: EdgeMetrics,
+        held_out: Images | None = None,
+        *,
+        budget: TrafficBudget | None = None,
+        watch: Watch = NOBODY,
+        wait_for_room_seconds: float = 1.0,
+        pool_max_bytes: int = 0,
+        tells_cost: bool = True,
+    ) -> None:
+        """Models are evaluated on `held_out`, or without on the images it trains on.
+
+        `watch` looks on while something is computed. On a full disk a result waits for room, which
+        is looked for every so many seconds. Of a snapshot no more than `pool_max_bytes` are used; 0
+        is no limit. With `tells_cost` the coordinator hears with each result what it cost.
+        """
+        self._coordinator, self._store = peers.coordinator, peers.store
+        self._to_coordinator = peers.coordinator_patience.call
+        self._to_store = peers.store_patience.call
+        self._engine = engine
+        self._images = images
+        self._held_out = held_out or images
+        self._state = state
+        self._cache = cache
+        self._metrics = metrics
+        self._budget = budget
+        self._watch = watch
+        self._wait_for_room_seconds = wait_for_room_seconds
+        self._pool_max_bytes = pool_max_bytes
+        self._tells_cost = tells_cost
+        self._share: tuple[str, tuple[Digest, ...]] = "", ()  # the last one; it never changes
+
+    async def produce(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
+        """Do the work and send its bytes; on return the report is left to hand in, at most.
+
+        On the way, `tell` is called with each stage that is reached.
+        TooLate: nobody wants the result any more. Any other error: the task cannot be done.
+        """
+        report = await asyncio.to_thread(self._finished_before, task)
+        match task.work:
+            case TrainWork(snapshot_id):
+                report = report or await self._train(task, snapshot_id, tell)
+            case SynthesiseWork():
+                report = report or await self._synthesise(task, tell)
+            case EvaluateWork():
+                report = report or await self._evaluate(task, tell)
+        tell(TaskStage.COMPUTED)
+        with span("upload"):
+            sent = await self._restarting(lambda: self._send(task, report, hand_in=True))
+        traffic = report.traffic + Traffic(sent_bytes=sent)
+        return dataclasses.replace(report, traffic=traffic)
+
+    async def submit(self, task: Assignment, report: Report) -> None:
+        """Hand in the report; on return the coordinator has accepted it. Errors as in `produce`."""
+        if isinstance(report, UpdateReport):
+            await self._submit_update(task, report)
+            # Nobody will ask for it again; a batch stays, it may come back as a shard.
+            await asyncio.to_thread(self._cache.remove, report.update)
+        elif isinstance(report, SynthesisReport):
+            submit_synthesis = self._coordinator.submit_synthesis
+            await self._to_coordinator(submit_synthesis, task.task_id, report)
+        else:
+            submit_evaluation = self._coordinator.submit_evaluation
+            await self._to_coordinator(submit_evaluation, task.task_id, report)
+
+    async def _submit_update(self, task: Assignment, report: UpdateReport) -> None:
+        submit = self._coordinator.submit_update
+        try:
+            await self._to_coordinator(submit, task.task_id, report)
+        except WrongState as error:  # its bytes went with another device's, which were the same
+            log.warning("the update is sent again: %s", error)
+            await self._restarting(lambda: self._send(task, report))
+            await self._to_coordinator(submit, task.task_id, report)
+
+    def _finished_before(self, task: Assignment) -> Report | None:
+        """The report of a task that was finished before this process was last killed."""
+        report = self._state.result(task.task_id)
+        if report is None:
+            return None
+        content = _bytes_of(report)
+        if content and not self._cache.claim(content):
+            return None
+        log.info("the result of this task is here from before; handing it in")
+        return report
+
+    # --- training -------------------------------------------------------------------------------
+
+    async def _train(self, task: Assignment, snapshot_id: str | None, tell: Tell) -> UpdateReport:
+        shard = self._images.labelled_for(task.recipe)  # before any byte is moved for nothing
+        self._require_traffic(2 * task.weights.size_bytes)  # an update is about as large
+        shards: tuple[Digest, ...] = ()
+        with span("download"):
+            received = await self._fetch_model(task)
+            if snapshot_id:
+                shards = await self._share_of(task, snapshot_id)
+                received += await self._fetch_shards(task, snapshot_id, shards)
+        await asyncio.to_thread(self._cache.evict, {*self._model(task), *shards})
+
+        def work(progress: Progress) -> UpdateReport:
+            pool = self._pool(shards) if shards else None
+            log.info(
+                "training on %d own and %d synthetic images", len(shard), len(pool) if pool else 0
+            )
+            local, residual = self._local_work(task, "train", shard, pool)
+            with self._meter("train", progress) as meter:
+                trained = self._engine.train(local, meter.progress)
+            packed, memory = pack(task.recipe, local.weights, trained, residual)
+            update = self._put(encode_update(packed), progress)
+            traffic = Traffic(received_bytes=received)
+            report = UpdateReport(
+                update, trained.samples, trained.loss, traffic, meter.seconds, self._told(meter)
+            )
+            self._keep(task, "train", memory, report, progress)
+            return report
+
+        tell(TaskStage.DOWNLOADED)
+        report = await self._compute(task, "training", work)
+        self._metrics.training_loss.set(report.loss)
+        return report
+
+    def _pool(self, shards: Sequence[Digest]) -> LabelledImages:
+        """The snapshot's images in the order of its manifest, as a simulated fleet merges them."""
+        return concatenate([read_batch(self._cache.path(d), f"shard {d}") for d in shards]).images
+
+    # --- synthesis ------------------------------------------------------------------------------
+
+    async def _synthesise(self, task: Assignment, tell: Tell) -> SynthesisReport:
+        shard = self._images.labelled_for(task.recipe)
+        self._require_traffic(task.weights.size_bytes + _bytes_of_pixels(task.recipe))
+        with span("download"):
+            received = await self._fetch_model(task)
+        await asyncio.to_thread(self._cache.evict, self._model(task))
+
+        def work(progress: Progress) -> SynthesisReport:
+            log.info("synthesising from %d own images", len(shard))
+            local, _ = self._local_work(task, "synthesise", shard)
+            with self._meter("synthesise", progress) as meter:
+                made = self._engine.synthesise(local, meter.progress)
+            if made.health:
+                _require_sound(made.health)
+            health = dataclasses.asdict(made.health) if made.health else {}
+            log.info("synthesis is done", extra=health)
+            released = releasable(made.batch, task.recipe.pool)
+            withheld = len(made.batch) - len(released)
+            if withheld:
+                log.info("%d synthetic images are not sent: the pool is not to have them", withheld)
+                self._metrics.withheld_samples.inc(withheld)
+            batch = self._put(encode_batch(released), progress)
+            ssim = summarise_leakage(released.ssim_paired, released.ssim_nearest)
+            report = SynthesisReport(
+                batch,
+                samples=len(released),
+                leakage=summarise_leakage(released.psnr_paired, released.psnr_nearest),
+                synthetic_accuracy=made.health.accuracy if made.health else None,
+                traffic=Traffic(received_bytes=received),
+                synthesis_seconds=meter.seconds,
+                device=self._told(
+                    meter,
+                    withheld_samples=withheld,
+                    ssim_paired_max=ssim.paired_max,
+                    ssim_nearest_max=ssim.nearest_max,
+                ),
+            )
+            self._keep(task, "synthesise", made.memory, report, progress)
+            self._metrics.observe_batch(report.leakage, ssim, report.synthetic_accuracy)
+            return report
+
+        tell(TaskStage.DOWNLOADED)
+        return await self._compute(task, "synthesis", work)
+
+    # --- evaluation -----------------------------------------------------------------------------
+
+    async def _evaluate(self, task: Assignment, tell: Tell) -> EvaluationReport:
+        shard = self._held_out.labelled_for(task.recipe)
+        with span("download"):
+            received = await self._fetch_model(task)
+        await asyncio.to_thread(self._cache.evict, self._model(task))
+        tell(TaskStage.DOWNLOADED)
+
+        def work(progress: Progress) -> EvaluationReport:
+            log.info("evaluating on %d own images", len(shard))
+            with self._meter("evaluate", progress) as meter:
+                local, _ = self._local_work(task, "evaluate", shard)
+                found = self._engine.evaluate(local, meter.progress)
+            traffic = Traffic(received_bytes=received)
+            report = EvaluationReport(found, traffic, meter.seconds, self._told(meter))
+            self._keep(task, "evaluate", {}, report, progress)
+            return report
+
+        return await self._compute(task, "evaluation", work)
+
+    # --- what it costs --------------------------------------------------------------------------
+
+    @contextmanager
+    def _meter(self, kind: TaskKind, progress: Progress) -> Iterator[Meter]:
+        """Measure the engine's work inside; work that is given up is not counted."""
+        with Meter(progress, self._metrics.step.labels(kind).observe) as meter:
+            yield meter
+        self._metrics.observe_cost(kind, meter.seconds, meter.cpu_seconds)
+
+    def _told(self, meter: Meter, **more: Any) -> DeviceReport | None:
+        """What the coordinator hears of a task's cost, if its owner lets it."""
+        if not self._tells_cost:
+            return None
+        return DeviceReport(meter.steps, meter.cpu_seconds, peak_memory_bytes(), **more)
+
+    # --- from one task to the next --------------------------------------------------------------
+
+    def _local_work(
+        self,
+        task: Assignment,
+        kind: TaskKind,
+        shard: LabelledImages,
+        pool: LabelledImages | None = None,
+    ) -> tuple[LocalWork, Memory]:
+        """What the engine gets, and what the last training did not send."""
+        kept = self._state.memory(
+            task.run_uid, task.recipe.method.memory_of(kind), task.round_number
+        )
+        memory, residual = split_memory(kept)
+        work = LocalWork(
+            recipe=task.recipe,
+            round_number=task.round_number,
+            weights=StoredWeights(self._cache.path(task.weights), f"weights {task.weights}"),
+            shard=shard,
+            seed=task.seed,
+            pool=pool,
+            memory=memory,
+            plan=self._cache.path(task.plan) if task.plan and self._engine.needs_plan else None,
+        )
+        return work, residual
+
+    async def _compute(self, task: Assignment, what: str, work: Callable[[Progress], R]) -> R:
+        with span("compute"):
+            return await compute(f"round {task.round_number}, {what}", work, watch=self._watch)
+
+    def _put(self, content: bytes, progress: Progress) -> Digest:
+        return self._with_room((), lambda: self._cache.put(content), progress)
+
+    def _keep(
+        self, task: Assignment, kind: TaskKind, memory: Memory, report: Report, progress: Progress
+    ) -> None:
+        def save() -> None:
+            # In this order: with the result on disk, what the device remembers is not made again.
+            self._state.save_memory(task.run_uid, kind, task.round_number, memory)
+            self._state.save_result(task.task_id, report)
+
+        content = _bytes_of(report)
+        self._with_room((content,) if content else (), save, progress)
+
+    def _with_room(self, needed: Sequence[Digest], save: Callable[[], R], progress: Progress) -> R:
+        """Save a result; on a full disk, as soon as there is room. Computing it anew costs more."""
+        told = False
+        while True:
+            try:
+                return save()
+            except Unavailable as error:
+                if not told:
+                    log.error("%s; until then the result of this task waits in memory", error)
+                    told = True
+                self._cache.evict(needed, max_bytes=0)  # all that can be fetched again
+            progress(1, 1)  # ends the wait when the result is not wanted any more
+            time.sleep(self._wait_for_room_seconds)
+
+    # --- moving content -------------------------------------------------------------------------
+
+    def _model(self, task: Assignment) -> tuple[Digest, ...]:
+        """What a task cannot be computed without: its weights, and a plan if the engine has one."""
+        plan = (task.plan,) if task.plan and self._engine.needs_plan else ()
+        return (task.weights, *plan)
+
+    async def _fetch_model(self, task: Assignment) -> int:
+        """Bring it here; the bytes that crossed the network."""
+        return sum([await self._fetch_from_coordinator(task, one) for one in self._model(task)])
+
+    async def _fetch_from_coordinator(self, task: Assignment, digest: Digest) -> int:
+        """Bring content here unless it is here; the bytes that crossed the network."""
+        if await asyncio.to_thread(self._cache.claim, digest):
+            return 0
+        await asyncio.to_thread(self._cache.make_room, digest.size_bytes, self._model(task))
+
+        async def fetch() -> int:
+            self._require_traffic(digest.size_bytes)  # also each time it begins anew
+            download, content = self._coordinator.download, self._cache.content
+            return await self._to_coordinator(download, task.task_id, digest, content)
+
+        return await self._restarting(fetch)
+
+    async def _share_of(self, task: Assignment, snapshot_id: str) -> tuple[Digest, ...]:
+        """The shards to train on, in order: all of the snapshot, or as many as there is room for.
+
+        The seed is the device's own and the same in all rounds, so that it fetches them once.
+        """
+        if self._share[0] != snapshot_id:
+            seed = derive_seed(task.recipe.seed, "share", self._state.device_id)
+
+            async def get() -> tuple[SharedShard, ...]:
+                return await self._store.get_share(
+                    snapshot_id, max_bytes=self._pool_max_bytes, balanced=True, seed=seed
+                )
+
+            try:
+                share = await self._to_store(get)
+            except LimitExceeded as error:
+                raise LimitExceeded(f"{error}; raise HFMDS_POOL_MAX_BYTES") from error
+            if not share:
+                raise InvalidInput(f"snapshot {snapshot_id} has no shards")
+            self._share = snapshot_id, tuple(shared.shard.digest for shared in share)
+        return self._share[1]
+
+    async def _fetch_shards(
+        self, task: Assignment, snapshot_id: str, shards: Sequence[Digest]
+    ) -> int:
+        """Bring those here that are not here; the bytes that crossed the network."""
+        lacking = await asyncio.to_thread(
+            lambda: [digest for digest in shards if not self._cache.claim(digest)]
+        )
+        # Not as each attempt counts it: one that broke may have completed some of them.
+        received = sum(digest.size_bytes for digest in lacking)
+        if lacking:
+            needed = {*self._model(task), *shards}
+            await asyncio.to_thread(self._cache.make_room, received, needed)
+            await self._restarting(lambda: self._download_shards(snapshot_id, lacking))
+        return received
+
+    async def _download_shards(self, snapshot_id: str, digests: Sequence[Digest]) -> int:
+        download, content = self._store.download_shards, self._cache.content
+        contains = content.blobs.contains  # an attempt before this one may have brought some
+        absent = await asyncio.to_thread(lambda: [one for one in digests if not contains(one)])
+        self._require_traffic(sum(digest.size_bytes for digest in absent))
+        return await self._to_store(download, snapshot_id, absent, content)
+
+    def _require_traffic(self, needed_bytes: int) -> None:
+        if self._budget:
+            self._budget.require(needed_bytes)
+
+    async def _restarting(self, transfer: Callable[[], Awaitable[R]]) -> R:
+        """A transfer; begun anew, a few times, when bytes arrive altered or the sides disagree."""
+        try:
+            for _ in range(_TRANSFER_ATTEMPTS - 1):
+                try:
+                    return await transfer()
+                except (CorruptData, WrongState) as error:
+                    log.warning("a transfer failed and begins anew: %s", error)
+            return await transfer()
+        finally:
+            if self._budget:
+                await asyncio.to_thread(self._budget.save)
+
+    async def _send(self, task: Assignment, report: Report, *, hand_in: bool = False) -> int:
+        """Send the result's bytes to where the task wants them; how many crossed the network.
+
+        With `hand_in` an update's report goes with them: `submit` may find that it counts already.
+        """
+        blobs, content = self._cache.content.blobs, _bytes_of(report)
+        if content is None:
+            return 0
+        if isinstance(task.work, SynthesiseWork):
+            put, device_id = self._store.put_batch, self._state.device_id
+            pool_id, made_with = task.work.pool_id, task.weights
+            return await self._to_store(put, pool_id, device_id, content, blobs, made_with)
+        upload = self._coordinator.upload_update
+        with_it = report if hand_in and isinstance(report, UpdateReport) else None
+        return await self._to_coordinator(upload, task.task_id, content, blobs, with_it)
+
+
+def _bytes_of_pixels(recipe: Recipe) -> int:
+    """About as large, at most, is the batch that a device makes."""
+    value_bytes = 2 if recipe.pool.pixel_type == "fp16" else 1
+    return recipe.method.samples_per_device * math.prod(recipe.model.image_shape) * value_bytes
+
+
+def _bytes_of(report: Report) -> Digest | None:
+    """The content that a report is of; an evaluation is nothing but its numbers."""
+    match report:
+        case UpdateReport(update):
+            return update
+        case SynthesisReport(batch):
+            return batch
+        case EvaluationReport():
+            return None
+
+
+def _require_sound(health: SynthesisHealth) -> None:
+    losses = health.matching_loss, health.classification_loss
+    if not all(map(math.isfinite, losses)):
+        raise InvalidInput(
+            f"synthesis diverged: its losses are {losses[0]} and {losses[1]}; lower "
+            "hfmds.learning_rate, or check the normalisation and the incoming weights"
+        )

@@ -1,0 +1,159 @@
+"""Global aggregation: w^{t+1} from w^t and the updates, as the recipe wants it. Only numpy.
+
+    clip       each update's change from w^t, to a longest norm
+    combine    all updates into one, by a rule (`rules`)
+    step       from w^t by the combined change (`server_optimisers`)
+
+By default the mean, as in the paper, and nothing else. Whether it is a mean or not, updates count
+in device-id order: the same updates give the same bits on every run and every fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+
+import numpy as np
+
+from hfmds.algorithm.aggregation import rules
+from hfmds.algorithm.aggregation.blocks import BLOCK_VALUES, Moved, blocks_of, read_block, shape_of
+from hfmds.algorithm.aggregation.server_optimisers import server_step
+from hfmds.domain.learning import Traffic, Update, Weights
+from hfmds.domain.recipe import AggregationRecipe
+from hfmds.errors import Diverged, InvalidInput, Unavailable, WrongState
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """w^{t+1}, and what went into it."""
+
+    weights: Weights
+    devices: tuple[str, ...]  # whose updates count; Multi-Krum leaves some out
+    loss: float  # mean over these devices
+    traffic: Traffic  # of all devices
+    server_state: Weights = field(default_factory=dict)
+    trouble: str = ""  # what the server could not do, though the run goes on
+
+
+def combine(
+    settings: AggregationRecipe,
+    weights: Weights,
+    updates: Iterable[Update],
+    names: Collection[str],
+    measured: Callable[[str], bool] = lambda name: False,
+    server_state: Weights | None = None,
+) -> Aggregate:
+    """w^{t+1}; `names` are the weights that updates have, and must have, and the others stay.
+
+    Updates must come in device-id order. If they come as a sequence, each can be reached at any
+    time, and none is kept in memory whole; if one by one, the mean keeps one of them at a time, and
+    the other rules all.
+
+    Weights that are `measured` and not learned, such as BatchNorm's statistics, are combined by the
+    rule, but do not count in norms and distances, where a count of batches would outweigh all that
+    is learned; and the server takes no step with them: a variance must not become negative.
+    """
+    learned = [name for name in names if not measured(name)]
+    arrived: list[Update] = []
+
+    def arriving() -> Iterator[Update]:
+        for update in updates:
+            _require_fit(update, arrived, weights, names)
+            arrived.append(replace(update, weights={}))
+            if settings.clip_norm:
+                update = clipped(update, weights, learned, settings.clip_norm)
+            yield update
+            del update  # while the next one is made, this one is not needed
+
+    chosen: Sequence[Update] = arrived
+    if settings.rule == "mean" and not isinstance(updates, Sequence):
+        combined = rules.streamed_mean(arriving(), weights, names, settings.weighting)
+        _require_enough(arrived, settings)
+    else:
+        every = list(arriving())
+        _require_enough(every, settings)
+        match settings.rule:
+            case "median":
+                combined = rules.median(every, weights, names)
+            case "trimmed_mean":
+                fraction = settings.trimmed_fraction
+                combined = rules.trimmed_mean(every, weights, names, fraction)
+            case "multi_krum":
+                chosen = rules.multi_krum(every, weights, learned, settings)
+                combined = rules.mean(chosen, weights, names)
+            case _:
+                combined = rules.mean(every, weights, names, settings.weighting)
+    stepped, state = server_step(settings, weights, combined, learned, server_state or {})
+    loss = 0.0
+    for update in chosen:  # not by sum(), whose bits depend on the version of Python
+        loss += update.loss
+    return Aggregate(
+        weights=stepped,
+        devices=tuple(update.device_id for update in chosen),
+        loss=loss / len(chosen),
+        traffic=sum((update.traffic for update in arrived), Traffic()),
+        server_state=state,
+    )
+
+
+def clipped(update: Update, weights: Weights, learned: Collection[str], longest: float) -> Update:
+    """The update, its change shortened to this norm if it is longer.
+
+    (Sun et al., "Can You Really Backdoor Federated Learning?", 2019.)
+    """
+    squares = 0.0
+    values, before = np.empty(BLOCK_VALUES, np.float32), np.empty(BLOCK_VALUES, np.float32)
+    for block in blocks_of(weights, learned):
+        new, old = values[: len(block)], before[: len(block)]
+        read_block(update.weights, block, new)
+        read_block(weights, block, old)
+        # Not by a dot product: how BLAS adds up depends on the machine and its threads.
+        squares += float(np.square(np.subtract(new, old, dtype=np.float64)).sum())
+    if not np.isfinite(squares):
+        raise Diverged(
+            f"the update of device {update.device_id!r} has a value that is not a finite number"
+        )
+    norm = sqrt(squares)
+    if norm <= longest:
+        return update
+    shortened = Moved(
+        update.weights, origin=weights, to=weights, factor=longest / norm, names=learned
+    )
+    return replace(update, weights=shortened)
+
+
+def _require_enough(arrived: Sequence[Update], settings: AggregationRecipe) -> None:
+    if not arrived:
+        raise Unavailable("no device delivered an update; the round can be tried again")
+    if len(arrived) < settings.least_devices:
+        raise WrongState(
+            f"{len(arrived)} devices delivered an update, but aggregation.rule {settings.rule} "
+            f"with these settings needs at least {settings.least_devices}; create a run with more "
+            "devices, or with another rule"
+        )
+
+
+def _require_fit(
+    update: Update, before: Sequence[Update], weights: Weights, names: Collection[str]
+) -> None:
+    """Refuse an update that is out of order or of another model, by its device's name."""
+    whose = f"the update of device {update.device_id!r}"
+    if before and update.device_id <= before[-1].device_id:
+        raise InvalidInput(
+            f"{whose} comes after that of {before[-1].device_id!r}; "
+            "updates must come once per device, in device-id order"
+        )
+    wanted = set(names)
+    missing, unexpected = wanted - update.weights.keys(), update.weights.keys() - wanted
+    if missing or unexpected:
+        raise InvalidInput(
+            f"{whose} is of another model: missing {sorted(missing)}, "
+            f"unexpected {sorted(unexpected)}"
+        )
+    for name in names:
+        shape, expected = shape_of(update.weights, name), shape_of(weights, name)
+        if shape != expected:
+            raise InvalidInput(
+                f"{whose} has {name!r} of shape {list(shape)}, the model {list(expected)}"
+            )

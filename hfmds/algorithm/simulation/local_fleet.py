@@ -1,0 +1,303 @@
+"""A fleet inside this process: devices are shards of a data set.
+
+For simulation, research and tests. With the same recipe it gives the weights that real devices
+give, because each task's seed is derived as the coordinator derives it. It moves no bytes, so its
+traffic is zero. What its devices remember and its pools are in memory; `state` and `restore` carry
+them over to another process.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.aggregation.compression import Packed, pack, split_memory, unpacked
+from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
+from hfmds.algorithm.engine import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
+from hfmds.algorithm.evaluation import evaluate, evaluate_locally
+from hfmds.algorithm.leakage.measurement import summarise_leakage
+from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.pool import merge
+from hfmds.algorithm.sampling import Candidate
+from hfmds.algorithm.seeds import task_seed
+from hfmds.domain.learning import (
+    MEASUREMENTS,
+    DeviceEvaluation,
+    Evaluation,
+    LabelledImages,
+    Pool,
+    SyntheticBatch,
+    Update,
+    Weights,
+)
+from hfmds.domain.methods import TaskKind
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import Recipe, default_pool
+from hfmds.domain.round_policy import EvaluationByDevices
+from hfmds.errors import InvalidInput, NotFound
+
+Result = TypeVar("Result")
+
+_KEPT_ROUNDS = 2  # of what each device keeps: a replayed round starts from the round before it
+
+
+class Workers(Protocol):
+    """What does the devices' work; results come in the order of the tasks."""
+
+    def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
+        """ClientUpdate of each."""
+
+    def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
+        """DataSynthesis of each."""
+
+
+class InProcess:
+    """Does one task after the other, in the calling thread, on torch's `compute_device`."""
+
+    def __init__(self, compute_device: str = "cpu") -> None:
+        self._device = compute_device
+
+    def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
+        return (method_of(one.recipe).train(one, device=self._device) for one in works)
+
+    def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
+        return (method_of(one.recipe).synthesise(one, device=self._device) for one in works)
+
+
+class LocalFleet:
+    """Devices by id, each with its shard; the held-out set is the fleet's."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        shards: Mapping[str, LabelledImages],
+        held_out: LabelledImages | None = None,
+        workers: Workers | None = None,
+        evaluation: EvaluationByDevices = EvaluationByDevices(),  # noqa: B008 (frozen)
+        compute_device: str = "cpu",
+    ) -> None:
+        """On torch's `compute_device` models are evaluated, and devices learn without `workers`."""
+        for device_id, shard in shards.items():
+            if "/" in device_id:  # it would break up the names of its arrays in `state`
+                raise InvalidInput(f"device id {device_id!r} has a slash; name the device without")
+            shard.require_fit(recipe.model, f"the shard of device {device_id!r}")
+        plain = (PoolPolicy(), default_pool(recipe.method))
+        if replace(recipe.pool, pixel_type="uint8") not in plain:
+            raise InvalidInput(
+                "settings of pool other than pool.pixel_type are given, but devices in one process "
+                "have no synthesis store that could follow them; leave them out"
+            )
+        # A device without data has nothing to learn from: it is never available.
+        self._shards = {d: shards[d] for d in sorted(shards) if len(shards[d])}
+        if not self._shards:
+            raise InvalidInput("a fleet needs at least one device with images")
+        self._recipe = recipe
+        self._held_out = held_out
+        self._evaluation = evaluation
+        self._device = compute_device
+        self._workers = workers or InProcess(compute_device)
+        self._pools: dict[str, SyntheticBatch] = {}
+        self._memories: defaultdict[tuple[str, str], dict[int, Memory]] = defaultdict(dict)
+        self._losses: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        self._health: dict[int, dict[str, SynthesisHealth]] = {}
+
+    # --- Fleet ----------------------------------------------------------------------------------
+
+    def available(self, round_number: int) -> Sequence[Candidate]:
+        return tuple(
+            Candidate(device_id, len(shard), self._last_loss(device_id, round_number))
+            for device_id, shard in self._shards.items()
+        )
+
+    def synthesise(self, round_number: int, weights: Weights) -> Pool:
+        devices = tuple(self._shards)
+        works = self._works("synthesise", round_number, weights, None, devices)
+        made: dict[str, Synthesis] = {}
+        for device_id, synthesis in _by_device(
+            devices, self._workers.synthesise(works), round_number
+        ):
+            self._remember("synthesise", device_id, round_number, synthesis.memory)
+            made[device_id] = synthesis
+        self._health[round_number] = {d: s.health for d, s in made.items() if s.health}
+        merged = merge({d: s.batch for d, s in made.items()})
+        snapshot_id = f"round-{round_number}"
+        self._pools[snapshot_id] = merged
+        leakage = summarise_leakage(merged.psnr_paired, merged.psnr_nearest)
+        return Pool(snapshot_id, len(merged), leakage)
+
+    def train(
+        self, round_number: int, weights: Weights, pool: Pool | None, cohort: Sequence[str]
+    ) -> Iterator[Update]:
+        devices = sorted(cohort)
+        images = self.pool_batch(pool).images if pool else None
+        works = self._works("train", round_number, weights, images, devices)
+        sent = self._pack_each(round_number, weights, devices, self._workers.train(works))
+        for device_id, (trained, packed) in _by_device(devices, sent, round_number):
+            self._remember("train", device_id, round_number, trained.memory)
+            _keep(self._losses[device_id], round_number, trained.loss)
+            received = unpacked(self._recipe, packed, weights)
+            yield Update(device_id, received, trained.samples, trained.loss)
+
+    def evaluate(self, weights: Weights) -> Evaluation | None:
+        if self._held_out is None:
+            return None
+        return evaluate(
+            self._recipe.model,
+            weights,
+            self._recipe.normalisation,
+            self._held_out,
+            device=self._device,
+        )
+
+    def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
+        if not self._evaluation.due(round_number, self._recipe.rounds):
+            return None
+        chosen = choose_evaluators(
+            self._evaluation, self.available(round_number), self._recipe, round_number
+        )
+        works = self._works("evaluate", round_number, weights, None, chosen)
+        return combine_evaluations(evaluate_locally(work, device=self._device) for work in works)
+
+    # --- looking inside -------------------------------------------------------------------------
+
+    def pool_batch(self, pool: Pool) -> SyntheticBatch:
+        """What a pool that this fleet has sealed, or was restored with, holds."""
+        if pool.snapshot_id not in self._pools:
+            raise NotFound(
+                f"this fleet has no pool {pool.snapshot_id!r}: restore the state of the fleet "
+                "that made it, or resume before its refresh"
+            )
+        return self._pools[pool.snapshot_id]
+
+    def health(self, round_number: int) -> Mapping[str, SynthesisHealth]:
+        """How each device's synthesis went at a refresh of this process."""
+        if round_number not in self._health:
+            raise NotFound(f"there was no refresh at round {round_number}")
+        return self._health[round_number]
+
+    # --- carrying over --------------------------------------------------------------------------
+
+    def state(self, pool: Pool | None) -> dict[str, NDArray[np.generic]]:
+        """What the devices remember, and this pool, as named arrays."""
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for (phase, device_id), by_round in self._memories.items():
+            for round_number, memory in by_round.items():
+                for name, array in memory.items():
+                    arrays[f"memory/{phase}/{device_id}/{round_number}/{name}"] = array
+        for device_id, losses in self._losses.items():
+            for round_number, loss in losses.items():
+                arrays[f"loss/train/{device_id}/{round_number}"] = np.array(loss, np.float64)
+        if pool:
+            batch = self.pool_batch(pool)
+            values: dict[str, NDArray[Any] | None] = {
+                "pixels": batch.images.pixels,
+                "labels": batch.images.labels,
+                "shares": batch.images.shares,
+                **batch.measurements,
+            }
+            for name, value in values.items():
+                if value is not None:
+                    arrays[f"pool/{pool.snapshot_id}/{name}"] = value
+        return arrays
+
+    def restore(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Take over the `state` of another fleet of the same recipe and shards."""
+        memories: defaultdict[tuple[str, str], dict[int, dict[str, NDArray[np.float32]]]]
+        memories = defaultdict(lambda: defaultdict(dict))
+        pools: defaultdict[str, dict[str, NDArray[np.generic]]] = defaultdict(dict)
+        losses: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        for name, array in arrays.items():
+            match name.split("/", 4):
+                case ["memory", phase, device_id, round_number, weight]:
+                    memories[phase, device_id][int(round_number)][weight] = array.astype(np.float32)
+                case ["loss", "train", device_id, round_number]:
+                    losses[device_id][int(round_number)] = float(array.astype(np.float64))
+                case ["pool", snapshot_id, field]:
+                    pools[snapshot_id][field] = array
+        self._memories.clear()
+        self._losses = losses
+        for key, by_round in memories.items():
+            self._memories[key] = dict(by_round)
+        for snapshot_id, fields in pools.items():
+            pixels, labels, shares = fields["pixels"], fields["labels"], fields.get("shares")
+            self._pools[snapshot_id] = SyntheticBatch(
+                LabelledImages(
+                    pixels.astype(np.float16 if pixels.dtype == np.float16 else np.uint8),
+                    labels.astype(np.int64),
+                    None if shares is None else shares.astype(np.float32),
+                ),
+                **{name: fields[name].astype(np.float32) for name in MEASUREMENTS},
+            )
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _works(
+        self,
+        phase: TaskKind,
+        round_number: int,
+        weights: Weights,
+        pool: LabelledImages | None,
+        devices: Sequence[str],
+    ) -> Iterator[LocalWork]:
+        for device_id in devices:
+            memory, _ = split_memory(self._memory(phase, device_id, round_number))
+            yield LocalWork(
+                recipe=self._recipe,
+                round_number=round_number,
+                weights=weights,
+                shard=self._shards[device_id],
+                seed=task_seed(self._recipe.seed, phase, round_number, device_id),
+                pool=pool,
+                memory=memory,
+            )
+
+    def _pack_each(
+        self,
+        round_number: int,
+        weights: Weights,
+        devices: Sequence[str],
+        results: Iterator[TrainedModel],
+    ) -> Iterator[tuple[TrainedModel, Packed]]:
+        """What each device keeps and sends."""
+        for device_id, trained in zip(devices, results, strict=True):
+            _, residual = split_memory(self._memory("train", device_id, round_number))
+            packed, memory = pack(self._recipe, weights, trained, residual)
+            yield replace(trained, memory=memory), packed
+
+    def _memory(self, phase: TaskKind, device_id: str, round_number: int) -> Memory:
+        """What its next task starts with, from before this round, which may be a replayed one."""
+        memories = self._memories[self._recipe.method.memory_of(phase), device_id]
+        earlier = [t for t in memories if t < round_number]
+        return memories[max(earlier)] if earlier else {}
+
+    def _remember(self, phase: TaskKind, device_id: str, round_number: int, memory: Memory) -> None:
+        if memory:
+            _keep(self._memories[phase, device_id], round_number, memory)
+
+    def _last_loss(self, device_id: str, round_number: int) -> float | None:
+        """Of its last training before this round, which may be a replayed one."""
+        losses = self._losses[device_id]
+        earlier = [t for t in losses if t < round_number]
+        return losses[max(earlier)] if earlier else None
+
+
+def _keep(by_round: dict[int, Result], round_number: int, value: Result) -> None:
+    by_round[round_number] = value
+    for old in sorted(by_round)[:-_KEPT_ROUNDS]:
+        del by_round[old]
+
+
+def _by_device(
+    devices: Sequence[str], results: Iterator[Result], round_number: int
+) -> Iterator[tuple[str, Result]]:
+    """Each device with its result; an error says whose it is."""
+    for device_id in devices:
+        try:
+            yield device_id, next(results)
+        except InvalidInput as error:
+            raise type(error)(f"round {round_number}, device {device_id!r}: {error}") from error

@@ -1,0 +1,157 @@
+"""`hfmds audit ...`: what happened in a run, in the store or to the fleet, and is its log whole?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hfmds.cli.console import complain, output
+from hfmds.cli.json_values import to_json
+from hfmds.cli.peers import (
+    DEFAULT_COORDINATOR,
+    DEFAULT_STORE,
+    CoordinatorOption,
+    StoreOption,
+    ask_coordinator,
+    ask_store,
+)
+from hfmds.cli.tables.status import events_table
+from hfmds.cli.text import counted
+from hfmds.errors import ConfigurationError
+from hfmds.event_chain import Event, flaw
+
+app = typer.Typer(
+    help="Read and check the event logs of runs, also of deleted ones, of the store and the fleet.",
+    no_args_is_help=True,
+)
+
+OfRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Id of the run; of several that had the id, the last, or which one by its unique id.",
+    ),
+]
+
+
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help="Only events of this kind, such as task-accepted, or whose kind begins so, such "
+        "as task; may be repeated.",
+    ),
+]
+_HASH = re.compile("[0-9a-f]{64}")
+_FLEET = ""  # where a run's id would be
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Head = Annotated[
+    str,
+    typer.Option(
+        metavar="HASH",
+        help="The head that an earlier verify printed: it must still be in the log, so "
+        "nothing up to it was cut off or written anew.",
+    ),
+]
+
+
+@app.command()
+def show(
+    run: OfRun,
+    kinds: Kinds = None,
+    as_json: AsJson = False,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Show what happened in a run, in order."""
+    run_uid, events = ask_coordinator(coordinator, lambda client: client.list_events(run))
+    _show(run_uid, events, kinds, as_json=as_json)
+
+
+@app.command()
+def show_store(
+    kinds: Kinds = None, as_json: AsJson = False, store: StoreOption = DEFAULT_STORE
+) -> None:
+    """Show what happened to pools, snapshots and contributions in the synthesis store, in order."""
+    log_id, events = ask_store(store, lambda client: client.list_events())
+    _show(log_id, events, kinds, as_json=as_json)
+
+
+@app.command()
+def show_fleet(
+    kinds: Kinds = None,
+    as_json: AsJson = False,
+    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
+) -> None:
+    """Show what became of tokens, certificates and the standing of devices, in order."""
+    log_id, events = ask_coordinator(coordinator, lambda client: client.list_events(_FLEET))
+    _show(log_id, events, kinds, as_json=as_json)
+
+
+@app.command()
+def verify(
+    run: OfRun, head: Head = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR
+) -> None:
+    """Check that a run's log is what was written: nothing changed, taken out or moved.
+
+    Every hash is computed anew here, from the events as the coordinator sends them. Note the head
+    that is printed where the coordinator's operator cannot reach it. Exit code 1 if the log is
+    broken.
+    """
+    run_uid, events = ask_coordinator(coordinator, lambda client: client.list_events(run))
+    _verify(run_uid, events, head)
+
+
+@app.command()
+def verify_store(head: Head = "", store: StoreOption = DEFAULT_STORE) -> None:
+    """Check that the synthesis store's log is what was written, as `verify` does for a run's."""
+    log_id, events = ask_store(store, lambda client: client.list_events())
+    _verify(log_id, events, head)
+
+
+@app.command()
+def verify_fleet(head: Head = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
+    """Check that the fleet's log is what was written, as `verify` does for a run's."""
+    log_id, events = ask_coordinator(coordinator, lambda client: client.list_events(_FLEET))
+    _verify(log_id, events, head)
+
+
+def _show(
+    log_id: str, events: Sequence[Event], kinds: Sequence[str] | None, *, as_json: bool
+) -> None:
+    wanted = [
+        event
+        for event in events
+        if not kinds or any(event.kind == k or event.kind.startswith(f"{k}-") for k in kinds)
+    ]
+    if as_json:
+        typer.echo(to_json(wanted))
+    elif wanted:
+        output().print(events_table(log_id, wanted))
+    elif events:
+        output().print(f"no such events; the log of {log_id} has {counted(len(events), 'other')}")
+    else:
+        output().print(f"no events yet in the log of {log_id}")
+
+
+def _verify(log_id: str, events: Sequence[Event], head: str) -> None:
+    if head and not _HASH.fullmatch(head):  # half a hash would pass for a log that was cut off
+        raise ConfigurationError(
+            f"--head is {head!r}; it must be a whole head, 64 hexadecimal digits, as verify prints"
+        )
+    broken = flaw(events, log_id, head)
+    if broken:
+        complain(f"the log of {log_id} is broken: {broken}")
+        raise typer.Exit(1)
+    known = ", and has the noted head" if head else ""
+    last = f"\nhead {events[-1].hash}" if events else ""  # a store may have done nothing yet
+    output().print(
+        f"the log of {log_id} is sound: {counted(len(events), 'event')}{known}{last}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,44 @@
+"""The `hfmds demo` command: its options, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hfmds.cli.console import output
+from hfmds.cli.demo.setting import DEMO_OPTIONS, DemoSetting
+from hfmds.cli.interrupts import run_interruptible
+from hfmds.cli.options import with_options
+from hfmds.errors import ConfigurationError, InvalidInput
+
+
+@with_options(DEMO_OPTIONS)
+def demo(
+    report: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the report; an older one is replaced.")
+    ] = Path("hfmds-report"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the data and logs of all processes.")
+    ] = False,
+    **given: Any,
+) -> None:
+    """See it work: a fleet on this machine learns by FedAvg and by HFMDS-FL.
+
+    Starts a coordinator, a synthesis store and the devices as processes of their own, with digits
+    split so that each device has few classes. Trains FedAvg, FedAvg at a tenth of the learning
+    rate and HFMDS-FL at once, compares them and writes a report. Ctrl-C stops everything.
+    """
+    setting = DemoSetting(**{name: value for name, value in given.items() if value is not None})
+    try:
+        setting.runs()
+    except InvalidInput as error:  # told before anything is started
+        raise ConfigurationError(str(error)) from error
+    run_interruptible(_run(setting, report, keep))
+
+
+async def _run(setting: DemoSetting, report: Path, keep: bool) -> None:
+    from hfmds.cli.demo.demo import run_demo  # other commands need none of it
+
+    await run_demo(setting, report, keep, output())

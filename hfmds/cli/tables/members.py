@@ -1,0 +1,70 @@
+"""Tokens and members of the fleet as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.table import Table
+
+from hfmds.cli.tables.runs import add_row, new_table
+from hfmds.cli.text import NOTHING, ago, seconds
+from hfmds.wire.conversions.fleet_calls import AdminTerms, Member, TokenRecord
+
+
+def tokens_table(tokens: Sequence[TokenRecord], now: datetime) -> Table:
+    """One line per token."""
+    table = new_table()
+    for name in ("token", "name", "lets in"):
+        table.add_column(name, overflow="fold")
+    for name in ("used", "ends in"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("made by", overflow="fold")
+    for token in tokens:
+        left = seconds(max(0.0, (token.expires_at - now).total_seconds()))
+        add_row(table, token.token_id, token.name, *_terms(token), left, token.created_by)
+    return table
+
+
+def members_table(members: Sequence[Member], now: datetime) -> Table:
+    """One line per device."""
+    table = new_table()
+    table.add_column("device", overflow="fold")
+    for name in ("standing", "enrolled", "certificate ends in"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("certificate", overflow="fold")
+    table.add_column("reason", overflow="fold")
+    for member in members:
+        add_row(
+            table,
+            member.device_id,
+            standing(member),
+            ago(member.enrolled_at, now) if member.enrolled_at else NOTHING,
+            _left(member.certificate_until, now),
+            member.serial or NOTHING,
+            member.reason or NOTHING,
+            style="" if standing(member) == "member" else "yellow",
+        )
+    return table
+
+
+def standing(member: Member) -> str:
+    """In a word."""
+    if member.revoked:
+        return "revoked"
+    return "quarantine" if member.quarantined else "member"
+
+
+def _terms(token: TokenRecord) -> tuple[str, str]:
+    terms = token.terms
+    if isinstance(terms, AdminTerms):
+        return f"a person, as {terms.role.value}", NOTHING
+    whom = f"device {terms.device_id}" if terms.device_id else f"devices {terms.prefix}*"
+    return whom, f"{terms.used}/{terms.uses}"
+
+
+def _left(until: datetime | None, now: datetime) -> str:
+    if until is None:
+        return NOTHING
+    left = (until - now).total_seconds()
+    return seconds(left) if left > 0 else "over"

@@ -1,0 +1,384 @@
+"""Domain values as tables for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from hfmds.cli.demo.summary import LAST_ROUNDS, RunSummary
+from hfmds.cli.recipe.fields import RecipeField
+from hfmds.cli.text import NOTHING, ago, counted, decibel, percent, seconds, size
+from hfmds.domain.devices import Device, DeviceState
+from hfmds.domain.learning import LeakageSummary
+from hfmds.domain.recipe import Recipe
+from hfmds.domain.round_policy import Retention, RoundPolicy
+from hfmds.domain.runs import Progress, Round, Run, RunState
+
+_STATE_STYLES = {
+    RunState.RUNNING: "cyan",
+    RunState.PAUSED: "yellow",
+    RunState.COMPLETED: "green",
+    RunState.CANCELLED: "yellow",
+    RunState.DELETING: "yellow",
+    DeviceState.AVAILABLE: "green",
+    DeviceState.WORKING: "cyan",
+    DeviceState.AWAY: "yellow",
+}
+
+
+def new_table(title: str = "") -> Table:
+    """An empty table as all of ours look."""
+    return Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
+    """A row whose cells are shown as they are: `[x]` in an id or a reason is no markup."""
+    table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells), style=style)
+
+
+def keys_table(fields: Sequence[RecipeField]) -> Table:
+    """One line per key of a recipe."""
+    table = new_table()
+    table.add_column("key", no_wrap=True)
+    for name in ("what it is", "if unsaid", "meaning"):
+        table.add_column(name)
+    for field in fields:
+        add_row(table, field.key, field.rule, field.shown_default or NOTHING, field.meaning)
+    return table
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """One line per run."""
+    table = new_table()
+    table.add_column("run", overflow="fold")
+    for name in ("method", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rounds", "accuracy", "loss", "pool"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("phase")
+    for run in runs:
+        last = run.last_round
+        add_row(
+            table,
+            run.run_id,
+            run.spec.recipe.method.name,
+            state_text(run.state),
+            f"{run.completed_rounds}/{run.spec.recipe.rounds}",
+            accuracy_of(last),
+            loss_of(last),
+            str(last.pool.samples) if last and last.pool else NOTHING,
+            run.state_reason or phase_of(run.progress),
+        )
+    return table
+
+
+def run_table(run: Run, now: datetime) -> Table:
+    """What the run is, as names and values."""
+    recipe, policy = run.spec.recipe, run.spec.policy
+    model, training, method = recipe.model, recipe.training, recipe.method
+    facts = facts_table(f"run {run.run_id}")
+    add_row(facts, "state", state_text(run.state))
+    if run.state_reason:
+        add_row(facts, "reason", run.state_reason)
+    if run.progress:
+        name = "now" if run.state is RunState.RUNNING else "paused in"
+        add_row(facts, name, f"round {run.progress.round_number}: {phase_of(run.progress)}")
+    add_row(facts, "created", f"{run.created_at:%Y-%m-%d %H:%M:%S %Z}, {ago(run.created_at, now)}")
+    if run.best_round:
+        add_row(facts, "best", f"round {run.best_round}")
+    if run.spec.start_from:
+        add_row(facts, "started from", str(run.spec.start_from))
+    add_row(
+        facts, "method", f"{method.name}, {counted(recipe.rounds, 'round')}, seed {recipe.seed}"
+    )
+    add_row(
+        facts,
+        "model",
+        f"{model.architecture}, images {model.channels}x{model.height}x{model.width}, "
+        f"{counted(model.classes, 'class', 'classes')}",
+    )
+    rate = f"learning rate {training.learning_rate:g}"
+    if training.later_from_round:
+        rate += f" ({training.later_learning_rate:g} from round {training.later_from_round} on)"
+    add_row(
+        facts,
+        "training",
+        f"batch {training.batch_size}, {counted(training.local_epochs, 'local epoch')}, "
+        f"{rate}, momentum {training.momentum:g}, "
+        f"weight decay {training.weight_decay:g}"
+        + (f", alpha {training.alpha:g}" if method.uses_alpha else ""),
+    )
+    settings = dataclasses.asdict(method)
+    if settings:
+        words = (f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+        add_row(facts, method.name, ", ".join(words))
+    chosen = [
+        f"{one.name.replace('_', ' ')} {getattr(recipe.pool, one.name)}"
+        for one in dataclasses.fields(recipe.pool)
+        if getattr(recipe.pool, one.name) != one.default
+    ]
+    if chosen:
+        add_row(facts, "pool", ", ".join(chosen))
+    for name, told in _governed(recipe, policy):
+        add_row(facts, name, told)
+    return facts
+
+
+def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
+    """How a run's rounds are governed; what is as it always is goes without saying."""
+    goal, sampling = recipe.cohort_size, recipe.sampling
+    how_many = counted(goal, "device") if goal else "all devices"
+    if goal and policy.asked(goal) > goal:
+        how_many += f" ({policy.asked(goal)} are asked)"
+    limits = f"deadline {seconds(policy.deadline_seconds)}, lease {seconds(policy.lease_seconds)}"
+    if policy.task_deadline_seconds:
+        limits += f", a task {seconds(policy.task_deadline_seconds)}"
+    yield "rounds", f"{how_many}, at least {policy.minimum_devices}, {limits}"
+    if sampling.strategy != "uniform":
+        of = f" of {sampling.candidates} candidates" if sampling.candidates else ""
+        yield "drawn", sampling.strategy.replace("_", " ") + of
+    wanted = policy.eligibility
+    conditions = list(wanted.labels)
+    if wanted.minimum_free_memory_bytes:
+        conditions.append(f"{size(wanted.minimum_free_memory_bytes)} free")
+    if wanted.minimum_samples:
+        conditions.append(counted(wanted.minimum_samples, "sample"))
+    conditions += ["charging"] * wanted.require_charging
+    conditions += ["unmetered"] * wanted.require_unmetered
+    if conditions:
+        yield "asked are", ", ".join(conditions)
+    mode = policy.asynchronous
+    if mode:
+        weight = f"1 / (1 + staleness)^{mode.staleness_exponent:g}"
+        age = f"at most {counted(mode.max_staleness, 'round')} old"
+        devices = counted(mode.concurrency, "device") if mode.concurrency else "all devices"
+        results = counted(mode.buffer_size, "result")
+        yield "asynchronous", f"{results}, weighing {weight}, {age}, {devices} at work"
+    asked, stop, retention = policy.evaluation, policy.early_stop, policy.retention
+    if asked.devices:
+        often = f"every {asked.every_rounds} rounds" if asked.every_rounds > 1 else "every round"
+        yield "evaluated", f"by {counted(asked.devices, 'device')}, {often}"
+    if stop:
+        by = f" by more than {percent(stop.min_improvement)}" if stop.min_improvement else ""
+        yield (
+            "stops early",
+            f"after {counted(stop.patience_rounds, 'evaluated round')} without improvement{by}",
+        )
+    if retention != Retention():
+        often = counted(retention.keep_every, "round")
+        every = f", one every {often}" if retention.keep_every else ""
+        yield "models kept", f"the best, the last {max(1, retention.keep_last)}{every}"
+
+
+def rounds_table(rounds: Sequence[Round]) -> Table:
+    """One line per completed round."""
+    table = new_table()
+    asked = any(done.evaluation and done.device_evaluation for done in rounds)
+    measured = ("accuracy", "by devices") if asked else ("accuracy",)
+    for name in ("round", "devices", *measured, "loss", "pool", "PSNR", "moved", "took"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for done in rounds:
+        pool = done.pool
+        add_row(
+            table,
+            str(done.number),
+            str(len(done.device_ids)),
+            accuracy_of(done),
+            *((device_accuracy_of(done),) if asked else ()),
+            loss_of(done),
+            f"{pool.samples}{' new' if done.refreshed else ''}" if pool else NOTHING,
+            decibel(pool.leakage.paired_mean if pool else None),
+            size(done.traffic.received_bytes + done.traffic.sent_bytes),
+            seconds(done.duration_seconds),
+        )
+    return table
+
+
+def models_table(run: Run, rounds: Sequence[Round]) -> Table:
+    """One line per model that a run has made."""
+    table = new_table()
+    for name in ("round", "held out", "by devices", "size"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("", no_wrap=True)
+    table.add_column("sha256", overflow="fold")
+    for done in rounds:
+        best = "best" if done.number == run.best_round else ""
+        add_row(
+            table,
+            str(done.number),
+            percent(done.evaluation.accuracy if done.evaluation else None),
+            device_accuracy_of(done),
+            NOTHING if done.model_dropped else size(done.weights.size_bytes),
+            "dropped" if done.model_dropped else best,
+            done.weights.sha256[:12],
+            style="dim" if done.model_dropped else "bold" if best else "",
+        )
+    return table
+
+
+def devices_table(devices: Sequence[Device], now: datetime, width: int) -> Table:
+    """One line per device, with the columns for which there is room in so many characters."""
+    columns = _device_columns(devices, now)
+    left_out = []
+    for name in _DISPENSABLE:
+        if (
+            sum(max(cell.cell_len for cell in (Text(n), *c)) + 2 for n, c in columns.items())
+            > width
+        ):
+            left_out += [name] if columns.pop(name, None) else []
+    table = new_table()
+    table.caption_justify = "left"
+    if left_out:
+        table.caption = f"no room for {', '.join(left_out)}; --json has them"
+    for name in columns:
+        if name in ("device", "labels"):
+            table.add_column(name, overflow="fold")
+        else:
+            right = name in ("samples", "accepted", "failed")
+            table.add_column(name, no_wrap=True, justify="right" if right else "left")
+    for row in zip(*columns.values(), strict=True):
+        add_row(table, *row)
+    return table
+
+
+_DISPENSABLE = ("task", "engine", "version", "labels", "stage", "samples")
+"""Columns of devices that make room for the others, in this order."""
+
+
+def _device_columns(devices: Sequence[Device], now: datetime) -> dict[str, list[Text]]:
+    columns: dict[str, Sequence[str | Text]] = {
+        "device": [device.device_id for device in devices],
+        "state": [state_text(device.state) for device in devices],
+        "samples": [str(device.profile.samples) for device in devices],
+        "accepted": [str(device.accepted_tasks) for device in devices],
+        "failed": [str(device.failed_tasks) for device in devices],
+        "engine": [device.profile.engine for device in devices],
+        "version": [device.profile.software_version for device in devices],
+        "last seen": [ago(device.last_seen_at, now) for device in devices],
+        "task": [(device.task_id or NOTHING)[:12] for device in devices],
+    }
+    if any(device.stage for device in devices):
+        stages = [device.stage.name.lower() if device.stage else NOTHING for device in devices]
+        columns["stage"] = stages
+    if any(device.profile.labels for device in devices):
+        columns["labels"] = [", ".join(d.profile.labels) or NOTHING for d in devices]
+    return {
+        name: [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        for name, cells in columns.items()
+    }
+
+
+def twins_of(devices: Sequence[Device]) -> Iterator[Text]:
+    """A line for each device of which there are several."""
+    for device in devices:
+        if device.has_twin:
+            told = "several devices run with this id; give each a state folder of its own"
+            yield Text(f"{device.device_id}: {told}", "red")
+
+
+def failures_of(devices: Sequence[Device]) -> Iterator[Text]:
+    """Why devices last gave a task up, a line for each that did: a column has no room for it."""
+    for device in devices:
+        if device.last_failure:
+            yield Text(f"{device.device_id}: {device.last_failure}", "yellow")
+
+
+def comparison_table(summaries: Sequence[RunSummary]) -> Table:
+    """Runs side by side; PSNR is to the paired real image."""
+    table = new_table()
+    table.add_column("run", no_wrap=True)
+    for name in (f"accuracy\n(last {LAST_ROUNDS})", "best\nround", "PSNR\nmean", "\np99", "\nmax"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for name in ("pool\nimages", "moved by\ndevices"):
+        table.add_column(name, no_wrap=True, justify="right")
+    best = max((run.final_accuracy or 0.0 for run in summaries), default=0.0)
+    for run in summaries:
+        leakage = run.leakage
+        paired = leakage_rows(leakage)["paired"] if leakage else (NOTHING,) * 3
+        add_row(
+            table,
+            run.label,
+            percent(run.final_accuracy),
+            percent(run.best_accuracy),
+            *paired,
+            str(run.pool_samples or NOTHING),
+            size(run.moved_bytes),
+            style="bold" if run.final_accuracy == best else "",
+        )
+    return table
+
+
+def leakage_rows(leakage: LeakageSummary) -> dict[str, tuple[str, str, str]]:
+    """Mean, p99 and max in dB, to the paired and to the nearest real image."""
+    return {
+        "paired": (
+            decibel(leakage.paired_mean),
+            decibel(leakage.paired_p99),
+            decibel(leakage.paired_max),
+        ),
+        "nearest": (
+            decibel(leakage.nearest_mean),
+            decibel(leakage.nearest_p99),
+            decibel(leakage.nearest_max),
+        ),
+    }
+
+
+def state_text(state: RunState | DeviceState) -> Text:
+    """The state in its colour."""
+    return Text(state.value, _STATE_STYLES[state])
+
+
+def state_line(run: Run) -> str:
+    """The state in words: of a paused run with the reason, and how to go on."""
+    words = run.state.value
+    if run.state_reason:
+        words += f": {run.state_reason}"
+    if run.state is RunState.PAUSED:
+        words += f" (go on with: hfmds run resume {run.run_id})"
+    return words
+
+
+def phase_of(progress: Progress | None) -> str:
+    """What a run is doing, and how many devices are done with it."""
+    if progress is None:
+        return NOTHING
+    if not progress.expected:  # it does not wait for devices
+        return progress.phase.value
+    return f"{progress.phase.value} {progress.done}/{progress.expected}"
+
+
+def accuracy_of(done: Round | None) -> str:
+    """A round's accuracy: on held-out data, or without any by devices."""
+    return percent(done.accuracy if done else None)
+
+
+def device_accuracy_of(done: Round | None) -> str:
+    """A round's accuracy on devices' own data."""
+    return percent(done.device_evaluation.accuracy if done and done.device_evaluation else None)
+
+
+def loss_of(done: Round | None) -> str:
+    """A round's mean training loss."""
+    return f"{done.training_loss:.3f}" if done else NOTHING
+
+
+def facts_table(title: str) -> Table:
+    """An empty table of names and values."""
+    table = Table(
+        title=title, title_justify="left", box=None, show_header=False, pad_edge=False, padding=0
+    )
+    table.add_column(style="dim", no_wrap=True, min_width=14)
+    table.add_column(overflow="fold")
+    return table

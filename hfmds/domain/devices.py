@@ -1,0 +1,120 @@
+"""A device: its profile, its state, and which devices a run accepts."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from hfmds.domain.tasks import TaskStage
+from hfmds.domain.validation import require, require_at_least
+from hfmds.errors import InvalidInput
+
+
+class DeviceState(enum.Enum):
+    """What a device is doing, as far as the coordinator knows."""
+
+    AVAILABLE = "available"
+    WORKING = "working"
+    AWAY = "away"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device the coordinator has seen."""
+
+    device_id: str
+    state: DeviceState
+    profile: DeviceProfile
+    last_seen_at: datetime
+    accepted_tasks: int
+    failed_tasks: int
+    task_id: str | None
+    last_failure: str = ""
+    stage: TaskStage | None = None
+    has_twin: bool = False  # several run with its id
+
+
+MAX_LABELS = 32
+
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def require_id(value: str, what: str) -> str:
+    """An id as the contract allows it: safe in file names, URLs and metric labels."""
+    if not _ID.fullmatch(value):
+        raise InvalidInput(
+            f"{what} {value[:140]!r} is not an id: use 1 to 128 of A-Z a-z 0-9 . _ - "
+            "beginning with a letter or digit"
+        )
+    return value
+
+
+def labels_from(pairs: Iterable[str] | Mapping[str, str], what: str) -> tuple[str, ...]:
+    """Labels as `name=value`, by name; refused if they are too many, malformed or repeated."""
+    if not pairs:
+        return ()
+    if isinstance(pairs, Mapping):
+        pairs = [f"{name}={value}" for name, value in pairs.items()]
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        require(bool(equals), f"{what} has {pair[:140]!r}; write a label as NAME=VALUE")
+        require_id(name, f"{what}: label name")
+        require_id(value, f"{what}: value of label {name!r}:")
+        require(name not in labels, f"{what} has label {name!r} twice; leave one out")
+        labels[name] = value
+    require(
+        len(labels) <= MAX_LABELS, f"{what} has {len(labels)} labels; {MAX_LABELS} are the most"
+    )
+    return tuple(f"{name}={labels[name]}" for name in sorted(labels))
+
+
+def label_map(labels: Iterable[str]) -> dict[str, str]:
+    """Labels that are well-formed, as values by name."""
+    return {name: value for name, _, value in (label.partition("=") for label in labels)}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What a device tells of itself."""
+
+    samples: int
+    software_version: str
+    engine: str
+    labels: tuple[str, ...] = ()  # "name=value", by name
+    free_memory_bytes: int = 0  # 0: not known
+    charging: bool | None = None  # None: not known
+    unmetered: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Eligibility:
+    """Which devices a run asks. What a device does not tell counts as not fulfilled."""
+
+    labels: tuple[str, ...] = ()  # "name=value", all of them
+    minimum_free_memory_bytes: int = 0
+    minimum_samples: int = 0
+    require_charging: bool = False
+    require_unmetered: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", labels_from(self.labels, "eligibility.labels"))
+        require_at_least(
+            0,
+            eligibility__minimum_free_memory_bytes=self.minimum_free_memory_bytes,
+            eligibility__minimum_samples=self.minimum_samples,
+        )
+
+    def admits(self, profile: DeviceProfile) -> bool:
+        """Whether the run asks a device that describes itself so."""
+        return (
+            set(self.labels) <= set(profile.labels)
+            and profile.free_memory_bytes >= self.minimum_free_memory_bytes
+            and profile.samples >= self.minimum_samples
+            and (profile.charging is True or not self.require_charging)
+            and (profile.unmetered is True or not self.require_unmetered)
+        )

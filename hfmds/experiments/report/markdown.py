@@ -1,0 +1,59 @@
+"""Numbers and tables as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hfmds.experiments.experiment import PaperNumber
+from hfmds.experiments.report.results import Summary
+
+NOTHING = "–"
+"""Stands where there is no number."""
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    lines = [_line(header), _line(["---"] + ["---:"] * (len(header) - 1))]
+    return "\n".join([*lines, *(_line(row) for row in rows)]) + "\n"
+
+
+def percent(share: float | None) -> str:
+    """0.613 as 61.3."""
+    return NOTHING if share is None else f"{100 * share:.1f}"
+
+
+def points(share: float | None) -> str:
+    """A difference of accuracies, with its sign."""
+    return NOTHING if share is None else f"{100 * share:+.1f}".replace("-", "−")
+
+
+def number(value: float | None, decimals: int = 1) -> str:
+    """A number, or the sign for none."""
+    return NOTHING if value is None else f"{value:.{decimals}f}"
+
+
+def score(summary: Summary) -> str:
+    """Mean and deviation of accuracies in percent, and what is missing of the seeds."""
+    if not summary.done and not summary.failed:
+        return "not run"
+    text = percent(summary.mean)
+    if summary.deviation is not None:
+        text += f" ± {100 * summary.deviation:.1f}"
+    notes = []
+    if summary.failed:
+        notes.append(f"{summary.failed} of {summary.seeds} diverged")
+    if missing := summary.seeds - summary.done - summary.failed:
+        notes.append(f"{missing} of {summary.seeds} not run")
+    return f"{text} ({', '.join(notes)})" if notes else text
+
+
+def paper_number(given: PaperNumber | None) -> str:
+    """As the paper prints it."""
+    if given is None:
+        return NOTHING
+    mean = f"{given.mean:.2f}"
+    return mean if given.deviation is None else f"{mean} ± {given.deviation:.2f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

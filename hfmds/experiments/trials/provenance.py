@@ -1,0 +1,40 @@
+"""By what a result was made: versions, and a digest of the code that learns."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import hfmds.algorithm
+
+_PACKAGES = ("hfmds-fl", "numpy", "torch")
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "code": _code_digest(),
+    }
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _code_digest() -> str:
+    """Of the sources that learning depends on. A changed comment changes it, too."""
+    package = Path(hfmds.algorithm.__file__).parents[1]
+    digest = hashlib.sha256()
+    for room in ("algorithm", "data", "domain", "kernels"):
+        for source in sorted((package / room).rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+# At once: the files may change while this process goes on with what it has read.
+VERSIONS = _versions()

@@ -1,0 +1,143 @@
+"""A trial: one recipe learned once on one split of one data set, with one seed.
+
+Its id is a hash of recipe, seed, split and images, wherever these are stored, and of where it is
+computed if that is no processor, so that experiments share trials, and one is never taken for
+another. It does not know the code: see FORMAT.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from hfmds.data.splits import SplitSpec
+from hfmds.domain.methods import METHODS
+from hfmds.domain.pool_policy import PoolPolicy
+from hfmds.domain.recipe import (
+    AggregationRecipe,
+    ModelSpec,
+    Normalisation,
+    Recipe,
+    Sampling,
+    TrainingRecipe,
+)
+from hfmds.errors import ConfigurationError, InvalidInput
+from hfmds.experiments.trials.loaded_data import LoadedData
+from hfmds.experiments.vocabulary import Settings, nearest, section
+
+FORMAT = 1
+"""Raise it when the same trial comes to learn something else: stored results are then not used."""
+
+_ID_DIGITS = 16
+_CAME_LATER = {
+    "sampling": Sampling(),
+    "aggregation": AggregationRecipe(),
+    "compression": "none",
+    "pool": PoolPolicy(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """All that one run of Algorithm 1 needs to be repeated."""
+
+    data: str  # where to load it from; not part of what the trial is
+    data_label: str
+    data_digest: str
+    test_images: int | None  # None: all
+    split: SplitSpec
+    recipe: Recipe  # with the seed, which is also that of the split
+    compute_device: str = "cpu"  # torch's: on another one the numbers are not the same
+
+    @property
+    def trial_id(self) -> str:
+        record = self.record()
+        del record["data"]["name"]
+        # numbers as JSON writes them: shortest form that reads back the same, on any machine
+        text = json.dumps([FORMAT, record], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed
+
+    def record(self) -> dict[str, Any]:
+        """The trial as JSON knows it."""
+        recipe = dataclasses.asdict(self.recipe)
+        recipe["method"] = {"name": self.recipe.method.name, **recipe["method"]}
+        # What came later is left out where it is as it always was: so are the ids.
+        for name, default in _CAME_LATER.items():
+            if getattr(self.recipe, name) == default:
+                del recipe[name]
+        if not self.recipe.training.later_from_round:
+            for name in ("later_from_round", "later_learning_rate"):
+                del recipe["training"][name]
+        record = {
+            "data": {
+                "name": self.data_label,
+                "sha256": self.data_digest,
+                "test_images": self.test_images,
+            },
+            "split": dataclasses.asdict(self.split),
+            "recipe": recipe,
+        }
+        return record if self.compute_device == "cpu" else record | {"on": self.compute_device}
+
+
+def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> Trial:
+    """The trial that these settings describe; `where` names it in errors."""
+    name = str(settings.get("method"))
+    if name not in METHODS:
+        raise ConfigurationError(f"{where}: method is {name!r}; {nearest(name, METHODS)}")
+    channels, height, width = data.dataset.image_shape
+    try:
+        spec = SplitSpec(**_split_settings(settings, where))
+        method = METHODS[name](**section(settings, name))
+        rounds, cohort = settings.get("rounds", 0), settings.get("cohort_size", 0)
+        assert isinstance(rounds, int)
+        assert isinstance(cohort, int)
+        recipe = Recipe(
+            model=ModelSpec(
+                channels=channels,
+                height=height,
+                width=width,
+                classes=data.dataset.classes,
+                **section(settings, "model"),
+            ),
+            normalisation=_normalisation(settings, data.normalisation),
+            # Rounds in which the classifier is trained are what methods have equally many of.
+            rounds=rounds + method.preparation_rounds,
+            seed=seed,
+            training=TrainingRecipe(**section(settings, "training")),
+            method=method,
+            cohort_size=cohort if cohort < spec.devices else 0,  # 0: all; one id for both
+            aggregation=AggregationRecipe(**section(settings, "aggregation")),
+            compression=str(settings.get("compression", "none")),
+        )
+    except (InvalidInput, ConfigurationError) as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    test_images = settings.get("test_images")
+    assert test_images is None or isinstance(test_images, int)
+    if test_images is not None and test_images >= len(data.dataset.test):
+        test_images = None  # all; one id for both
+    return Trial(str(settings["data"]), data.label, data.digest, test_images, spec, recipe)
+
+
+def _normalisation(settings: Settings, own: Normalisation) -> Normalisation:
+    """The data set's own, or what the settings say of all channels."""
+    said, channels = section(settings, "normalisation"), len(own.mean)
+    return Normalisation(
+        (said["mean"],) * channels if "mean" in said else own.mean,
+        (said["std"],) * channels if "std" in said else own.std,
+    )
+
+
+def _split_settings(settings: Settings, where: str) -> dict[str, Any]:
+    given = section(settings, "split")
+    for needed in ("kind", "devices"):
+        if needed not in given:
+            raise ConfigurationError(f"{where}: split.{needed} is not set; set it")
+    return given

@@ -1,0 +1,220 @@
+"""The folder of one trial: what it is, how far it is, and what came of it.
+
+    config.json             the trial, for people
+    checkpoint.safetensors  under way: the last round that was saved; after a failure, the last good
+    result.json             at the end: every round; equal to the byte however often it was killed
+    final.safetensors       at the end: the model and the last pool
+    made.json               at the end: by which versions, and how long it took
+    cost.json               if asked for: what it costs a device
+
+A file is there whole or not at all: it is written beside its place and then moved there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from hfmds.domain.learning import Checkpoint, LeakageSummary, Pool, Weights
+from hfmds.errors import ConfigurationError
+from hfmds.experiments.trials.trial import Trial
+
+CONFIG, RESULT, MADE, COST = "config.json", "result.json", "made.json", "cost.json"
+CHECKPOINT, FINAL = "checkpoint.safetensors", "final.safetensors"
+
+_WEIGHTS, _SERVER, _FLEET = "weights/", "server/", "fleet/"
+
+Arrays = dict[str, NDArray[np.generic]]
+Record = dict[str, Any]
+"""A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A trial under way, as it was after a round."""
+
+    checkpoint: Checkpoint
+    fleet: Arrays  # `LocalFleet.state`
+    rounds: list[Record]
+    seconds: float  # spent so far
+
+
+class TrialFolder:
+    """The files of one trial."""
+
+    def __init__(self, results: Path, trial_id: str) -> None:
+        self.path = results / trial_id
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder for this process alone; waits while another one has it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path):
+            yield
+
+    def describe(self, trial: Trial) -> None:
+        """Say what the trial is."""
+        write_json(self.path / CONFIG, trial.record())
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def result(self) -> Record | None:
+        """What came of the trial; None while it is not at its end."""
+        return self._read_json(RESULT)
+
+    def made(self) -> Record | None:
+        """By what and in what time the result was made."""
+        return self._read_json(MADE)
+
+    def cost(self) -> Record | None:
+        """What it costs a device; None if nobody has counted."""
+        cost = self._read_json(COST)
+        # Early counts gave every round a pool and a share of a refresh: they are made anew.
+        return cost if cost and "rounds_with_pool" in cost else None
+
+    def keep_cost(self, cost: Record) -> None:
+        """Store what it costs a device."""
+        write_json(self.path / COST, cost)
+
+    def finish(self, result: Record, made: Record, last: Saved) -> None:
+        """Write the result; what was needed to go on is reduced to what is worth keeping."""
+        if result["status"] == "done":
+            # Not what devices and server remember: it may be many models, and nobody goes on from
+            # here.
+            pool = {key: value for key, value in last.fleet.items() if key.startswith("pool/")}
+            point = replace(last.checkpoint, server_state={})
+            self._write_arrays(FINAL, Saved(point, pool, rounds=[], seconds=0.0))
+        else:  # the last good state, to look at, or to go on from by hand
+            self.save(last)
+        write_json(self.path / MADE, made)
+        write_json(self.path / RESULT, result)  # the last: where it is, all is
+        if result["status"] == "done":
+            (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def final(self) -> Saved | None:
+        """The model and the pool at the end."""
+        return self._read_arrays(FINAL)
+
+    # --- under way ------------------------------------------------------------------------------
+
+    def save(self, saved: Saved) -> None:
+        """Replace the checkpoint."""
+        self._write_arrays(CHECKPOINT, saved)
+
+    def saved(self) -> Saved | None:
+        """Where to go on; None: at the beginning."""
+        return self._read_arrays(CHECKPOINT)
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def _write_arrays(self, name: str, saved: Saved) -> None:
+        point = saved.checkpoint
+        arrays: Arrays = {_WEIGHTS + key: value for key, value in point.weights.items()}
+        arrays |= {_SERVER + key: value for key, value in point.server_state.items()}
+        arrays |= {_FLEET + key: value for key, value in saved.fleet.items()}
+        state = {
+            "round_number": point.round_number,
+            "pool": asdict(point.pool) if point.pool else None,
+            "rounds": saved.rounds,
+            "seconds": saved.seconds,
+        }
+        draft = _draft(self.path / name)
+        save_file(
+            # not ascontiguousarray, which gives a single number a dimension
+            {key: np.asarray(value, order="C") for key, value in arrays.items()},
+            draft,
+            {"state": json.dumps(state)},
+        )
+        _move(draft, self.path / name)
+
+    def _read_arrays(self, name: str) -> Saved | None:
+        try:
+            with safe_open(self.path / name, framework="np") as file:
+                state = json.loads(file.metadata()["state"])
+                arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (FileNotFoundError, SafetensorError):  # broken: as if it were not there
+            return None
+        checkpoint = Checkpoint(
+            state["round_number"],
+            _weights(_under(_WEIGHTS, arrays)),
+            _pool(state["pool"]),
+            _weights(_under(_SERVER, arrays)),
+        )
+        fleet = _under(_FLEET, arrays)
+        return Saved(checkpoint, fleet, state["rounds"], state["seconds"])
+
+    def _read_json(self, name: str) -> Record | None:
+        try:
+            return read_json(self.path / name)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{self.path / name} is damaged; delete the folder {self.path} and run the "
+                "experiment again: that trial is then repeated"
+            ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A folder for this process alone; waits while another one has it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # freed by the kernel when the process ends
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> Record | None:
+    """A file's value; None if there is no file. A ValueError if it holds something else."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(record, dict):
+        raise ValueError("no JSON object")
+    return record
+
+
+def write_json(path: Path, value: Record) -> None:
+    """Replace a file by this value."""
+    draft = _draft(path)
+    draft.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    _move(draft, path)
+
+
+def _under(prefix: str, arrays: Arrays) -> Arrays:
+    return {
+        key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)
+    }
+
+
+def _weights(arrays: Arrays) -> Weights:
+    return {key: value.astype(np.float32, copy=False) for key, value in arrays.items()}
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _move(draft: Path, path: Path) -> None:
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _pool(record: Mapping[str, Any] | None) -> Pool | None:
+    if record is None:
+        return None
+    # Traffic is zero in a simulated fleet.
+    return Pool(record["snapshot_id"], record["samples"], LeakageSummary(**record["leakage"]))

@@ -1,0 +1,102 @@
+"""How this project's processes call each other: channels, deadlines, retries.
+
+A channel retries a call that found nobody there, quickly and a few times; sitting out longer
+absences, with a `Backoff`, is the caller's. Both may repeat a call that was carried out, which is
+safe: every call that changes something carries an idempotency key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import grpc
+
+from hfmds.service.client.peer import Peer
+from hfmds.service.monitoring.tracing import call_metadata
+from hfmds.service.process.address import grpc_target, is_loopback, split_addresses
+from hfmds.service.status import error_from
+
+__all__ = ["Backoff", "Channel", "Peer", "call", "open_channel", "translating"]
+
+R = TypeVar("R")
+
+Channel: TypeAlias = grpc.aio.Channel
+
+_SERVICE_CONFIG = json.dumps(
+    {
+        # Where there are several places, a fleet spreads over them; a lost one is left for another.
+        "loadBalancingConfig": [{"pick_first": {"shuffleAddressList": True}}],
+        "methodConfig": [
+            {
+                "name": [{}],  # every method of every service
+                "retryPolicy": {
+                    "maxAttempts": 3,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 3,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ],
+    }
+)
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    # Keeps a NAT's mapping alive while a call waits, and notices a dead link in 40 s. Only during
+    # calls: a device that trains for an hour should let its radio sleep.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),  # no limit: a waiting call sends no data
+    # The default grows to two minutes: too long after a peer is back.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.service_config", _SERVICE_CONFIG),
+)
+
+
+def open_channel(peer: Peer) -> grpc.aio.Channel:
+    """A channel to the peer; it connects at the first call. Await its `close()` when done."""
+    local = all(is_loopback(host) for host, _ in split_addresses(peer.address))
+    # A proxy named in the environment cannot reach this machine's loopback.
+    proxy = ("grpc.enable_http_proxy", 0 if local else 1)
+    target, options = grpc_target(peer.address), (*_OPTIONS, proxy)
+    if peer.tls is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, peer.tls.channel_credentials(), options=options)
+
+
+@contextmanager
+def translating(peer: Peer) -> Iterator[None]:
+    """Around calls to the peer: their failures come out as `hfmds.errors`."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise error_from(error, peer) from error
+
+
+async def call(
+    peer: Peer, method: Callable[..., Awaitable[R]], request: object, *, timeout_seconds: float
+) -> R:
+    """One call with one answer: `await call(peer, stub.CheckIn, request, timeout_seconds=10)`."""
+    with translating(peer):
+        return await method(request, timeout=timeout_seconds, metadata=call_metadata())
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait between tries, and how often to try."""
+
+    first_seconds: float = 0.5
+    max_seconds: float = 30.0
+    factor: float = 2.0
+
+    def ceiling(self, failures: int) -> float:
+        """The longest wait after so many failures in a row (1 or more)."""
+        # The exponent is bounded: a device that waits for a week must not overflow a float.
+        return min(self.max_seconds, self.first_seconds * self.factor ** min(failures - 1, 64))

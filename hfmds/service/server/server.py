@@ -1,0 +1,214 @@
+"""A gRPC server as this project runs one: capped, measured, with health and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from hfmds.errors import ConfigurationError
+from hfmds.service.limits.limits import Limits
+from hfmds.service.limits.open_files import connections_allowed
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.address import bound_socket, join_address, split_address
+from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.access import Access
+from hfmds.service.security.caller import Caller, by_certificate, by_token
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import TlsFiles
+from hfmds.service.server.interceptors import CallInterceptor
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = (
+    # Two servers on one port would each get half of the calls: a taken port must fail.
+    ("grpc.so_reuseport", 0),
+    # A device that vanished behind its NAT is noticed, and its waiting call ended, in 80 s.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # Devices ping every 30 s during a call (channel.py); more often than this is abuse.
+    ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
+    # A device that trains holds no connection open.
+    ("grpc.max_connection_idle_ms", 5 * 60_000),
+    # A certificate is looked at when a connection begins, so none outlives it by much; and what a
+    # caller does not read is not kept for ever. Calls that are open get as long as a transfer may.
+    ("grpc.max_connection_age_ms", 60 * 60_000),
+    ("grpc.max_connection_age_grace_ms", 15 * 60_000),
+)
+
+_DEFAULT = Limits()
+_STOPPING = "stopping"
+_LOOK_EVERY_SECONDS = 1.0
+
+
+class GrpcServer:
+    """Serves the added services; "not ready" to health checks until told otherwise.
+
+    With `tls`, only to callers with a certificate of its authority, and to each what it may call.
+    With `holder`, they need none: it says whose token they have. `gate` keeps out who is shut out.
+    `limits` says how much of them it bears; without `supervised` it answers no health checks and
+    tells nobody what it serves. Make it inside the running event loop.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        metrics: RpcMetrics,
+        *,
+        limits: Limits = _DEFAULT,
+        tls: TlsFiles | None = None,
+        holder: Callable[[str], Caller] | None = None,
+        gate: Gate | None = None,
+        supervised: bool = True,
+        setting: str = "HFMDS_LISTEN",
+    ) -> None:
+        self._listen = listen
+        self._setting = setting
+        self._metrics = metrics
+        self._address: str | None = None
+        self._unready_reason: str | None = "starting"
+        self._health = health.aio.HealthServicer()
+        self._access: dict[str, Access] = {}  # by the name of a service
+        self._tls = tls
+        self._supervised = supervised
+        self._with_certificates = holder is None
+        recognise = by_token(holder) if holder else by_certificate
+        interceptor = CallInterceptor(
+            metrics, limits, self._access, recognise if tls else None, gate or Gate()
+        )
+        options = (*_OPTIONS, *limits.options(connections_allowed()))
+        self._server = grpc.aio.server(interceptors=(interceptor,), options=options)
+        self._by_name = _ByName(self._server)
+
+    def add(
+        self,
+        register: Callable[[Any, grpc.aio.Server], None],
+        servicer: object,
+        service_name: str,
+        access: Access,
+    ) -> None:
+        """Serve `servicer`, registered with its generated `add_..._to_server`; before `start`.
+
+        `access` says who may call its methods.
+        """
+        register(servicer, self._by_name)
+        self._access[service_name] = access
+        self._metrics.show(service_name, access)
+
+    async def start(self) -> None:
+        """Bind and answer; a ConfigurationError says why the address cannot be had."""
+        if self._supervised:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._by_name)
+            names = (*self._access, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+        await self._publish_health()
+        # gRPC tells only that a bind failed; a socket of our own tells why.
+        bound_socket(self._listen, self._setting).close()
+        try:
+            port = self._bind()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._listen}: {error}; set {self._setting}"
+            ) from error
+        self._address = join_address(split_address(self._listen)[0], port)
+        await self._server.start()
+
+    def _bind(self) -> int:
+        if self._tls is None:
+            port = self._server.add_insecure_port(self._listen)
+        else:
+            credentials = self._tls.server_credentials(of_callers_too=self._with_certificates)
+            port = self._server.add_secure_port(self._listen, credentials)
+        return int(port)
+
+    @property
+    def address(self) -> str:
+        """The bound `host:port`, known once started."""
+        if self._address is None:
+            raise RuntimeError("the server has not been started")
+        return self._address
+
+    async def set_ready(self, ready: bool, reason: str = "not ready") -> None:
+        """Tell health checks whether to send calls here, and if not, why."""
+        if self._unready_reason == _STOPPING:  # for good
+            return
+        self._unready_reason = None if ready else reason
+        await self._publish_health()
+        if ready:
+            log.info("ready", extra={"grpc": self._address})
+        else:
+            log.warning("not ready", extra={"reason": reason})
+
+    @asynccontextmanager
+    async def following(
+        self,
+        trouble: Callable[[], str | None],
+        every_seconds: float = _LOOK_EVERY_SECONDS,
+    ) -> AsyncIterator[None]:
+        """Inside, it is ready when there is no trouble; else that is why not."""
+
+        async def follow() -> None:
+            while True:
+                reason = trouble()
+                if (reason is None) != (self._unready_reason is None):
+                    await self.set_ready(reason is None, reason or "")
+                elif reason is not None and self._unready_reason != _STOPPING:
+                    self._unready_reason = reason  # for longer by now, or another one
+                await asyncio.sleep(every_seconds)
+
+        task = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def unready_reason(self) -> str | None:
+        """Why calls should not be sent here now; None when they may."""
+        return self._unready_reason
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no new calls, let those in flight end within the grace, then cut them."""
+        self._unready_reason = _STOPPING
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+
+    @asynccontextmanager
+    async def serving(self, shutdown: Shutdown) -> AsyncIterator[None]:
+        """Started inside, and stopped whatever happens: a server left running spoils the exit."""
+        await self.start()
+        shutdown.add(self.stop)
+        try:
+            yield
+        finally:
+            await shutdown.stop()
+
+    async def _publish_health(self) -> None:
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.NOT_SERVING if self._unready_reason else statuses.SERVING
+        for name in ("", *self._access):
+            await self._health.set(name, status)
+
+
+class _ByName:
+    """Has methods found by name when they are called.
+
+    gRPC would keep a task for each method that is registered with it, and wait for all of them
+    anew whenever one is called, which takes longer than to find a name.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler]
+    ) -> None:
+        """Do nothing: they were given as generic ones, too."""

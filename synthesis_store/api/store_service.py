@@ -1,0 +1,269 @@
+"""SynthesisStoreService: convert, call, convert. What the calls mean is in the proto."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import grpc
+
+from hfmds.domain.devices import require_id
+from hfmds.domain.pools import SharedShard
+from hfmds.errors import InvalidInput
+from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
+from hfmds.service.security.caller import caller
+from hfmds.service.server.interceptors import decoded
+from hfmds.service.server.server import GrpcServer
+from hfmds.v1 import common_pb2
+from hfmds.v1 import synthesis_store_pb2 as pb
+from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
+from hfmds.wire.chunks import MAX_DIGESTS, chunk_decoder, download_message, split_upload
+from hfmds.wire.conversions.common import digest_from, require_count, require_part
+from hfmds.wire.conversions.events import event_message
+from hfmds.wire.conversions.fleet_calls import exclusions_from, require_version
+from hfmds.wire.conversions.store_calls import (
+    contribution_from,
+    contribution_message,
+    pool_message,
+    pool_spec_from,
+    shard_message,
+    shared_shard_message,
+    snapshot_message,
+)
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of
+from synthesis_store.access.exclusions import ExclusionRecords
+from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.pools.pools import Pools
+from synthesis_store.serving.shares import Limits
+from synthesis_store.snapshots.seal_queue import Seals
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
+ACCESS = {
+    "OpenPool": SERVICE,
+    "SealPool": SERVICE,
+    "ReleaseRun": SERVICE | OWNER,
+    "QueryBatch": DEVICE,
+    "PutBatch": DEVICE,
+    "GetShare": DEVICE,
+    "GetPool": VIEWER | SERVICE,
+    "GetSnapshot": VIEWER | SERVICE,
+    "ListSnapshots": VIEWER | SERVICE,
+    "DownloadShard": DEVICE | VIEWER | SERVICE,
+    "CollectSnapshots": OPERATOR,
+    "WithdrawDevice": OWNER,
+    "ListStoreEvents": VIEWER,
+    "SetExclusions": SERVICE,
+}
+
+_MAX_EVENTS = 1000  # in one answer
+_POSITION_DIGITS = 10  # what a database takes for a position has no more
+
+
+class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
+    """Answers for the pools."""
+
+    def __init__(self, pools: Pools, exclusions: ExclusionRecords) -> None:
+        self._pools = pools
+        self._exclusions = exclusions
+        self._seals = Seals(pools.seal)
+        # To choose among ten thousand shards takes 0.15 s: a fleet that does must not have all
+        # other calls wait, for whom there are few threads.
+        self._choosing = ThreadPoolExecutor(1, "choosing")
+
+    def add_to(self, server: GrpcServer) -> None:
+        """Serve this service there."""
+        server.add(pb_grpc.add_SynthesisStoreServiceServicer_to_server, self, SERVICE_NAME, ACCESS)
+
+    async def aclose(self) -> None:
+        """Seal no more, once the server has stopped; on return nothing is being sealed."""
+        self._choosing.shutdown(wait=False, cancel_futures=True)
+        await asyncio.gather(asyncio.to_thread(self._pools.stop_sealing), self._seals.close())
+
+    async def OpenPool(
+        self, request: pb.OpenPoolRequest, context: grpc.aio.ServicerContext
+    ) -> pb.OpenPoolResponse:
+        require_part(request, "spec")
+        pool_id = require_id(request.pool_id, "pool_id")
+        referenced = [
+            require_id(one, "referenced_snapshots") for one in request.referenced_snapshots
+        ]
+        spec = pool_spec_from(request.spec)
+        hung_up = threading.Event()
+        try:
+            withdrawn = await asyncio.to_thread(
+                self._pools.open, pool_id, spec, referenced, hung_up.is_set
+            )
+        except asyncio.CancelledError:
+            hung_up.set()
+            raise
+        return pb.OpenPoolResponse(withdrawn_devices=withdrawn)
+
+    async def GetPool(
+        self, request: pb.GetPoolRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetPoolResponse:
+        pool_id = require_id(request.pool_id, "pool_id")
+        return pb.GetPoolResponse(
+            pool=pool_message(await asyncio.to_thread(self._pools.status, pool_id))
+        )
+
+    async def QueryBatch(
+        self, request: pb.QueryBatchRequest, context: grpc.aio.ServicerContext
+    ) -> pb.QueryBatchResponse:
+        state = await asyncio.to_thread(self._pools.query, _key_from(request))
+        return pb.QueryBatchResponse(offset=state.offset, complete=state.complete)
+
+    @decoded(chunk_decoder)
+    async def PutBatch(
+        self,
+        request_iterator: AsyncIterator[pb.PutBatchRequest],
+        context: grpc.aio.ServicerContext,
+    ) -> pb.PutBatchResponse:
+        header, chunks = await split_upload(request_iterator)
+        weights = digest_from(header.weights) if header.HasField("weights") else None
+        present = await self._pools.put(_key_from(header), header.offset, chunks, weights)
+        return pb.PutBatchResponse(already_present=present)
+
+    async def SealPool(
+        self, request: pb.SealPoolRequest, context: grpc.aio.ServicerContext
+    ) -> pb.SealPoolResponse:
+        pool_id = require_id(request.pool_id, "pool_id")
+        named = [contribution_from(item) for item in request.contributions]
+        sealed = await self._seals.seal(pool_id, named)
+        return pb.SealPoolResponse(
+            snapshot=snapshot_message(replace(sealed.snapshot, shards=())),
+            missing=map(contribution_message, sealed.missing),
+        )
+
+    async def GetSnapshot(
+        self, request: pb.GetSnapshotRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetSnapshotResponse:
+        snapshot_id = require_id(request.snapshot_id, "snapshot_id")
+        at = _position(request.page_token)
+        snapshot = await asyncio.to_thread(self._pools.snapshot, snapshot_id, at, ASKED_FOR_A_PAGE)
+        shards, more = first_page_of(map(shard_message, snapshot.shards), request.page_size)
+        described = snapshot_message(replace(snapshot, shards=()))
+        described.shards.extend(shards)
+        token = str(at + len(shards)) if more else ""
+        return pb.GetSnapshotResponse(snapshot=described, next_page_token=token)
+
+    async def ListSnapshots(
+        self, request: pb.ListSnapshotsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListSnapshotsResponse:
+        run_id = require_id(request.run_id, "run_id") if request.run_id else None
+        snapshots = await asyncio.to_thread(
+            self._pools.snapshots, run_id, request.page_token, ASKED_FOR_A_PAGE
+        )
+        taken, more = first_page_of(map(snapshot_message, snapshots), request.page_size)
+        token = taken[-1].snapshot_id if more else ""
+        return pb.ListSnapshotsResponse(snapshots=taken, next_page_token=token)
+
+    async def GetShare(
+        self, request: pb.GetShareRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetShareResponse:
+        require_count(request, 0, "max_bytes", "max_samples")
+        snapshot_id = require_id(request.snapshot_id, "snapshot_id")
+        have = set(map(digest_from, _bounded(request.have, "have")))
+        limits = Limits(request.max_bytes, request.max_samples)
+
+        at = _position(request.page_token)
+
+        def choose() -> Sequence[SharedShard]:
+            return self._pools.serving.share(
+                snapshot_id,
+                have,
+                limits,
+                request.seed,
+                balanced=request.balanced,
+                start=at,
+                most=ASKED_FOR_A_PAGE,
+            )
+
+        thread = None if limits == Limits() else self._choosing
+        shared = await asyncio.get_running_loop().run_in_executor(thread, choose)
+        shards, more = first_page_of(map(shared_shard_message, shared), request.page_size)
+        token = str(at + len(shards)) if more else ""
+        return pb.GetShareResponse(shards=shards, next_page_token=token)
+
+    async def DownloadShard(
+        self, request: pb.DownloadShardRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[bytes]:
+        require_part(request, "digest")
+        snapshot_id = require_id(request.snapshot_id, "snapshot_id")
+        wanted = (request.digest, *_bounded(request.further, "further"))
+        digests = [digest_from(digest) for digest in wanted]
+        async for pieces in self._pools.serving.stream(snapshot_id, digests, request.offset):
+            yield download_message(*pieces)
+
+    async def ReleaseRun(
+        self, request: pb.ReleaseRunRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ReleaseRunResponse:
+        run_id = require_id(request.run_id, "run_id")
+        return pb.ReleaseRunResponse(
+            snapshots=await asyncio.to_thread(self._pools.release, run_id, caller(context))
+        )
+
+    async def CollectSnapshots(
+        self, request: pb.CollectSnapshotsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.CollectSnapshotsResponse:
+        collected = await asyncio.to_thread(
+            self._pools.collect, caller(context), dry_run=request.dry_run
+        )
+        return pb.CollectSnapshotsResponse(
+            snapshot_ids=collected.snapshot_ids,
+            erased_blobs=collected.erased_blobs,
+            erased_bytes=collected.erased_bytes,
+        )
+
+    async def WithdrawDevice(
+        self, request: pb.WithdrawDeviceRequest, context: grpc.aio.ServicerContext
+    ) -> pb.WithdrawDeviceResponse:
+        device_id = require_id(request.device_id, "device_id")
+        run_id = require_id(request.run_id, "run_id") if request.run_id else ""
+        withdrawal = await asyncio.to_thread(
+            self._pools.withdraw, device_id, run_id, caller(context)
+        )
+        return pb.WithdrawDeviceResponse(
+            removed_batches=withdrawal.removed_batches,
+            remaining_snapshots=withdrawal.remaining_snapshots,
+        )
+
+    async def ListStoreEvents(
+        self, request: pb.ListStoreEventsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListStoreEventsResponse:
+        events = self._pools.events
+        found = await asyncio.to_thread(events.list, request.after_sequence, _MAX_EVENTS)
+        entries = first_page([*map(event_message, found)], request.page_size)
+        return pb.ListStoreEventsResponse(log_id=events.log_id, events=entries)
+
+    async def SetExclusions(
+        self, request: pb.SetExclusionsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.SetExclusionsResponse:
+        if request.HasField("exclusions"):
+            exclusions = exclusions_from(request.exclusions)
+            version = require_version(request.version)
+            await asyncio.to_thread(self._exclusions.replace, version, exclusions)
+        held = await asyncio.to_thread(self._exclusions.version)
+        return pb.SetExclusionsResponse(version=held)
+
+
+def _position(token: str) -> int:
+    """Where the next page of shards begins; one that is no token of ours starts over."""
+    return int(token) if token.isdecimal() and len(token) < _POSITION_DIGITS else 0
+
+
+def _bounded(digests: Sequence[common_pb2.Digest], name: str) -> Sequence[common_pb2.Digest]:
+    if len(digests) > MAX_DIGESTS:
+        raise InvalidInput(f"{name} has {len(digests)} shards; at most {MAX_DIGESTS}")
+    return digests
+
+
+def _key_from(message: pb.QueryBatchRequest | pb.PutBatchHeader) -> BatchKey:
+    require_part(message, "batch")
+    return BatchKey(
+        pool_id=require_id(message.pool_id, "pool_id"),
+        device_id=require_id(message.device_id, "device_id"),
+        digest=digest_from(message.batch),
+    )
