@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-images lint format edge-binary fuzz audit sbom proto dashboards render packages clean
+.PHONY: help demo test test-fast test-all test-kills test-images bench lint format edge-binary fuzz audit sbom proto dashboards render packages clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -12,18 +12,29 @@ help:  ## show this list
 demo: $(READY)  ## train FedAvg and HFMDS-FL on ten devices on this machine, and write hfmds-report/
 	$(BIN)/hfmds demo
 
-# Two at a time, each file's tests in one of the two processes: many wait more than they compute.
-# In the order of tests/conftest.py, the slow first; xdist's own would have files of few tests last.
+# Two processes, and each file's tests in one of them: many tests wait more than they compute.
+# tests/conftest.py puts slow files first; xdist's own order would run files of few tests last.
 PROCESSES ?= 2
-# They start hundreds of interpreters: what one compiles is kept for the others and the next time,
-# also where the environment says otherwise.
+# The tests start hundreds of interpreters, which share compiled files.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test: lint packages  ## everything that must pass: style, types, contracts, all tests
+test: lint packages  ## every behaviour once, and a sample of each large matrix (12 minutes)
 	$(PYTEST)
 
-test-fast: lint  ## the same without the tests that start programs or servers
-	$(PYTEST) -m "not integration"
+test-fast: lint  ## tests without programs and servers, for the inner loop (2 minutes)
+	$(PYTEST) -m "not integration and not soak"
+
+test-all: lint packages  ## everything: full matrices, soak tests, containers (2 hours)
+	$(PYTEST) --full
+	$(MAKE) test-images
+
+test-kills: $(READY)  ## kill -9 at every step of every program; docs/testing.md explains the suites
+	$(PYTEST) --full tests/kills
+
+BENCHMARKS := aggregation_speed check_in_load coordinator_memory edge_engines ingest_speed recovery round_overhead serving_speed training_speed
+bench: $(READY)  ## sizes and times as ratios against a baseline of the same run (FULL=1: hours)
+	@for name in $(BENCHMARKS); do \
+		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(if $(FULL),,--quick) || exit 1; done
 
 # Needs root, some minutes and 20 GB. PYTHON_IMAGE=... is the base; without it, one is made of Debian's packages.
 test-images: PROGRAMS := podman=podman runc=runc mmdebstrap=mmdebstrap catatonit=catatonit iptables=iptables \

@@ -1,46 +1,141 @@
-"""Real servers that any test may ask for; each is started once, by the first that asks.
+"""The tiers of the test suite, and real servers that any test may ask for.
 
-`postgres_url` and `s3_blobs_url` are empty and the test's own. A test that stops the server (with
-`postgres_server` or `s3_server`) must start it again.
+`make test` runs every behaviour once, and a sample of each large matrix. The sample changes with
+the commit, so that a few commits cover everything. `make test-all` passes `--full` and leaves
+nothing out. Tests choose their tier by a marker: see `markers` in pyproject.toml.
 """
 
+from __future__ import annotations
+
+import math
+import random
 import signal
+import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import edge_client.processor  # noqa: F401  # before any test has torch compute
-from tests.servers.databases import use_database
-from tests.servers.postgres import PostgresServer
-from tests.servers.s3 import S3Server
+from tests.support.databases import use_database
+from tests.support.postgres import PostgresServer
+from tests.support.s3 import S3Server
+from tests.support.supervision import Launcher
 
-# A shell without job control has what it starts in the background ignore Ctrl-C, and `nohup` a lost
-# terminal; and so would all programs that tests start and interrupt.
+# A shell without job control lets background jobs ignore Ctrl-C, and `nohup` a lost terminal. The
+# programs that tests start and interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+_LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run full matrices and soak tests, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_LEFT_OUT] = Counter()
+
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a real server is slower, and marked so; the files of the slow come first.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs real servers, leave out what `make test` only samples, and order files.
 
-    Otherwise, at the end one process would have a long file to itself and the others nothing.
+    Files with slow tests come first. Otherwise one process would end with a long file to itself.
     """
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        chosen = getattr(item, "callspec", None)
-        asks = {"postgres_server", "s3_server"}.intersection(fixtures)
-        if asks or (chosen and chosen.params.get("database_url") == "postgresql"):
+        if _needs_a_real_server(item):
             item.add_marker("integration")
-    slow = {item.path for item in items if item.get_closest_marker("integration")}
-    items.sort(key=lambda item: item.path not in slow)
+    # A person who names one test wants that test.
+    if not config.getoption("full") and not any("::" in argument for argument in config.args):
+        _leave_out(config, items)
+    slow_files = {item.path for item in items if item.get_closest_marker("integration")}
+    items.sort(key=lambda item: item.path not in slow_files)
+
+
+def _needs_a_real_server(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    parameters = getattr(item, "callspec", None)
+    on_postgres = parameters and parameters.params.get("database_url") == "postgresql"
+    return bool(on_postgres) or not {"postgres_server", "s3_server"}.isdisjoint(fixtures)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remove soak tests, and all but a rotating part of each matrix, from the items."""
+    left_out = [item for item in items if item.get_closest_marker("soak")]
+    matrices: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("matrix") and not item.get_closest_marker("soak"):
+            matrices[item.nodeid.partition("[")[0]].append(item)
+    choice = random.Random(_commit_number(config.rootpath))
+    for cases in matrices.values():
+        marker = cases[0].get_closest_marker("matrix")
+        assert marker is not None
+        kept = math.ceil(len(cases) / int(marker.kwargs["one_in"]))
+        left_out += choice.sample(cases, len(cases) - kept)
+    config.stash[_LEFT_OUT].update(item.nodeid.partition("[")[0] for item in left_out)
+    config.hook.pytest_deselected(items=left_out)
+    unwanted = set(left_out)
+    items[:] = [item for item in items if item not in unwanted]
+
+
+def _commit_number(repository: Path) -> int:
+    """A number that changes with the commit; 0 outside of a git checkout."""
+    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(answer.stdout.strip()[:8], 16)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what the sample left out."""
+    config = terminalreporter.config
+    left_out = config.stash[_LEFT_OUT]
+    if not left_out:
+        return
+    terminalreporter.section("left out; `make test-all` runs everything")
+    for test, cases in sorted(left_out.items()):
+        terminalreporter.line(f"{cases:4} of {test}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object, error: object) -> None:
+    """Take over what a worker of xdist left out: all workers leave out the same."""
+    output = getattr(node, "workeroutput", {})
+    config: pytest.Config = node.config  # type: ignore[attr-defined]
+    config.stash[_LEFT_OUT] = Counter(output.get("left_out", {}))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell xdist's main process what this worker left out."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = dict(session.config.stash[_LEFT_OUT])
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """Starts programs as forks of a process that has imported them."""
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="session")
+def plans_dir(pytestconfig: pytest.Config) -> Path:
+    """A folder that keeps plans between test runs: each takes some twenty seconds to make."""
+    folder: Path = pytestconfig.cache.mkdir("hfmds-plans")  # type: ignore[union-attr]
+    return folder
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server. A test that stops it must start it again."""
     server = PostgresServer()
     server.start()
     yield server
@@ -55,6 +150,7 @@ def postgres_url(postgres_server: PostgresServer) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
+    """An S3-compatible server. A test that stops it must start it again."""
     server = S3Server()
     server.start()
     yield server
@@ -63,7 +159,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3_blobs_url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a place with nothing in it; the keys are in the environment during the test."""
+    """The URL of an empty place. Its keys are in the environment during the test."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return s3_server.new_place()
@@ -71,7 +167,7 @@ def s3_blobs_url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of an empty database of either kind: the test is run with each."""
+    """The URL of an empty database. The test runs with each kind."""
     if request.param == "postgresql":
         url: str = request.getfixturevalue("postgres_url")
         return url

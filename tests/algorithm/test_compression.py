@@ -189,6 +189,7 @@ def test_what_is_left_is_kept_apart_from_what_the_method_remembers() -> None:
 # --- in a fleet ---------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix(one_in=3)
 @pytest.mark.parametrize("name", sorted(EVERY_METHOD))
 @pytest.mark.parametrize(
     ("compression", "aggregation"),

@@ -18,7 +18,7 @@ from hfmds.pki.tokens import Token, TokenKind, new_token
 from hfmds.service.security.certificates import Certificate, read_certificate
 from hfmds.storage.database import open_database
 from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 START = 1_800_000_000.25
 DAY = 24 * 3600.0

@@ -19,7 +19,7 @@ from hfmds.event_chain import flaw
 from hfmds.storage.database import fenced, opened_database, reading
 from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 
 async def complete(bench: Workbench, run_id: str = "run") -> None:

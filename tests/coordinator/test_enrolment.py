@@ -19,7 +19,7 @@ from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import open_database, transaction
 from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 BY_HAND = Certificate(Identity(Kind.DEVICE, "camera"), "1", 0, 2**40, "its key")
 

@@ -25,7 +25,7 @@ from hfmds.event_chain import Event, canonical, flaw, make_event, origin
 from hfmds.storage.database import opened_database, transaction
 from tests.coordinator.test_states import Records, completed
 from tests.coordinator.workbench import Workbench, echo, make_spec, workbench
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,7 @@ from hfmds.storage.database import open_database
 from hfmds.wire.conversions.operations import Funnel
 from tests.coordinator.test_states import Records
 from tests.coordinator.workbench import echo, make_spec, workbench
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 
 @pytest.mark.usefixtures("both_databases")

@@ -27,7 +27,7 @@ from hfmds.errors import NotFound, Unavailable
 from hfmds.storage.database import opened_database, reading
 from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 from tests.wire import examples
 
 RUN = RunRecord("run", "run.1", make_spec(), RunState.RUNNING, "", 0.0, 0, None)

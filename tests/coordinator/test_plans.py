@@ -23,7 +23,7 @@ from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
 from hfmds.v1 import coordinator_pb2
 from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 WITHOUT_TORCH = replace(PROFILE, engine="onnx-cpu")
 PLAN = b"the plan of " + MODEL.architecture.encode()

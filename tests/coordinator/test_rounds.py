@@ -31,7 +31,7 @@ from tests.coordinator.workbench import (
     nudge,
     workbench,
 )
-from tests.servers.databases import order_text_as_people_do
+from tests.support.databases import order_text_as_people_do
 
 
 def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hfmds.domain.digest import Digest
 from hfmds.errors import ConfigurationError
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import opened_database
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 
 def test_the_first_leaves_a_mark_and_others_must_find_it(tmp_path: Path) -> None:

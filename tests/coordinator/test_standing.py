@@ -12,7 +12,7 @@ from coordinator.monitoring.metrics import Metrics
 from hfmds.pki.device_key import DeviceKey
 from hfmds.storage.database import opened_database
 from tests.coordinator.registry_office import DAY, OLGA, Office, new_issuer
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 
 @pytest.mark.usefixtures("both_databases")

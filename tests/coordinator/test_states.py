@@ -31,7 +31,7 @@ from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import open_database
 from tests.coordinator.workbench import make_spec
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "rounds.md"
 MACHINES: list[Mapping[enum.Enum, frozenset[enum.Enum]]] = [

@@ -55,7 +55,7 @@ from hfmds.service.limits.retry_schedule import Pace
 from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
 from hfmds.wire.tensors import StoredWeights, encode_weights
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 PROFILE = DeviceProfile(samples=5, software_version="test", engine="none")
 LEAKAGE = LeakageSummary(9.0, 10.0, 11.0, 12.0, 13.0, 14.0)

@@ -67,6 +67,7 @@ def test_a_trial_records_every_round_and_refresh(tmp_path: Path) -> None:
     assert final.fleet["pool/round-4/pixels"].shape == (9, 1, 16, 16)
 
 
+@pytest.mark.matrix(one_in=2)
 @pytest.mark.parametrize("name", TRIALS)
 def test_stopped_after_any_round_it_ends_the_same(tmp_path: Path, name: str) -> None:
     trial = a_trial(**TRIALS[name])

@@ -37,7 +37,7 @@ from tests.coordinator.registry_office import Office, new_issuer
 from tests.coordinator.workbench import PROFILE, make_spec, workbench
 from tests.fuzz.budget import tried
 from tests.fuzz.protobuf import anything, changed
-from tests.servers.databases import use_database
+from tests.support.databases import use_database
 from tests.synthesis_store.examples import SPEC, Store, make_batch
 
 SERVICES = {
@@ -202,6 +202,7 @@ def test_honest_requests_are_answered(servers: Servers, name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 @tried(12)
 @given(data=st.data())
+@pytest.mark.matrix(one_in=3)
 def test_a_call_is_answered_or_refused(servers: Servers, name: str, data: st.DataObject) -> None:
     kind = GetMessageClass(METHODS[name].input_type)
     one = (

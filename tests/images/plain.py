@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.images.containers import Podman
-from tests.servers.processes import free_ports
+from tests.support.server_processes import free_ports
 
 Resource = dict[str, Any]
 

@@ -21,9 +21,9 @@ from tests.images.operator import Operator
 from tests.images.plain import Machine, moved
 from tests.images.test_secured_pods import keep
 from tests.k8s.conftest import on_top_of
-from tests.servers.postgres import PostgresServer
-from tests.servers.s3 import S3Server
-from tests.servers.tls import Tls
+from tests.support.postgres import PostgresServer
+from tests.support.s3 import S3Server
+from tests.support.tls_proxy import Tls
 
 pytestmark = pytest.mark.timeout(3600)
 

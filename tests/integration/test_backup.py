@@ -18,11 +18,11 @@ from hfmds.storage.files import remove_folder
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.clients.store_client import StoreClient
-from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import Call, ScriptedDevice, in_two_calls, peer
-from tests.integration.stage import SECONDS, run_on, stage, undisturbed
-from tests.integration.supervision import Launcher, servers
-from tests.servers.postgres import PostgresServer
+from tests.support.operator import Operator, Outcome
+from tests.support.postgres import PostgresServer
+from tests.support.scripted_devices import Call, ScriptedDevice, in_two_calls, peer
+from tests.support.small_run import SECONDS, run_on, stage, undisturbed
+from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ import pytest
 
 from hfmds.storage.database import open_database
 from hfmds.storage.schema import Schema
-from tests.integration.operator_at_work import Outcome
-from tests.integration.scripted_devices import Call
-from tests.integration.stage import TASKS, stage, undisturbed
-from tests.integration.supervision import Launcher
-from tests.servers.postgres import PostgresServer
+from tests.support.operator import Outcome
+from tests.support.postgres import PostgresServer
+from tests.support.scripted_devices import Call
+from tests.support.small_run import TASKS, stage, undisturbed
+from tests.support.supervision import Launcher
 
 pytestmark = pytest.mark.integration
 

@@ -28,7 +28,7 @@ from hfmds.domain.runs import Round, RunSpec, RunState
 from hfmds.service.client.peer import Peer
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import StoredWeights
-from tests.integration.programs import Programs
+from tests.support.programs import Programs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # of building and of making a plan
 

@@ -156,6 +156,7 @@ TRAINED = [
 ]
 
 
+@pytest.mark.matrix(one_in=2)
 @pytest.mark.parametrize(("model", "method", "with_pool"), TRAINED)
 def test_training_is_the_same(task: Task, model: str, method: Method, with_pool: bool) -> None:
     one = task(model, method, local_epochs=3)

@@ -23,7 +23,7 @@ from hfmds.service.security.tls import TlsFiles
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.conversions.fleet_calls import EnrolmentTerms, Member, NewToken
-from tests.integration.programs import Program, Programs
+from tests.support.programs import Program, Programs
 
 pytestmark = pytest.mark.integration
 

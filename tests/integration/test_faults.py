@@ -11,11 +11,11 @@ import pytest
 
 from hfmds.errors import HfmdsError, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES
-from tests.integration.faults import Proxy, Way
-from tests.integration.operator_at_work import Outcome
-from tests.integration.scripted_devices import LARGE_MODEL, Call, in_two_calls
-from tests.integration.stage import TASKS, Stage, stage, undisturbed
-from tests.integration.supervision import Launcher
+from tests.support.operator import Outcome
+from tests.support.scripted_devices import LARGE_MODEL, Call, in_two_calls
+from tests.support.small_run import TASKS, Stage, stage, undisturbed
+from tests.support.supervision import Launcher
+from tests.support.tcp_proxy import Proxy, Way
 
 pytestmark = pytest.mark.integration
 

@@ -45,7 +45,7 @@ from hfmds.domain.runs import Round, Run, RunSpec, RunState
 from hfmds.service.client.peer import Peer
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import encode_weights
-from tests.integration.programs import Program, Programs
+from tests.support.programs import Program, Programs
 
 pytestmark = pytest.mark.integration
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from hfmds.domain.pool_policy import PoolPolicy
-from tests.integration.operator_at_work import Operator
-from tests.integration.scripted_devices import MODEL
-from tests.integration.stage import SECONDS, Stage, run_on
-from tests.integration.supervision import Launcher, servers
+from tests.support.operator import Operator
+from tests.support.scripted_devices import MODEL
+from tests.support.small_run import SECONDS, Stage, run_on
+from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
 

@@ -34,8 +34,8 @@ from hfmds.service.security.tls import TlsFiles, Trust
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.enrolment_client import EnrolmentClient, IssuedCertificate, RenewalClient
 from hfmds.wire.clients.store_client import StoreClient
-from tests.integration.programs import Program, Programs
-from tests.servers.processes import free_address
+from tests.support.programs import Program, Programs
+from tests.support.server_processes import free_address
 
 pytestmark = pytest.mark.integration
 

@@ -23,9 +23,9 @@ from hfmds.errors import InvalidInput
 from hfmds.service.client.peer import Peer
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import read_batch
-from tests.integration.faults import Proxy
-from tests.integration.programs import Programs
-from tests.integration.recording import streams
+from tests.support.http2_messages import streams
+from tests.support.programs import Programs
+from tests.support.tcp_proxy import Proxy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # of making a plan
 

@@ -23,12 +23,12 @@ from hfmds.domain.runs import Phase
 from hfmds.errors import NotFound
 from hfmds.storage.database import opened_database, reading
 from hfmds.storage.schema import Schema
-from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import Call, Meddler, in_two_calls, meddle_not
-from tests.integration.stage import Stage, run_on, undisturbed
-from tests.integration.supervision import Launcher, Supervised
-from tests.servers.postgres import PostgresServer
-from tests.servers.s3 import S3Server
+from tests.support.operator import Operator, Outcome
+from tests.support.postgres import PostgresServer
+from tests.support.s3 import S3Server
+from tests.support.scripted_devices import Call, Meddler, in_two_calls, meddle_not
+from tests.support.small_run import Stage, run_on, undisturbed
+from tests.support.supervision import Launcher, Supervised
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
-from tests.integration.programs import Program, Programs
+from tests.support.programs import Program, Programs
 
 pytestmark = pytest.mark.integration
 

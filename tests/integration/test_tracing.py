@@ -28,7 +28,7 @@ from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec, RunState
 from hfmds.service.client.peer import Peer
 from hfmds.wire.clients.admin_client import AdminClient
-from tests.integration.programs import Program, Programs
+from tests.support.programs import Program, Programs
 
 pytestmark = pytest.mark.integration
 

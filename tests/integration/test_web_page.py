@@ -20,12 +20,12 @@ from hfmds.service.security.identity import Kind
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from tests.coordinator.test_web_admission import TokensInMemory
 from tests.coordinator.web_bench import web_bench
-from tests.integration.browser import Page, browser
-from tests.integration.operator_at_work import Operator
-from tests.integration.scripted_devices import MODEL, ScriptedDevice, peer
-from tests.integration.stage import SECONDS, run_on
-from tests.integration.supervision import Launcher, servers
 from tests.service.test_tls import Fleet, new_authority
+from tests.support.browser import Page, browser
+from tests.support.operator import Operator
+from tests.support.scripted_devices import MODEL, ScriptedDevice, peer
+from tests.support.small_run import SECONDS, run_on
+from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
 

@@ -25,7 +25,7 @@ from hfmds.service.client.peer import Peer
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from hfmds.wire.clients.admin_client import AdminClient
-from tests.integration.programs import Program, Programs
+from tests.support.programs import Program, Programs
 
 COMPLETED, ENDLESS = "completed", "endless"
 DEVICES = ("camera", "phone", "watch")

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from k8s.components.monitoring.generate import FOLDER, RULES
-from tests.servers.processes import free_ports, wait_until
+from tests.support.server_processes import free_ports, wait_until
 
 _INTERVAL = "250ms"
 _PATIENCE_SECONDS = 90.0

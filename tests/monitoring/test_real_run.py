@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.programs import Programs
 from tests.monitoring.cluster import cluster
 from tests.monitoring.demo import COMPLETED, ENDLESS, Demo
 from tests.monitoring.expressions import in_dashboards, in_rules, uncompared
 from tests.monitoring.prometheus import Prometheus
+from tests.support.programs import Programs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of a run and its scrapes
 

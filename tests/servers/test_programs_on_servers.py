@@ -17,7 +17,6 @@ from sqlalchemy import make_url
 from hfmds.cli.main import main
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import encode_weights
-from tests.integration.programs import Program, Programs
 from tests.integration.test_federation import (
     Experiment,
     completed,
@@ -29,9 +28,10 @@ from tests.integration.test_federation import (
     start_devices,
     with_admin,
 )
-from tests.servers.postgres import PostgresServer
-from tests.servers.processes import free_address
-from tests.servers.s3 import S3Server
+from tests.support.postgres import PostgresServer
+from tests.support.programs import Program, Programs
+from tests.support.s3 import S3Server
+from tests.support.server_processes import free_address
 
 __all__ = ["experiment", "programs"]  # fixtures
 

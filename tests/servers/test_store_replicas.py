@@ -22,7 +22,7 @@ from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from tests.integration.programs import Program, Programs
+from tests.support.programs import Program, Programs
 from tests.synthesis_store.examples import SPEC, make_batch, named
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

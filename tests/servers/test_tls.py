@@ -17,9 +17,9 @@ from hfmds.service.security.tls import TlsFiles
 from hfmds.storage.database import opened_database
 from hfmds.storage.locations import open_location
 from tests.k8s.conftest import MANIFESTS
-from tests.servers.postgres import PostgresServer
-from tests.servers.s3 import S3Server
-from tests.servers.tls import Tls
+from tests.support.postgres import PostgresServer
+from tests.support.s3 import S3Server
+from tests.support.tls_proxy import Tls
 
 pytestmark = pytest.mark.integration
 

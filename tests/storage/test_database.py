@@ -14,8 +14,8 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.storage.database import _lines, open_database, reading, transaction
-from tests.servers.postgres import PostgresServer
 from tests.storage.database_suite import DatabaseSuite, Records, at_once, metadata, numbers, runs
+from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture

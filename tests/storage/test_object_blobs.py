@@ -13,8 +13,8 @@ from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import ConfigurationError, CorruptData, NotFound, Unavailable
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.locations import BlobsLocation, open_location
-from tests.servers.s3 import BUCKET, S3Server
 from tests.storage.blobs_suite import CONTENT, BlobsSuite, content_of, file_with
+from tests.support.s3 import BUCKET, S3Server
 
 DIGEST = digest_of(CONTENT)
 LARGE = 20 * 1024 * 1024 + 7  # three parts

@@ -10,7 +10,7 @@ import pytest
 from hfmds.errors import Unavailable
 from hfmds.storage.database import database_look, open_database
 from hfmds.storage.health import Watch, watching
-from tests.servers.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 PATIENCE = 20.0
 

@@ -26,7 +26,7 @@ from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.pools.pool_records import BatchKey
 from synthesis_store.pools.pools import Pools
 from synthesis_store.tables import LooseBlobRow
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 
 MODEL = ModelSpec(channels=1, height=4, width=3, classes=5)
 SPEC = PoolSpec(

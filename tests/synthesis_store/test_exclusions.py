@@ -16,7 +16,7 @@ from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.conversions.fleet_calls import exclusions_from
 from synthesis_store.access.exclusions import ExclusionRecords
 from synthesis_store.tables import Base
-from tests.servers.databases import database_of
+from tests.support.databases import database_of
 from tests.synthesis_store.examples import Store
 from tests.synthesis_store.test_servicer import Caller, over_grpc
 

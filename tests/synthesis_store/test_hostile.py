@@ -144,6 +144,7 @@ def test_refusals_that_cannot_be_noted_now_are_noted_later(store: Store) -> None
     assert json.loads(noted.details) == {"pool": "pool-1", "reasons": {"limit": 2}}
 
 
+@pytest.mark.soak
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_ten_thousand_tiny_batches_cost_no_more_than_their_bytes(tmp_path: Path) -> None:

@@ -475,5 +475,6 @@ class TestInShort(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
 
 
 @pytest.mark.integration
+@pytest.mark.soak
 class TestAtLength(PoolMachine.TestCase):  # type: ignore[misc, name-defined]
     settings = settings(tried(10), stateful_step_count=40)

@@ -6,7 +6,7 @@ start from nothing is shown by the tests of the demo and of each program.
 
 `serve` is the end that forks. It takes one order a line, as JSON: {"start": {...}} is answered with
 the process's id, {"poll": id} with its exit code or null. Its processes end with it, when its input
-does. `Forks` is the other end. `python -m tests.integration.forking` forks any module as a program.
+does. `Forks` is the other end. `python -m tests.support.forking` forks any module as a program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hfmds.service.process.collector import spare_what_stays
-from tests.integration.crash_points import REPOSITORY
+from tests.kills.crash_points import REPOSITORY
 
 _LOOK_SECONDS = 0.01
 _IMPORTED = ("coordinator.__main__", "edge_client.__main__", "synthesis_store.__main__")

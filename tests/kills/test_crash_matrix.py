@@ -2,7 +2,7 @@
 
 The points are not listed here. They are the functions that make a transaction, as found in the
 sources, each at every time in an undisturbed run, or at its first, its middle and its last one if
-they are many. A new one is covered by itself if a story (`tests.integration.story`,
+they are many. A new one is covered by itself if a story (`tests.kills.full_scenario`,
 `short_stories`) passes through it; if not, the test fails until one does. So it is with the steps
 of the state machines, which one function may take several of, and each only in some stories: if
 there is one that none of these points is at, its story is told again with a kill there.
@@ -24,7 +24,7 @@ from typing import Protocol
 import pytest
 
 from coordinator.records.states import ROUND_TRANSITIONS, RUN_TRANSITIONS, TASK_TRANSITIONS
-from tests.integration.crash_points import (
+from tests.kills.crash_points import (
     NOT_OF_RUNS,
     CrashPoint,
     Journal,
@@ -34,16 +34,16 @@ from tests.integration.crash_points import (
     transitions,
     transitions_in,
 )
-from tests.integration.operator_at_work import Outcome
-from tests.integration.short_stories import (
+from tests.kills.full_scenario import PATIENCE_SECONDS, Story
+from tests.kills.short_scenarios import (
     BufferedStory,
     ChancesStory,
     HastyStory,
     InterruptedStory,
     LateStory,
 )
-from tests.integration.story import PATIENCE_SECONDS, Story
-from tests.integration.supervision import Launcher, servers
+from tests.support.operator import Outcome
+from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
 
@@ -257,6 +257,7 @@ def _told_with_deaths(
         points = points[max(told.deaths(program), 1) :]
 
 
+@pytest.mark.matrix(one_in=4)
 @pytest.mark.parametrize(
     ("program", "transition"),
     [(program, name) for program in PROGRAMS for name in transitions(program)],

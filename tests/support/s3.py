@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from hfmds.service.security.tls import TlsFiles
-from tests.servers.processes import free_ports, start_persistently, wait_until
+from tests.support.server_processes import free_ports, start_persistently, wait_until
 
 BUCKET = "hfmds"
 _KEY, _SECRET = "hfmds-key", "hfmds-secret"

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from tests.servers.processes import free_ports, start_persistently, wait_until
+from tests.support.server_processes import free_ports, start_persistently, wait_until
 
 _PASSWORD = "pssst"
 # Not imported: the package would look for servers to manage by itself.

@@ -19,10 +19,10 @@ from hfmds.domain.recipe import Normalisation, Recipe
 from hfmds.domain.round_policy import EarlyStop, EvaluationByDevices, Retention, RoundPolicy
 from hfmds.domain.runs import Round, Run, RunSpec, RunState
 from hfmds.wire.clients.admin_client import AdminClient
-from tests.integration.crash_points import CrashPoint, Journal, Moment
-from tests.integration.scripted_devices import MODEL, ScriptedDevice, patience, peer
-from tests.integration.story import PATIENCE_SECONDS, SECONDS
-from tests.integration.supervision import Launcher, servers
+from tests.kills.crash_points import CrashPoint, Journal, Moment
+from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
+from tests.support.scripted_devices import MODEL, ScriptedDevice, patience, peer
+from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
 
@@ -113,6 +113,7 @@ def test_the_run_stops_early_and_keeps_the_best_and_the_last(undisturbed: Told) 
     assert devices == [2] * last
 
 
+@pytest.mark.matrix(one_in=2)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("transition", TRANSITIONS)
 def test_killed_at_the_last_of_these_commits_the_run_ends_the_same(

@@ -1,7 +1,9 @@
-"""Starts programs that kill themselves where a test says: `python -m tests.integration.crashing`.
+"""Starts programs that kill themselves where a test says.
 
-Every start is a fork (`tests.integration.forking`), a process of its own, and its end a real
-SIGKILL. The other end is `tests.integration.supervision`.
+Run it with `python -m tests.kills.programs_that_die`.
+
+Every start is a fork (`tests.support.forking`), a process of its own, and its end a real
+SIGKILL. The other end is `tests.support.supervision`.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from coordinator.records.runs import RunRecords
 from hfmds.storage import database
 from synthesis_store.__main__ import main as synthesis_store
 from synthesis_store.snapshots import missing_content
-from tests.integration.crash_points import (
+from tests.kills.crash_points import (
     CrashPoint,
     Watch,
     watch_commits,
     watch_holds,
     watch_steps,
 )
-from tests.integration.forking import serve
-from tests.integration.scripted_devices import STEPS, ScriptedEngine
+from tests.support.forking import serve
+from tests.support.scripted_devices import STEPS, ScriptedEngine
 
 
 def device() -> None:

@@ -12,7 +12,7 @@ from hfmds.v1 import common_pb2, synthesis_store_pb2
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.conversions.fleet_calls import AdminTerms, Forgetting, NewToken, Role
-from tests.integration.scripted_devices import patience, peer
+from tests.support.scripted_devices import patience, peer
 
 _TOKEN = Token(TokenKind.ADMIN, "0123456789ab", "0" * 64)
 _SERIAL = "abc"

@@ -1,6 +1,6 @@
 """Programs that are started again whenever they are killed, for tests that kill them.
 
-`Launcher` is this end of `tests.integration.crashing`, which makes the processes.
+`Launcher` is this end of `tests.kills.programs_that_die`, which makes the processes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from tests.integration.crash_points import CrashPoint, Journal
-from tests.integration.forking import Fork, Forks
-from tests.servers.processes import free_address
+from tests.kills.crash_points import CrashPoint, Journal
+from tests.support.forking import Fork, Forks
+from tests.support.server_processes import free_address
 
 _LOOK_SECONDS = 0.01
 
@@ -26,7 +26,7 @@ class Launcher(Forks):
     """Makes processes; they end with it."""
 
     def __init__(self) -> None:
-        super().__init__("tests.integration.crashing")
+        super().__init__("tests.kills.programs_that_die")
 
     def launch(
         self,

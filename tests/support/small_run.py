@@ -15,9 +15,9 @@ from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec
-from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import MODEL, Meddler, ScriptedDevice, meddle_not
-from tests.integration.supervision import Launcher, servers
+from tests.support.operator import Operator, Outcome
+from tests.support.scripted_devices import MODEL, Meddler, ScriptedDevice, meddle_not
+from tests.support.supervision import Launcher, servers
 
 SECONDS = 60.0
 """How long the run may take; undisturbed it takes less than one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfmds.domain.tasks import Assignment
 from hfmds.errors import TooLate
-from tests.integration.scripted_devices import Call, Meddler, in_two_calls, meddle_not
+from tests.support.scripted_devices import Call, Meddler, in_two_calls, meddle_not
 
 
 class Witness:

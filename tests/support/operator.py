@@ -14,7 +14,7 @@ from hfmds.domain.runs import Phase, Run, RunSpec, RunState
 from hfmds.event_chain import Event, flaw
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.conversions.operations import Funnel
-from tests.integration.scripted_devices import patience, peer
+from tests.support.scripted_devices import patience, peer
 
 _LOOK_SECONDS = 0.03
 

@@ -33,8 +33,8 @@ from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import InvalidInput
 from hfmds.storage.blobs import FolderBlobs
-from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import (
+from tests.support.operator import Operator, Outcome
+from tests.support.scripted_devices import (
     MODEL,
     Call,
     Script,

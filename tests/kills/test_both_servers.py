@@ -19,12 +19,12 @@ from hfmds.domain.recipe import Normalisation, Recipe
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec
 from hfmds.domain.tasks import Assignment
-from tests.integration.crash_points import CrashPoint, Journal, Moment
-from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import MODEL, Call, ScriptedDevice
-from tests.integration.story import PATIENCE_SECONDS, SECONDS
-from tests.integration.supervision import Launcher, servers
-from tests.integration.witness import Witness
+from tests.kills.crash_points import CrashPoint, Journal, Moment
+from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
+from tests.kills.lost_results import Witness
+from tests.support.operator import Operator, Outcome
+from tests.support.scripted_devices import MODEL, Call, ScriptedDevice
+from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
 

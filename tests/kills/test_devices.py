@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hfmds.data.sources import save_npz
-from tests.integration.crash_points import CrashPoint, around
-from tests.integration.operator_at_work import Outcome
-from tests.integration.scripted_devices import STEPS, images_for
-from tests.integration.stage import stage, undisturbed
-from tests.integration.supervision import Launcher, Supervised
+from tests.kills.crash_points import CrashPoint, around
+from tests.support.operator import Outcome
+from tests.support.scripted_devices import STEPS, images_for
+from tests.support.small_run import stage, undisturbed
+from tests.support.supervision import Launcher, Supervised
 
 pytestmark = pytest.mark.integration
 
@@ -60,6 +60,7 @@ def steps(
     return Counter(process.journal.done)
 
 
+@pytest.mark.matrix(one_in=2)
 @pytest.mark.parametrize("step", [step.__qualname__ for step in STEPS])
 def test_a_device_killed_at_a_step_hands_in_the_same(
     launcher: Launcher,

@@ -1,4 +1,4 @@
-"""Stories of one run each, in kinds of rounds that `tests.integration.story` has no place for.
+"""Stories of one run each, in kinds of rounds that `tests.kills.full_scenario` has no place for.
 
 Told as that one is: whoever is killed on the way, it must come to the same.
 """
@@ -19,12 +19,12 @@ from hfmds.domain.recipe import Normalisation, Recipe
 from hfmds.domain.round_policy import Asynchronous, RoundPolicy
 from hfmds.domain.runs import Phase, RunSpec, RunState
 from hfmds.errors import InvalidInput
-from tests.integration.bookkeeping import keep_books
-from tests.integration.crash_points import held
-from tests.integration.operator_at_work import Operator, Outcome
-from tests.integration.scripted_devices import MODEL, Call, ScriptedDevice
-from tests.integration.story import PATIENCE_SECONDS, SECONDS
-from tests.integration.witness import Witness
+from tests.kills.crash_points import held
+from tests.kills.fleet_changes import keep_books
+from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
+from tests.kills.lost_results import Witness
+from tests.support.operator import Operator, Outcome
+from tests.support.scripted_devices import MODEL, Call, ScriptedDevice
 
 _NORMALISATION = Normalisation((0.5,), (0.5,))
 _UNWELL = "device c is not well today"

@@ -11,15 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.integration.forking import Forks
-from tests.servers.processes import free_address
+from tests.support.forking import Forks
+from tests.support.server_processes import free_address
 
 START_SECONDS = 90.0
 
 
 @cache
 def _forks() -> Forks:
-    return Forks("tests.integration.forking")
+    return Forks("tests.support.forking")
 
 
 class Program:

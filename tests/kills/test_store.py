@@ -25,9 +25,9 @@ from hfmds.event_chain import flaw
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
-from tests.integration.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, around
-from tests.integration.scripted_devices import patience, peer
-from tests.integration.supervision import Launcher, Supervised
+from tests.kills.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, around
+from tests.support.scripted_devices import patience, peer
+from tests.support.supervision import Launcher, Supervised
 from tests.synthesis_store.examples import SPEC, joined, make_batch, named
 
 pytestmark = pytest.mark.integration
@@ -242,6 +242,7 @@ def test_killed_while_content_is_given_up_the_store_keeps_none_of_it(
     assert outcome == expected, points
 
 
+@pytest.mark.matrix(one_in=3)
 @pytest.mark.parametrize(
     "transition", sorted({*OF_THE_STORE_ALONE, *ALSO_OF_RUNS} - {"Contents.give_up"})
 )
