@@ -1,6 +1,5 @@
 """The demo where no service is needed; test_demo_interrupted.py starts them."""
 
-import asyncio
 import io
 import threading
 from collections.abc import Iterator
@@ -33,7 +32,9 @@ class OneStuck(FakeCoordinator):
         hung_up.wait(30)
 
 
-def test_a_run_that_the_coordinator_pauses_ends_the_demo(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_run_that_the_coordinator_pauses_ends_the_demo(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     runs = [FollowedRun("FedAvg", a_run("going")), FollowedRun("HFMDS-FL", a_run("stuck"))]
 
     async def show(address: str) -> None:
@@ -41,7 +42,7 @@ def test_a_run_that_the_coordinator_pauses_ends_the_demo(caplog: pytest.LogCaptu
             await show_all(client, runs, Console(file=io.StringIO()))
 
     with serving(OneStuck()) as address, pytest.raises(WrongState) as error:
-        asyncio.run(show(address))
+        await show(address)
     assert str(error.value) == "run stuck (HFMDS-FL) was paused: no luck"
     assert error.value.exit_code == 1
     assert not caplog.records

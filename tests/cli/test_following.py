@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -30,7 +29,7 @@ async def heard(
     return seen
 
 
-def test_a_run_is_followed_to_its_end() -> None:
+async def test_a_run_is_followed_to_its_end() -> None:
     coordinator = FakeCoordinator()
     coordinator.changes = [
         (a_run(), []),
@@ -39,12 +38,12 @@ def test_a_run_is_followed_to_its_end() -> None:
     ]
     followed = FollowedRun("x", a_run())
     with serving(coordinator) as address:
-        assert asyncio.run(heard(address, followed)) == ["[]", "[1]", "[1, 2, 3]"]
+        assert await heard(address, followed) == ["[]", "[1]", "[1, 2, 3]"]
     followed.require_completed()
     assert followed.traffic.received_bytes == 6_000_000
 
 
-def test_a_restart_of_the_coordinator_is_survived() -> None:
+async def test_a_restart_of_the_coordinator_is_survived() -> None:
     """The stream breaks after round 1; nobody answers for a while; then another one goes on."""
     before, after = FakeCoordinator(), FakeCoordinator()
     before.changes = [(a_run(completed_rounds=1), [a_round(1)])]
@@ -53,10 +52,10 @@ def test_a_restart_of_the_coordinator_is_survived() -> None:
     ]
     followed = FollowedRun("x", a_run())
     with serving(before) as address:
-        assert asyncio.run(_first_change(address, followed)) == [1]
+        assert await _first_change(address, followed) == [1]
     with ExitStack() as second:
         start = partial(second.enter_context, serving(after, address))
-        seen = asyncio.run(heard(address, followed, start))
+        seen = await heard(address, followed, start)
     assert seen[0] == "away"
     assert seen[-1] == "[1, 2]"
     assert after.watched_after[-1] == 1
@@ -70,27 +69,27 @@ async def _first_change(address: str, followed: FollowedRun) -> list[int]:
     return []
 
 
-def test_a_run_that_is_gone_is_not_waited_for() -> None:
+async def test_a_run_that_is_gone_is_not_waited_for() -> None:
     class Forgetful(FakeCoordinator):
         def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:
             self._find(request.run_id, context)
             yield
 
     with serving(Forgetful()) as address, pytest.raises(NotFound, match="there is no run run-1"):
-        asyncio.run(heard(address, FollowedRun("x", a_run())))
+        await heard(address, FollowedRun("x", a_run()))
 
 
-def test_a_stream_that_breaks_between_the_last_pages_of_rounds_is_taken_up_again() -> None:
+async def test_a_stream_that_breaks_between_the_last_pages_of_rounds_is_taken_up_again() -> None:
     ended = a_run(state=RunState.COMPLETED, completed_rounds=2)
     coordinator = FakeCoordinator()
     coordinator.changes = [(ended, [a_round(2)])]
     followed = FollowedRun("x", ended, [a_round(1)])
     with serving(coordinator) as address:
-        assert asyncio.run(heard(address, followed)) == ["[1, 2]"]
+        assert await heard(address, followed) == ["[1, 2]"]
     assert coordinator.watched_after == [1]
 
 
-def test_a_paused_run_is_followed_until_it_goes_on() -> None:
+async def test_a_paused_run_is_followed_until_it_goes_on() -> None:
     coordinator = FakeCoordinator()
     coordinator.changes = [
         (a_run(state=RunState.PAUSED, state_reason="no space left"), []),
@@ -99,7 +98,7 @@ def test_a_paused_run_is_followed_until_it_goes_on() -> None:
     ]
     followed = FollowedRun("x", a_run())
     with serving(coordinator) as address:
-        assert asyncio.run(heard(address, followed)) == ["[]", "[]", "[1]"]
+        assert await heard(address, followed) == ["[]", "[]", "[1]"]
     followed.require_completed()
 
 

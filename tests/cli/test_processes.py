@@ -126,7 +126,7 @@ def test_a_signal_is_named(tmp_path: Path) -> None:
             supervisor.check()
 
 
-def test_guarded_work_is_cancelled_when_a_child_dies(tmp_path: Path) -> None:
+async def test_guarded_work_is_cancelled_when_a_child_dies(tmp_path: Path) -> None:
     cancelled = False
 
     async def work() -> None:
@@ -141,11 +141,11 @@ def test_guarded_work_is_cancelled_when_a_child_dies(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start("weakling", dying, os.environ)
         with pytest.raises(ChildDied, match="exit code 0"):
-            asyncio.run(supervisor.guard(work()))
+            await supervisor.guard(work())
     assert cancelled
 
 
-def test_guarded_work_returns_its_result_and_raises_its_error(tmp_path: Path) -> None:
+async def test_guarded_work_returns_its_result_and_raises_its_error(tmp_path: Path) -> None:
     async def well() -> int:
         return 7
 
@@ -154,9 +154,9 @@ def test_guarded_work_returns_its_result_and_raises_its_error(tmp_path: Path) ->
 
     with Supervisor(tmp_path) as supervisor:
         supervisor.start("sleeper", SLEEP, os.environ)
-        assert asyncio.run(supervisor.guard(well())) == 7
+        assert await supervisor.guard(well()) == 7
         with pytest.raises(ValueError, match="no"):
-            asyncio.run(supervisor.guard(badly()))
+            await supervisor.guard(badly())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

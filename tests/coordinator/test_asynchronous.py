@@ -77,56 +77,55 @@ def assert_near(actual: Weights, expected: Weights) -> None:
         np.testing.assert_allclose(actual[name], values, rtol=0, atol=1e-5)
 
 
-def test_results_count_in_the_round_that_is_open_by_the_age_of_their_model(tmp_path: Path) -> None:
+async def test_results_count_in_the_round_that_is_open_by_the_age_of_their_model(
+    tmp_path: Path,
+) -> None:
     """a and b fill round 1, a and b round 2; c, which began in round 1, comes in round 3."""
 
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b", "c")
-            await bench.create(spec(rounds=4, devices=2))
-            a, b, c = await asyncio.gather(*waiting)
-            assert {task.round_number for task in (a, b, c)} == {1}
-            for number in (1, 2):
-                await bench.do("a", a, nudge(1.0))
-                await bench.do("b", b, nudge(2.0))
-                a, b = await bench.check_in("a"), await bench.check_in("b")
-                assert (a.round_number, b.round_number) == (number + 1, number + 1)
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b", "c")
+        await bench.create(spec(rounds=4, devices=2))
+        a, b, c = await asyncio.gather(*waiting)
+        assert {task.round_number for task in (a, b, c)} == {1}
+        for number in (1, 2):
             await bench.do("a", a, nudge(1.0))
-            await bench.do("c", c, nudge(5.0))  # two rounds old
-            c = await bench.check_in("c")
-            assert c.round_number == 4
-            await bench.do("b", b, nudge(2.0))  # one round old
-            await bench.do("c", c, nudge(5.0))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
+            await bench.do("b", b, nudge(2.0))
+            a, b = await bench.check_in("a"), await bench.check_in("b")
+            assert (a.round_number, b.round_number) == (number + 1, number + 1)
+        await bench.do("a", a, nudge(1.0))
+        await bench.do("c", c, nudge(5.0))  # two rounds old
+        c = await bench.check_in("c")
+        assert c.round_number == 4
+        await bench.do("b", b, nudge(2.0))  # one round old
+        await bench.do("c", c, nudge(5.0))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
 
-            models = [initial_weights(MODEL, derive_seed(0, "weights"))]
-            for results in (
-                [(1, 1.0), (1, 2.0)],
-                [(2, 1.0), (2, 2.0)],
-                [(3, 1.0), (1, 5.0)],
-                [(3, 2.0), (4, 5.0)],
-            ):
-                models.append(flushed(models, results))
-            for number in (1, 2, 3, 4):
-                assert_near(await weights_after(bench, tmp_path, number), models[number])
-            rounds = bench.runs.rounds("run")
-            assert [item.device_ids for item in rounds] == [
-                ("a", "b"),
-                ("a", "b"),
-                ("a", "c"),
-                ("b", "c"),
-            ]
-            assert [item.staleness for item in rounds] == [
-                Staleness(0.0, 0),
-                Staleness(0.0, 0),
-                Staleness(1.0, 2),
-                Staleness(0.5, 1),
-            ]
-
-    asyncio.run(scenario())
+        models = [initial_weights(MODEL, derive_seed(0, "weights"))]
+        for results in (
+            [(1, 1.0), (1, 2.0)],
+            [(2, 1.0), (2, 2.0)],
+            [(3, 1.0), (1, 5.0)],
+            [(3, 2.0), (4, 5.0)],
+        ):
+            models.append(flushed(models, results))
+        for number in (1, 2, 3, 4):
+            assert_near(await weights_after(bench, tmp_path, number), models[number])
+        rounds = bench.runs.rounds("run")
+        assert [item.device_ids for item in rounds] == [
+            ("a", "b"),
+            ("a", "b"),
+            ("a", "c"),
+            ("b", "c"),
+        ]
+        assert [item.staleness for item in rounds] == [
+            Staleness(0.0, 0),
+            Staleness(0.0, 0),
+            Staleness(1.0, 2),
+            Staleness(0.5, 1),
+        ]
 
 
-def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path) -> None:
+async def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     """c begins in round 1, and hands in, in round 2, to a coordinator that was started anew."""
 
     async def scenario(folder: Path, restarts: bool) -> bytes:
@@ -154,184 +153,158 @@ def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path) -> None:
             assert bench.runs.rounds("run")[1].staleness == Staleness(0.5, 1)
             return await model_after(bench, 2)
 
-    undisturbed = asyncio.run(scenario(tmp_path / "undisturbed", restarts=False))
-    assert asyncio.run(scenario(tmp_path / "restarted", restarts=True)) == undisturbed
+    undisturbed = await scenario(tmp_path / "undisturbed", restarts=False)
+    assert await scenario(tmp_path / "restarted", restarts=True) == undisturbed
 
 
-def test_what_comes_while_no_round_is_open_counts_in_the_next(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        folder = tmp_path / "bench"
-        async with workbench(folder) as bench:
-            waiting = await bench.arrive("a", "b", "c")
-            await bench.create(spec(rounds=2))
-            a, b, c = await asyncio.gather(*waiting)
-            bench.runs.pause("run")  # its driver takes no step
-            for name, task, amount in (("a", a, 1.0), ("b", b, 2.0), ("c", c, 3.0)):
-                assert await bench.do(name, task, nudge(amount)) is False
-            bench.runs.resume("run")
-            await round_is(bench, 2)
-            await bench.do("a", await bench.check_in("a"), nudge(4.0))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            rounds = bench.runs.rounds("run")
-            assert [item.device_ids for item in rounds] == [("a", "b"), ("a", "c")]
-            first = initial_weights(MODEL, derive_seed(0, "weights"))
-            models = [first, flushed([first], [(1, 1.0), (1, 2.0)])]
-            models.append(flushed(models, [(2, 4.0), (1, 3.0)]))
-            assert_near(await weights_after(bench, tmp_path, 2), models[2])
-
-    asyncio.run(scenario())
+async def test_what_comes_while_no_round_is_open_counts_in_the_next(tmp_path: Path) -> None:
+    folder = tmp_path / "bench"
+    async with workbench(folder) as bench:
+        waiting = await bench.arrive("a", "b", "c")
+        await bench.create(spec(rounds=2))
+        a, b, c = await asyncio.gather(*waiting)
+        bench.runs.pause("run")  # its driver takes no step
+        for name, task, amount in (("a", a, 1.0), ("b", b, 2.0), ("c", c, 3.0)):
+            assert await bench.do(name, task, nudge(amount)) is False
+        bench.runs.resume("run")
+        await round_is(bench, 2)
+        await bench.do("a", await bench.check_in("a"), nudge(4.0))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        rounds = bench.runs.rounds("run")
+        assert [item.device_ids for item in rounds] == [("a", "b"), ("a", "c")]
+        first = initial_weights(MODEL, derive_seed(0, "weights"))
+        models = [first, flushed([first], [(1, 1.0), (1, 2.0)])]
+        models.append(flushed(models, [(2, 4.0), (1, 3.0)]))
+        assert_near(await weights_after(bench, tmp_path, 2), models[2])
 
 
-def test_of_each_device_one_result_counts_in_a_round_and_a_second_in_the_next(
+async def test_of_each_device_one_result_counts_in_a_round_and_a_second_in_the_next(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b", "c")
-            await bench.create(spec(rounds=3))
-            a, b, c = await asyncio.gather(*waiting)
-            await bench.do("b", b, echo)
-            await bench.do("c", c, echo)
-            await round_is(bench, 2)
-            await bench.do("a", a, nudge(1.0))  # of round 1, in round 2
-            again = await bench.check_in("a")
-            assert again.round_number == 2
-            await bench.do("a", again, nudge(2.0))  # not in round 2 again
-            assert bench.runs.get("run").completed_rounds == 1
-            await bench.do("b", await bench.check_in("b"), echo)
-            await round_is(bench, 3)
-            await bench.do("c", await bench.check_in("c"), echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            rounds = bench.runs.rounds("run")
-            assert [item.device_ids for item in rounds] == [("b", "c"), ("a", "b"), ("a", "c")]
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b", "c")
+        await bench.create(spec(rounds=3))
+        a, b, c = await asyncio.gather(*waiting)
+        await bench.do("b", b, echo)
+        await bench.do("c", c, echo)
+        await round_is(bench, 2)
+        await bench.do("a", a, nudge(1.0))  # of round 1, in round 2
+        again = await bench.check_in("a")
+        assert again.round_number == 2
+        await bench.do("a", again, nudge(2.0))  # not in round 2 again
+        assert bench.runs.get("run").completed_rounds == 1
+        await bench.do("b", await bench.check_in("b"), echo)
+        await round_is(bench, 3)
+        await bench.do("c", await bench.check_in("c"), echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        rounds = bench.runs.rounds("run")
+        assert [item.device_ids for item in rounds] == [("b", "c"), ("a", "b"), ("a", "c")]
 
 
-def test_a_task_whose_model_is_too_old_is_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b", "slow")
-            await bench.create(spec(rounds=4, max_staleness=1))
-            a, b, slow = await asyncio.gather(*waiting)
-            await bench.do("a", a, echo)
-            await bench.do("b", b, echo)
-            await round_is(bench, 2)
-            await bench.dispatch.renew_lease("slow", slow.task_id)  # one round old: still wanted
-            for name in ("a", "b"):
-                await bench.do(name, await bench.check_in(name), echo)
-            await round_is(bench, 3)
-            with pytest.raises(TooLate, match="too old") as told:
-                await bench.do("slow", slow, echo)
-            assert told.value.reason == "stale"
-            assert (await bench.check_in("slow")).round_number == 3
-
-    asyncio.run(scenario())
+async def test_a_task_whose_model_is_too_old_is_over(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b", "slow")
+        await bench.create(spec(rounds=4, max_staleness=1))
+        a, b, slow = await asyncio.gather(*waiting)
+        await bench.do("a", a, echo)
+        await bench.do("b", b, echo)
+        await round_is(bench, 2)
+        await bench.dispatch.renew_lease("slow", slow.task_id)  # one round old: still wanted
+        for name in ("a", "b"):
+            await bench.do(name, await bench.check_in(name), echo)
+        await round_is(bench, 3)
+        with pytest.raises(TooLate, match="too old") as told:
+            await bench.do("slow", slow, echo)
+        assert told.value.reason == "stale"
+        assert (await bench.check_in("slow")).round_number == 3
 
 
-def test_no_more_devices_work_at_once_than_may(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            names = ["a", "b", "c", "d"]
-            await bench.arrive_and_leave(*names)
-            await bench.create(spec(rounds=3, buffer_size=3, concurrency=2))
-            await round_is(bench, 1)
+async def test_no_more_devices_work_at_once_than_may(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        names = ["a", "b", "c", "d"]
+        await bench.arrive_and_leave(*names)
+        await bench.create(spec(rounds=3, buffer_size=3, concurrency=2))
+        await round_is(bench, 1)
 
-            async def working() -> dict[str, Assignment]:
-                held = {}
-                for name in names:
-                    outcome = await bench.dispatch.check_in(name, PROFILE, 0.0, "")
-                    if isinstance(outcome, Assignment):
-                        held[name] = outcome
-                    else:
-                        assert isinstance(outcome, RetryLater)
-                return held
-
-            held: dict[str, Assignment] = {}
-            while len(held) < 2:
-                held = await working()
-            (first, task), _ = held.items()
-            await bench.do(first, task, echo)
+        async def working() -> dict[str, Assignment]:
             held = {}
-            while len(held) < 2:
-                held = await working()
-            assert len(held) == 2
-            assert (
-                first not in held
-            )  # another one took the place; of round 1, the first had its turn
+            for name in names:
+                outcome = await bench.dispatch.check_in(name, PROFILE, 0.0, "")
+                if isinstance(outcome, Assignment):
+                    held[name] = outcome
+                else:
+                    assert isinstance(outcome, RetryLater)
+            return held
 
-    asyncio.run(scenario())
-
-
-def test_a_buffer_that_does_not_fill_is_flushed_at_the_deadline(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        now = [1000.0]
-        async with workbench(tmp_path, clock=lambda: now[0]) as bench:
-            waiting = await bench.arrive("a", "b")
-            patient = spec(rounds=1, devices=1)
-            await bench.create(replace(patient, policy=replace(patient.policy, lease_seconds=900)))
-            a, b = await asyncio.gather(*waiting)
-            await bench.do("a", a, echo)
-            now[0] += 60.0
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert bench.runs.rounds("run")[0].device_ids == ("a",)
-            with pytest.raises(TooLate, match="has completed") as told:
-                await bench.do("b", b, echo)
-            assert told.value.reason == "completed"
-
-    asyncio.run(scenario())
+        held: dict[str, Assignment] = {}
+        while len(held) < 2:
+            held = await working()
+        (first, task), _ = held.items()
+        await bench.do(first, task, echo)
+        held = {}
+        while len(held) < 2:
+            held = await working()
+        assert len(held) == 2
+        assert first not in held  # another one took the place; of round 1, the first had its turn
 
 
-def test_updates_are_kept_until_they_count_and_models_for_ever(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b", "c")
-            await bench.create(spec(rounds=2))
-            a, b, c = await asyncio.gather(*waiting)
-            of_c = nudge(7.0)(bench.weights(c), c)
-            digest = await bench.upload("c", c, encode_weights(of_c))  # here, and not handed in
-            await bench.do("a", a, nudge(1.0))
-            await bench.do("b", b, nudge(2.0))
-            await round_is(bench, 2)  # which begins when the updates that are spent are gone
-            blobs = [path for path in (tmp_path / "blobs" / "run").iterdir() if path.is_file()]
-            assert len(blobs) == 3  # w^0, w^1 and the update of c
-            assert await bench.submit("c", c, digest) is False
-            await bench.do("a", await bench.check_in("a"), nudge(1.0))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            await asyncio.to_thread(bench.runs.close, 10.0)  # it frees space after its record
-            stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
-            assert len(stored) == 3  # w^0, w^1, w^2, and nothing to be written over
-
-    asyncio.run(scenario())
-
-
-def test_refreshes_of_the_pool_stay_synchronous(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = PoolStoreInMemory()
-        async with workbench(tmp_path, store=store) as bench:
-            await bench.create(spec(rounds=2, refresh_every=2))
-            a, b = await asyncio.gather(bench.play("a", 3, echo), bench.play("b", 3, echo))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            for tasks in (a, b):
-                assert [isinstance(task.work, SynthesiseWork) for task in tasks] == [0, 1, 0]
-            assert [len(batches) for batches in store.sealed.values()] == [2]
-
-    asyncio.run(scenario())
-
-
-def test_a_task_of_an_ended_round_is_still_leased_to_its_device(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b", "c")
-            await bench.create(spec(rounds=2))
-            a, b, c = await asyncio.gather(*waiting)
-            await bench.do("a", a, echo)
+async def test_a_buffer_that_does_not_fill_is_flushed_at_the_deadline(tmp_path: Path) -> None:
+    now = [1000.0]
+    async with workbench(tmp_path, clock=lambda: now[0]) as bench:
+        waiting = await bench.arrive("a", "b")
+        patient = spec(rounds=1, devices=1)
+        await bench.create(replace(patient, policy=replace(patient.policy, lease_seconds=900)))
+        a, b = await asyncio.gather(*waiting)
+        await bench.do("a", a, echo)
+        now[0] += 60.0
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert bench.runs.rounds("run")[0].device_ids == ("a",)
+        with pytest.raises(TooLate, match="has completed") as told:
             await bench.do("b", b, echo)
-            await round_is(bench, 2)
-            assert bench.parts.tasks.get("c", c.task_id).state is TaskState.LEASED
-            assert await bench.check_in("c") == c  # and not one of round 2 as well
+        assert told.value.reason == "completed"
 
-    asyncio.run(scenario())
+
+async def test_updates_are_kept_until_they_count_and_models_for_ever(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b", "c")
+        await bench.create(spec(rounds=2))
+        a, b, c = await asyncio.gather(*waiting)
+        of_c = nudge(7.0)(bench.weights(c), c)
+        digest = await bench.upload("c", c, encode_weights(of_c))  # here, and not handed in
+        await bench.do("a", a, nudge(1.0))
+        await bench.do("b", b, nudge(2.0))
+        await round_is(bench, 2)  # which begins when the updates that are spent are gone
+        blobs = [path for path in (tmp_path / "blobs" / "run").iterdir() if path.is_file()]
+        assert len(blobs) == 3  # w^0, w^1 and the update of c
+        assert await bench.submit("c", c, digest) is False
+        await bench.do("a", await bench.check_in("a"), nudge(1.0))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        await asyncio.to_thread(bench.runs.close, 10.0)  # it frees space after its record
+        stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
+        assert len(stored) == 3  # w^0, w^1, w^2, and nothing to be written over
+
+
+async def test_refreshes_of_the_pool_stay_synchronous(tmp_path: Path) -> None:
+    store = PoolStoreInMemory()
+    async with workbench(tmp_path, store=store) as bench:
+        await bench.create(spec(rounds=2, refresh_every=2))
+        a, b = await asyncio.gather(bench.play("a", 3, echo), bench.play("b", 3, echo))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        for tasks in (a, b):
+            assert [isinstance(task.work, SynthesiseWork) for task in tasks] == [0, 1, 0]
+        assert [len(batches) for batches in store.sealed.values()] == [2]
+
+
+async def test_a_task_of_an_ended_round_is_still_leased_to_its_device(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b", "c")
+        await bench.create(spec(rounds=2))
+        a, b, c = await asyncio.gather(*waiting)
+        await bench.do("a", a, echo)
+        await bench.do("b", b, echo)
+        await round_is(bench, 2)
+        assert bench.parts.tasks.get("c", c.task_id).state is TaskState.LEASED
+        assert await bench.check_in("c") == c  # and not one of round 2 as well
 
 
 @pytest.mark.parametrize(
@@ -352,58 +325,51 @@ def test_what_asynchronous_rounds_cannot_do_is_refused(
         RunSpec(make_spec().recipe, narrow)
 
 
-def test_two_devices_with_the_very_same_update_both_count(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b", "c")
-            await bench.create(spec(rounds=2))
-            a, b, c = await asyncio.gather(*waiting)
-            same = encode_weights(nudge(1.0)(bench.weights(a), a))
-            update = await bench.upload("a", a, same)
-            assert await bench.upload("b", b, same) == update
-            await bench.submit("a", a, update)
-            await bench.do("c", c, nudge(2.0))
-            await round_is(bench, 2)  # now a's bytes are spent, and b's with them
-            assert not bench.parts.contents.of("run").blobs.contains(update)
-            with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
-                await bench.submit("b", b, update)
-            await bench.upload("b", b, same)
+async def test_two_devices_with_the_very_same_update_both_count(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b", "c")
+        await bench.create(spec(rounds=2))
+        a, b, c = await asyncio.gather(*waiting)
+        same = encode_weights(nudge(1.0)(bench.weights(a), a))
+        update = await bench.upload("a", a, same)
+        assert await bench.upload("b", b, same) == update
+        await bench.submit("a", a, update)
+        await bench.do("c", c, nudge(2.0))
+        await round_is(bench, 2)  # now a's bytes are spent, and b's with them
+        assert not bench.parts.contents.of("run").blobs.contains(update)
+        with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
             await bench.submit("b", b, update)
-            await bench.play("c", 1, nudge(3.0))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert [done.device_ids for done in bench.runs.rounds("run")] == [
-                ("a", "c"),
-                ("b", "c"),
-            ]
-
-    asyncio.run(scenario())
-
-
-def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a")
-            await bench.create(spec(rounds=1, devices=1, buffer_size=1))
-            [a] = await asyncio.gather(*waiting)
-            tasks, update = bench.parts.tasks, a.weights
-            with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
-                tasks.accept("a", a.task_id, update, b"", 1.0, is_here=lambda: False)
-            assert tasks.get("a", a.task_id).state is TaskState.LEASED
-
-    asyncio.run(scenario())
+        await bench.upload("b", b, same)
+        await bench.submit("b", b, update)
+        await bench.play("c", 1, nudge(3.0))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert [done.device_ids for done in bench.runs.rounds("run")] == [
+            ("a", "c"),
+            ("b", "c"),
+        ]
 
 
-def test_while_updates_are_dropped_none_is_accepted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b")
-            await bench.create(spec(rounds=2, devices=1, buffer_size=2))
-            a, _ = await asyncio.gather(*waiting)
-            with bench.parts.phases.spent_updates("run", 1) as spent:
-                assert spent == set()
-                accepting = asyncio.create_task(bench.do("a", a, nudge(1.0)))
-                await asyncio.sleep(0.3)
-                assert not accepting.done()
-            await accepting
+async def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a")
+        await bench.create(spec(rounds=1, devices=1, buffer_size=1))
+        [a] = await asyncio.gather(*waiting)
+        tasks, update = bench.parts.tasks, a.weights
+        with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
+            tasks.accept("a", a.task_id, update, b"", 1.0, is_here=lambda: False)
+        assert tasks.get("a", a.task_id).state is TaskState.LEASED
 
-    asyncio.run(scenario())
+
+async def test_while_updates_are_dropped_none_is_accepted(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b")
+        await bench.create(spec(rounds=2, devices=1, buffer_size=2))
+        a, _ = await asyncio.gather(*waiting)
+        with bench.parts.phases.spent_updates("run", 1) as spent:
+            assert spent == set()
+            accepting = asyncio.create_task(bench.do("a", a, nudge(1.0)))
+            await asyncio.sleep(0.3)
+            assert not accepting.done()
+        await accepting

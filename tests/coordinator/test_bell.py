@@ -9,7 +9,7 @@ from coordinator.devices.batching import Together
 from coordinator.devices.wakeup import Bell, ring_all
 
 
-def test_a_ring_wakes_a_thread_and_a_coroutine() -> None:
+async def test_a_ring_wakes_a_thread_and_a_coroutine() -> None:
     bell = Bell()
     rings = bell.rings
     woken = threading.Event()
@@ -20,33 +20,30 @@ def test_a_ring_wakes_a_thread_and_a_coroutine() -> None:
 
     threading.Thread(target=wait, daemon=True).start()
 
-    async def scenario() -> None:
-        waiting = asyncio.create_task(bell.wait_async(rings, 30))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        await asyncio.to_thread(bell.ring)
-        await asyncio.wait_for(waiting, 20)
-
-    asyncio.run(scenario())
+    waiting = asyncio.create_task(bell.wait_async(rings, 30))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await asyncio.to_thread(bell.ring)
+    await asyncio.wait_for(waiting, 20)
     assert woken.wait(20)
 
 
-def test_a_ring_before_the_wait_is_not_missed() -> None:
+async def test_a_ring_before_the_wait_is_not_missed() -> None:
     bell = Bell()
     rings = bell.rings
     bell.ring()
     bell.wait(rings, 30)
-    asyncio.run(asyncio.wait_for(bell.wait_async(rings, 30), 20))
+    await asyncio.wait_for(bell.wait_async(rings, 30), 20)
 
 
-def test_a_wait_without_a_ring_ends_at_its_timeout() -> None:
+async def test_a_wait_without_a_ring_ends_at_its_timeout() -> None:
     bell = Bell()
     bell.wait(bell.rings, 0.01)
-    asyncio.run(bell.wait_async(bell.rings, 0.01))
+    await bell.wait_async(bell.rings, 0.01)
     assert bell.rings == 0
 
 
-def test_what_is_asked_at_bells_that_are_rung_together_is_answered_together() -> None:
+async def test_what_is_asked_at_bells_that_are_rung_together_is_answered_together() -> None:
     bells, answered = [Bell() for _ in range(50)], list[int]()
 
     def answer(asked: Sequence[Bell]) -> Sequence[bool]:
@@ -58,17 +55,14 @@ def test_what_is_asked_at_bells_that_are_rung_together_is_answered_together() ->
             time.sleep(0.001)
             yield bell
 
-    async def scenario() -> None:
-        together = Together[Bell, bool](answer, most_at_once=len(bells))
+    together = Together[Bell, bool](answer, most_at_once=len(bells))
 
-        async def ask_when_rung(bell: Bell) -> None:
-            await bell.wait_async(0, 30)
-            await together.ask(bell)
+    async def ask_when_rung(bell: Bell) -> None:
+        await bell.wait_async(0, 30)
+        await together.ask(bell)
 
-        asking = [asyncio.create_task(ask_when_rung(bell)) for bell in bells]
-        await asyncio.sleep(0.05)  # they wait now
-        await asyncio.to_thread(ring_all, one_after_the_other())
-        await asyncio.wait_for(asyncio.gather(*asking), 20)
-
-    asyncio.run(scenario())
+    asking = [asyncio.create_task(ask_when_rung(bell)) for bell in bells]
+    await asyncio.sleep(0.05)  # they wait now
+    await asyncio.to_thread(ring_all, one_after_the_other())
+    await asyncio.wait_for(asyncio.gather(*asking), 20)
     assert answered == [len(bells)]

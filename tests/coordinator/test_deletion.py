@@ -47,186 +47,161 @@ def kinds(bench: Workbench, run: str = "run") -> list[str]:
     return [event.kind for event in bench.oversight.events(run)[1]]
 
 
-def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await complete(bench)
-            await complete(bench, "other")
-            assert (tmp_path / "blobs" / "run").exists()
-            await asyncio.to_thread(bench.runs.delete, "run", "olga")
-            with pytest.raises(NotFound, match="no run 'run'"):
-                bench.runs.get("run")
-            assert not (tmp_path / "blobs" / "run").exists()
-            assert not (tmp_path / "staging" / "run").exists()
-            assert rows_of(tmp_path, "run") == 0
-            assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
-            run_uid, events = bench.oversight.events("run")
-            assert flaw(events, run_uid) == ""
-            assert '"by":"olga"' in events[-2].details
-            # Another run keeps all it has.
-            assert rows_of(tmp_path, "other") == 4
-            assert len(await model_after(bench, 1, "other")) > 1000
-            # Again, it changes nothing.
-            await asyncio.to_thread(bench.runs.delete, "run", "otto")
-            assert kinds(bench)[-1] == "run-deleted"
-            assert len(bench.oversight.events("run")[1]) == len(events)
-
-    asyncio.run(scenario())
+async def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await complete(bench)
+        await complete(bench, "other")
+        assert (tmp_path / "blobs" / "run").exists()
+        await asyncio.to_thread(bench.runs.delete, "run", "olga")
+        with pytest.raises(NotFound, match="no run 'run'"):
+            bench.runs.get("run")
+        assert not (tmp_path / "blobs" / "run").exists()
+        assert not (tmp_path / "staging" / "run").exists()
+        assert rows_of(tmp_path, "run") == 0
+        assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
+        run_uid, events = bench.oversight.events("run")
+        assert flaw(events, run_uid) == ""
+        assert '"by":"olga"' in events[-2].details
+        # Another run keeps all it has.
+        assert rows_of(tmp_path, "other") == 4
+        assert len(await model_after(bench, 1, "other")) > 1000
+        # Again, it changes nothing.
+        await asyncio.to_thread(bench.runs.delete, "run", "otto")
+        assert kinds(bench)[-1] == "run-deleted"
+        assert len(bench.oversight.events("run")[1]) == len(events)
 
 
-def test_only_a_run_that_has_ended_can_be_deleted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            with pytest.raises(WrongState, match="'run' is running; cancel it first"):
-                bench.runs.delete("run")
-            bench.runs.pause("run")
-            with pytest.raises(WrongState, match="'run' is paused; cancel it first"):
-                bench.runs.delete("run")
-            with pytest.raises(NotFound, match="'none'"):
-                bench.runs.delete("none")
-            bench.runs.cancel("run")
-            await asyncio.to_thread(bench.runs.delete, "run")
-            assert bench.runs.list() == []
-
-    asyncio.run(scenario())
+async def test_only_a_run_that_has_ended_can_be_deleted(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        with pytest.raises(WrongState, match="'run' is running; cancel it first"):
+            bench.runs.delete("run")
+        bench.runs.pause("run")
+        with pytest.raises(WrongState, match="'run' is paused; cancel it first"):
+            bench.runs.delete("run")
+        with pytest.raises(NotFound, match="'none'"):
+            bench.runs.delete("none")
+        bench.runs.cancel("run")
+        await asyncio.to_thread(bench.runs.delete, "run")
+        assert bench.runs.list() == []
 
 
-def test_the_id_of_a_deleted_run_names_the_next_one_and_both_logs_can_be_read(
+async def test_the_id_of_a_deleted_run_names_the_next_one_and_both_logs_can_be_read(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await complete(bench)
-            first, before = bench.oversight.events("run")
-            await asyncio.to_thread(bench.runs.delete, "run")
-            await bench.create(make_spec(seed=1))
-            second, events = bench.oversight.events("run")
-            assert first != second
-            assert events[0].kind == "run-created"
-            again, old = bench.oversight.events(first)
-            assert again == first
-            assert list(old[: len(before)]) == list(before)
-            assert old[-1].kind == "run-deleted"
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        await complete(bench)
+        first, before = bench.oversight.events("run")
+        await asyncio.to_thread(bench.runs.delete, "run")
+        await bench.create(make_spec(seed=1))
+        second, events = bench.oversight.events("run")
+        assert first != second
+        assert events[0].kind == "run-created"
+        again, old = bench.oversight.events(first)
+        assert again == first
+        assert list(old[: len(before)]) == list(before)
+        assert old[-1].kind == "run-deleted"
 
 
-def test_what_is_remembered_of_a_deleted_run_is_not_said_of_the_next_one(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await complete(bench)
-            await asyncio.to_thread(bench.runs.delete, "run")
-            spec = make_spec(seed=1)
-            spec = replace(spec, recipe=replace(spec.recipe, compression="fp16"))
-            await bench.create(spec)
-            assignment = await bench.check_in("a")
-            assert assignment.recipe == spec.recipe
-            update = encode_weights(bench.weights(assignment))
-            with pytest.raises(InvalidInput, match="it must be F16"):
-                await bench.submit("a", assignment, await bench.upload("a", assignment, update))
-
-    asyncio.run(scenario())
+async def test_what_is_remembered_of_a_deleted_run_is_not_said_of_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        await complete(bench)
+        await asyncio.to_thread(bench.runs.delete, "run")
+        spec = make_spec(seed=1)
+        spec = replace(spec, recipe=replace(spec.recipe, compression="fp16"))
+        await bench.create(spec)
+        assignment = await bench.check_in("a")
+        assert assignment.recipe == spec.recipe
+        update = encode_weights(bench.weights(assignment))
+        with pytest.raises(InvalidInput, match="it must be F16"):
+            await bench.submit("a", assignment, await bench.upload("a", assignment, update))
 
 
 @pytest.mark.parametrize("content_was_removed", [False, True])
-def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
+async def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
     tmp_path: Path, content_was_removed: bool
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await complete(bench)
-            bench.parts.runs.begin_deletion("run", 1.0, "olga")
-            if content_was_removed:
-                bench.parts.contents.remove("run")
-            assert bench.runs.get("run").state is RunState.DELETING
-            with pytest.raises(WrongState, match="is being deleted; create it when it is gone"):
-                await bench.create(make_spec())
-        async with workbench(tmp_path) as bench:
-            while bench.runs.list():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert not (tmp_path / "blobs" / "run").exists()
-            assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        await complete(bench)
+        bench.parts.runs.begin_deletion("run", 1.0, "olga")
+        if content_was_removed:
+            bench.parts.contents.remove("run")
+        assert bench.runs.get("run").state is RunState.DELETING
+        with pytest.raises(WrongState, match="is being deleted; create it when it is gone"):
+            await bench.create(make_spec())
+    async with workbench(tmp_path) as bench:
+        while bench.runs.list():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not (tmp_path / "blobs" / "run").exists()
+        assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
 
 
 @pytest.mark.parametrize("times", [0, 1, 4])
-def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times: int) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(refresh_every=1))
-            await bench.play("a", 2, echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            await thread_ends("run-run")
-            bench.parts.runs.begin_deletion("run", 1.0, "olga")
-            blobs = bench.parts.contents.of("run").blobs
-            for number in range(9):
-                blobs.put_bytes(bytes([number]))
-            before, asked = len(list(blobs.digests())), 0
+async def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times: int) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(refresh_every=1))
+        await bench.play("a", 2, echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        await thread_ends("run-run")
+        bench.parts.runs.begin_deletion("run", 1.0, "olga")
+        blobs = bench.parts.contents.of("run").blobs
+        for number in range(9):
+            blobs.put_bytes(bytes([number]))
+        before, asked = len(list(blobs.digests())), 0
 
-            def fence(_: Connection) -> None:
-                nonlocal asked
-                asked += 1
-                if asked > times:
-                    raise Deposed
+        def fence(_: Connection) -> None:
+            nonlocal asked
+            asked += 1
+            if asked > times:
+                raise Deposed
 
-            with opened_database(database_of(tmp_path)) as engine:
-                deposed = bench.parts.on(fenced(engine, fence))
-                Deletion(bench.parts).begin(deposed, "run")
-                await thread_ends("delete-run")
-            # The first two times are before the store is told, the third before the first blob.
-            assert len(bench.store.released) == (times >= 2)
-            assert before - len(list(blobs.digests())) == max(0, times - 2)
-            assert bench.runs.get("run").state is RunState.DELETING
-
-    asyncio.run(scenario())
+        with opened_database(database_of(tmp_path)) as engine:
+            deposed = bench.parts.on(fenced(engine, fence))
+            Deletion(bench.parts).begin(deposed, "run")
+            await thread_ends("delete-run")
+        # The first two times are before the store is told, the third before the first blob.
+        assert len(bench.store.released) == (times >= 2)
+        assert before - len(list(blobs.digests())) == max(0, times - 2)
+        assert bench.runs.get("run").state is RunState.DELETING
 
 
-def test_a_run_that_got_the_id_of_a_deleted_one_keeps_its_content(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await complete(bench)
-            old = bench.parts.runs.get("run").run_uid
-            await asyncio.to_thread(bench.runs.delete, "run")
-            await complete(bench)
-            bench.parts.runs.begin_deletion("run", 1.0, "olga")
-            with pytest.raises(NotFound, match="not there to be deleted any more"):
-                bench.parts.runs.require_deleting(old)
-            bench.parts.runs.require_deleting(bench.parts.runs.get("run").run_uid)
-
-    asyncio.run(scenario())
+async def test_a_run_that_got_the_id_of_a_deleted_one_keeps_its_content(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await complete(bench)
+        old = bench.parts.runs.get("run").run_uid
+        await asyncio.to_thread(bench.runs.delete, "run")
+        await complete(bench)
+        bench.parts.runs.begin_deletion("run", 1.0, "olga")
+        with pytest.raises(NotFound, match="not there to be deleted any more"):
+            bench.parts.runs.require_deleting(old)
+        bench.parts.runs.require_deleting(bench.parts.runs.get("run").run_uid)
 
 
-def test_a_run_that_is_to_start_from_a_model_never_gets_fresh_weights(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await complete(bench)
-            spec = replace(make_spec(), start_from=ModelVersion("run", 1))
-            # As if another run of that id was there when its model was to be copied.
-            with pytest.raises(Unavailable, match="'next' was deleted just now; create it again"):
-                bench.parts.runs.create("next", spec, 1.0)
-            await bench.create(spec, "next")
-
-    asyncio.run(scenario())
+async def test_a_run_that_is_to_start_from_a_model_never_gets_fresh_weights(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await complete(bench)
+        spec = replace(make_spec(), start_from=ModelVersion("run", 1))
+        # As if another run of that id was there when its model was to be copied.
+        with pytest.raises(Unavailable, match="'next' was deleted just now; create it again"):
+            bench.parts.runs.create("next", spec, 1.0)
+        await bench.create(spec, "next")
 
 
-def test_a_run_is_deleted_when_the_store_has_given_up_its_snapshots(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(refresh_every=1))
-            await bench.play("a", 2, echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            await complete(bench, "no-pool")
-            bench.store.away = True
-            await asyncio.to_thread(bench.runs.delete, "no-pool")  # needs no store
-            calls = bench.store.calls
-            deleting = asyncio.create_task(asyncio.to_thread(bench.runs.delete, "run"))
-            while bench.store.calls == calls:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert bench.runs.get("run").state is RunState.DELETING
-            bench.store.away = False
-            await deleting
-            assert bench.store.released == ["run"]
-
-    asyncio.run(scenario())
+async def test_a_run_is_deleted_when_the_store_has_given_up_its_snapshots(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(refresh_every=1))
+        await bench.play("a", 2, echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        await complete(bench, "no-pool")
+        bench.store.away = True
+        await asyncio.to_thread(bench.runs.delete, "no-pool")  # needs no store
+        calls = bench.store.calls
+        deleting = asyncio.create_task(asyncio.to_thread(bench.runs.delete, "run"))
+        while bench.store.calls == calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert bench.runs.get("run").state is RunState.DELETING
+        bench.store.away = False
+        await deleting
+        assert bench.store.released == ["run"]

@@ -214,66 +214,56 @@ def test_renewing_keeps_the_lease_and_fails_once_the_run_is_cancelled(tmp_path: 
     with_task(tmp_path, scenario)
 
 
-def test_a_check_in_that_waits_gets_work_as_soon_as_a_run_is_created(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = asyncio.create_task(bench.check_in("a", wait_seconds=30))
-            await asyncio.sleep(0.2)
-            assert not waiting.done()
-            await bench.create(make_spec())
-            assignment = await asyncio.wait_for(waiting, 20)
-            assert assignment.run_id == "run"
-
-    asyncio.run(scenario())
+async def test_a_check_in_that_waits_gets_work_as_soon_as_a_run_is_created(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = asyncio.create_task(bench.check_in("a", wait_seconds=30))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await bench.create(make_spec())
+        assignment = await asyncio.wait_for(waiting, 20)
+        assert assignment.run_id == "run"
 
 
-def test_without_work_a_device_is_told_when_to_ask_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            at_once = await bench.dispatch.check_in("a", PROFILE, 0.0, "")
-            assert at_once == RetryLater(0.5, "no work for this device")
-            waiting = asyncio.create_task(bench.dispatch.check_in("a", PROFILE, 30.0, ""))
-            await asyncio.sleep(0.2)
-            bench.dispatch.close()
-            stopping = await asyncio.wait_for(waiting, 20)
-            assert stopping == RetryLater(0.5, "the coordinator is stopping")
-
-    asyncio.run(scenario())
+async def test_without_work_a_device_is_told_when_to_ask_again(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        at_once = await bench.dispatch.check_in("a", PROFILE, 0.0, "")
+        assert at_once == RetryLater(0.5, "no work for this device")
+        waiting = asyncio.create_task(bench.dispatch.check_in("a", PROFILE, 30.0, ""))
+        await asyncio.sleep(0.2)
+        bench.dispatch.close()
+        stopping = await asyncio.wait_for(waiting, 20)
+        assert stopping == RetryLater(0.5, "the coordinator is stopping")
 
 
-def test_a_device_that_works_for_one_run_is_finished_when_the_run_is(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            with pytest.raises(NotFound, match="'other'"):
-                await bench.dispatch.check_in("a", PROFILE, 0.0, "other")
-            await bench.create(make_spec())
-            outcome = await bench.dispatch.check_in("a", PROFILE, 30.0, "run")
-            assert isinstance(outcome, Assignment)
-            waiting = asyncio.create_task(bench.dispatch.check_in("b", PROFILE, 30.0, "run"))
-            await bench.do("a", outcome, echo)
-            assert isinstance(await asyncio.wait_for(waiting, 20), Finished)
-
-    asyncio.run(scenario())
+async def test_a_device_that_works_for_one_run_is_finished_when_the_run_is(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        with pytest.raises(NotFound, match="'other'"):
+            await bench.dispatch.check_in("a", PROFILE, 0.0, "other")
+        await bench.create(make_spec())
+        outcome = await bench.dispatch.check_in("a", PROFILE, 30.0, "run")
+        assert isinstance(outcome, Assignment)
+        waiting = asyncio.create_task(bench.dispatch.check_in("b", PROFILE, 30.0, "run"))
+        await bench.do("a", outcome, echo)
+        assert isinstance(await asyncio.wait_for(waiting, 20), Finished)
 
 
-def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            (waiting,) = await bench.arrive("a")
-            while not bench.runs.devices():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert [device.state for device in bench.runs.devices()] == [DeviceState.AVAILABLE]
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            assert [device.state for device in bench.runs.devices()] == [DeviceState.AWAY]
-            await bench.create(make_spec())
-            await bench.check_in("a")
-            (device,) = bench.runs.devices()
-            assert device.state is DeviceState.WORKING
-            assert device.task_id is not None
-            assert device.profile == PROFILE
-
-    asyncio.run(scenario())
+async def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        (waiting,) = await bench.arrive("a")
+        while not bench.runs.devices():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert [device.state for device in bench.runs.devices()] == [DeviceState.AVAILABLE]
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert [device.state for device in bench.runs.devices()] == [DeviceState.AWAY]
+        await bench.create(make_spec())
+        await bench.check_in("a")
+        (device,) = bench.runs.devices()
+        assert device.state is DeviceState.WORKING
+        assert device.task_id is not None
+        assert device.profile == PROFILE
 
 
 @pytest.mark.usefixtures("both_databases")
@@ -291,62 +281,55 @@ def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
     with_task(tmp_path, scenario)
 
 
-def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(refresh_every=1))
-            assignment = await bench.check_in("a")
-            with pytest.raises(WrongState, match="is to synthesise"):
-                await bench.upload("a", assignment, b"weights")
-
-    asyncio.run(scenario())
-
-
-def test_devices_are_listed_in_parts_and_counted_by_state(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            names = ["a", "b", "c"]
-            waiting = await bench.arrive(*names)
-            await bench.create(make_spec(devices=3))
-            for name, task in zip(names, waiting, strict=True):
-                await task
-                if name != "a":
-                    await bench.dispatch.report_failure(name, (await task).task_id, "no battery")
-            await bench.dispatch.leave("c")
-            registry = bench.parts.registry
-            everything = registry.list()
-            assert [device.device_id for device in everything] == names
-            assert [device.failed_tasks for device in everything] == [0, 1, 1]
-            assert [device.last_failure for device in everything] == [
-                "",
-                "no battery",
-                "no battery",
-            ]
-            found = [registry.list("", 2), registry.list("b", 2), registry.list("c", 2)]
-            assert found == [everything[:2], everything[2:], []]
-            counted = Counter(device.state for device in everything)
-            assert registry.states() == counted
-            assert counted[DeviceState.AWAY] == 1
-
-    asyncio.run(scenario())
-
-
-def test_nobody_waits_for_a_device_that_said_goodbye_and_it_gets_its_task_back(
+async def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            here, leaving = await bench.arrive("here", "leaving")
-            await bench.create(make_spec(rounds=2, devices=1))
-            task = await leaving
-            await bench.dispatch.leave("leaving")
-            states = {device.device_id: device.state for device in bench.runs.devices()}
-            assert states["leaving"] is DeviceState.AWAY
-            assert await bench.check_in("leaving") == task
-            await bench.dispatch.leave("leaving")
-            await bench.do("here", await here, echo)
-            await bench.play("here", 1, echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert [item.device_ids for item in bench.runs.rounds("run")] == [("here",)] * 2
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(refresh_every=1))
+        assignment = await bench.check_in("a")
+        with pytest.raises(WrongState, match="is to synthesise"):
+            await bench.upload("a", assignment, b"weights")
 
-    asyncio.run(scenario())
+
+async def test_devices_are_listed_in_parts_and_counted_by_state(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        names = ["a", "b", "c"]
+        waiting = await bench.arrive(*names)
+        await bench.create(make_spec(devices=3))
+        for name, task in zip(names, waiting, strict=True):
+            await task
+            if name != "a":
+                await bench.dispatch.report_failure(name, (await task).task_id, "no battery")
+        await bench.dispatch.leave("c")
+        registry = bench.parts.registry
+        everything = registry.list()
+        assert [device.device_id for device in everything] == names
+        assert [device.failed_tasks for device in everything] == [0, 1, 1]
+        assert [device.last_failure for device in everything] == [
+            "",
+            "no battery",
+            "no battery",
+        ]
+        found = [registry.list("", 2), registry.list("b", 2), registry.list("c", 2)]
+        assert found == [everything[:2], everything[2:], []]
+        counted = Counter(device.state for device in everything)
+        assert registry.states() == counted
+        assert counted[DeviceState.AWAY] == 1
+
+
+async def test_nobody_waits_for_a_device_that_said_goodbye_and_it_gets_its_task_back(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        here, leaving = await bench.arrive("here", "leaving")
+        await bench.create(make_spec(rounds=2, devices=1))
+        task = await leaving
+        await bench.dispatch.leave("leaving")
+        states = {device.device_id: device.state for device in bench.runs.devices()}
+        assert states["leaving"] is DeviceState.AWAY
+        assert await bench.check_in("leaving") == task
+        await bench.dispatch.leave("leaving")
+        await bench.do("here", await here, echo)
+        await bench.play("here", 1, echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert [item.device_ids for item in bench.runs.rounds("run")] == [("here",)] * 2

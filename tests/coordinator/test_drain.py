@@ -16,105 +16,92 @@ async def drain(bench: Workbench, on: bool, by: str = "olga") -> Drain:
     return await asyncio.to_thread(bench.oversight.set_drain, on, by)
 
 
-def test_a_drained_coordinator_hands_out_nothing_but_takes_what_is_out(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(devices=2))
-            first, second = await bench.arrive("a", "b")
-            a = await first
-            await second
-            await bench.parts.dispatch.leave("b")
-            await drain(bench, True)
-            # A device that was killed goes on with the task it holds.
-            assert (await bench.check_in("a")).task_id == a.task_id
-            assert await bench.dispatch.renew_lease("a", a.task_id) == 60.0
-            assert await bench.do("a", a, echo) is False
-            assert await bench.do("b", await second, echo) is False
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-
-    asyncio.run(scenario())
-
-
-def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = asyncio.create_task(bench.dispatch.check_in("a", PROFILE, 30.0, ""))
-            while not bench.dispatch.waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            await drain(bench, True)
-            sent_away = await waiting
-            assert isinstance(sent_away, RetryLater)
-            assert sent_away.after_seconds > 0
-            assert "drained" in sent_away.reason
-            await bench.create(make_spec())
-            run = await bench.until(lambda run: run.progress is not None)
-            assert run.progress is not None
-            assert run.progress.phase is Phase.DRAINED
-            assert isinstance(await bench.dispatch.check_in("a", PROFILE, 5.0, ""), RetryLater)
-            assert bench.oversight.funnels("run", 0) == ()  # no phase, so no task
-            await drain(bench, False)
-            assert isinstance(await bench.check_in("a"), Assignment)
-
-    asyncio.run(scenario())
+async def test_a_drained_coordinator_hands_out_nothing_but_takes_what_is_out(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(devices=2))
+        first, second = await bench.arrive("a", "b")
+        a = await first
+        await second
+        await bench.parts.dispatch.leave("b")
+        await drain(bench, True)
+        # A device that was killed goes on with the task it holds.
+        assert (await bench.check_in("a")).task_id == a.task_id
+        assert await bench.dispatch.renew_lease("a", a.task_id) == 60.0
+        assert await bench.do("a", a, echo) is False
+        assert await bench.do("b", await second, echo) is False
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
 
 
-def test_a_task_that_was_assigned_waits_for_the_end_of_the_drain(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            await bench.arrive_and_leave("a")
-            await bench.until(lambda run: bool(run.progress and run.progress.expected == 1))
-            while not bench.oversight.funnels("run", 1):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            await drain(bench, True)
-            assert isinstance(await bench.dispatch.check_in("a", PROFILE, 0.0, ""), RetryLater)
-            await drain(bench, False)
-            await bench.play("a", 1, echo)
-
-    asyncio.run(scenario())
-
-
-def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(devices=9), "ended")
-            bench.runs.cancel("ended")
-            await bench.create(make_spec(devices=9))
-            assert bench.oversight.status().drain == Drain(on=False)
-            first = await drain(bench, True)
-            assert (first.on, first.by) == (True, "olga")
-            assert await drain(bench, True, "otto") == first
-        async with workbench(tmp_path) as bench:
-            status = bench.oversight.status()
-            assert status.drain == first
-            assert status.runs == {"running": 1, "cancelled": 1}
-            assert bench.parts.drain.is_on()
-            assert not (await drain(bench, False, "otto")).on
-            assert not bench.parts.drain.is_on()
-            told = [
-                (event.kind, json.loads(event.details)["by"])
-                for event in bench.oversight.events("run")[1]
-                if event.kind.startswith("drain-")
-            ]
-            assert told == [("drain-on", "olga"), ("drain-off", "otto")]
-            ended = {event.kind for event in bench.oversight.events("ended")[1]}
-            assert not ended & {"drain-on", "drain-off"}
-
-    asyncio.run(scenario())
+async def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = asyncio.create_task(bench.dispatch.check_in("a", PROFILE, 30.0, ""))
+        while not bench.dispatch.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await drain(bench, True)
+        sent_away = await waiting
+        assert isinstance(sent_away, RetryLater)
+        assert sent_away.after_seconds > 0
+        assert "drained" in sent_away.reason
+        await bench.create(make_spec())
+        run = await bench.until(lambda run: run.progress is not None)
+        assert run.progress is not None
+        assert run.progress.phase is Phase.DRAINED
+        assert isinstance(await bench.dispatch.check_in("a", PROFILE, 5.0, ""), RetryLater)
+        assert bench.oversight.funnels("run", 0) == ()  # no phase, so no task
+        await drain(bench, False)
+        assert isinstance(await bench.check_in("a"), Assignment)
 
 
-def test_the_metrics_say_so(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            metrics, parts = bench.registry, bench.parts
-            parts.metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
-            await bench.create(make_spec())
-            await bench.check_in("a")
-            assert metrics.get_sample_value("hfmds_coordinator_drained") == 0
-            await drain(bench, True)
-            assert metrics.get_sample_value("hfmds_coordinator_drained") == 1
-            pending = "hfmds_coordinator_tasks_pending"
-            assert metrics.get_sample_value(pending, {"stage": "taken"}) == 1
-            assert metrics.get_sample_value(pending, {"stage": "uploaded"}) == 0
+async def test_a_task_that_was_assigned_waits_for_the_end_of_the_drain(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        await bench.arrive_and_leave("a")
+        await bench.until(lambda run: bool(run.progress and run.progress.expected == 1))
+        while not bench.oversight.funnels("run", 1):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await drain(bench, True)
+        assert isinstance(await bench.dispatch.check_in("a", PROFILE, 0.0, ""), RetryLater)
+        await drain(bench, False)
+        await bench.play("a", 1, echo)
 
-    asyncio.run(scenario())
+
+async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(devices=9), "ended")
+        bench.runs.cancel("ended")
+        await bench.create(make_spec(devices=9))
+        assert bench.oversight.status().drain == Drain(on=False)
+        first = await drain(bench, True)
+        assert (first.on, first.by) == (True, "olga")
+        assert await drain(bench, True, "otto") == first
+    async with workbench(tmp_path) as bench:
+        status = bench.oversight.status()
+        assert status.drain == first
+        assert status.runs == {"running": 1, "cancelled": 1}
+        assert bench.parts.drain.is_on()
+        assert not (await drain(bench, False, "otto")).on
+        assert not bench.parts.drain.is_on()
+        told = [
+            (event.kind, json.loads(event.details)["by"])
+            for event in bench.oversight.events("run")[1]
+            if event.kind.startswith("drain-")
+        ]
+        assert told == [("drain-on", "olga"), ("drain-off", "otto")]
+        ended = {event.kind for event in bench.oversight.events("ended")[1]}
+        assert not ended & {"drain-on", "drain-off"}
+
+
+async def test_the_metrics_say_so(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        metrics, parts = bench.registry, bench.parts
+        parts.metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+        await bench.create(make_spec())
+        await bench.check_in("a")
+        assert metrics.get_sample_value("hfmds_coordinator_drained") == 0
+        await drain(bench, True)
+        assert metrics.get_sample_value("hfmds_coordinator_drained") == 1
+        pending = "hfmds_coordinator_tasks_pending"
+        assert metrics.get_sample_value(pending, {"stage": "taken"}) == 1
+        assert metrics.get_sample_value(pending, {"stage": "uploaded"}) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -49,14 +48,11 @@ def kinds(folder: Path) -> list[str]:
 # --- what is in it --------------------------------------------------------------------------------
 
 
-def test_a_run_is_told_from_beginning_to_end(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(refresh_every=1))
-            await bench.play("a", 2, echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-
-    asyncio.run(scenario())
+async def test_a_run_is_told_from_beginning_to_end(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(refresh_every=1))
+        await bench.play("a", 2, echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
     events = told(tmp_path)
     states = [details["state"] for kind, details in events if kind == "round-entered"]
     assert states == [state.name.lower() for state in RoundState]
@@ -138,31 +134,28 @@ def test_who_is_lost_is_told_with_the_cause(tmp_path: Path) -> None:
     ]
 
 
-def test_a_refused_update_is_told(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            assignment = await bench.check_in("a")
-            digest = await bench.upload("a", assignment, b"no tensors")
-            for _ in range(2):
-                with pytest.raises(InvalidInput):
-                    await bench.submit("a", assignment, digest)
-            bench.runs.cancel("run", "olga")
-            with pytest.raises(TooLate):
+async def test_a_refused_update_is_told(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        assignment = await bench.check_in("a")
+        digest = await bench.upload("a", assignment, b"no tensors")
+        for _ in range(2):
+            with pytest.raises(InvalidInput):
                 await bench.submit("a", assignment, digest)
-
-    asyncio.run(scenario())
+        bench.runs.cancel("run", "olga")
+        with pytest.raises(TooLate):
+            await bench.submit("a", assignment, digest)
     assert kinds(tmp_path)[-3:] == ["task-refused", "run-cancelled", "task-late"]
 
 
-def test_a_restart_goes_on_with_the_chain(tmp_path: Path) -> None:
+async def test_a_restart_goes_on_with_the_chain(tmp_path: Path) -> None:
     async def scenario(act: Callable[[Workbench], object]) -> None:
         async with workbench(tmp_path) as bench:
             await bench.create(make_spec(devices=5))
             act(bench)
 
-    asyncio.run(scenario(lambda bench: bench.runs.pause("run")))
-    asyncio.run(scenario(lambda bench: bench.runs.cancel("run")))
+    await scenario(lambda bench: bench.runs.pause("run"))
+    await scenario(lambda bench: bench.runs.cancel("run"))
     run_uid, log = log_in(tmp_path)
     assert [event.sequence for event in log] == list(range(1, len(log) + 1))
     assert flaw(log, run_uid) == ""

@@ -179,35 +179,31 @@ def office(tmp_path: Path) -> Office:
     return it
 
 
-def test_who_ends_its_own_token_hears_that_it_is_done(tmp_path: Path, office: Office) -> None:
+async def test_who_ends_its_own_token_hears_that_it_is_done(tmp_path: Path, office: Office) -> None:
     token = office.admin(Role.OWNER, "olga")
 
-    async def story() -> None:
-        async with token_port(tmp_path, office) as client_of:
-            olga = client_of(token)
-            await olga.revoke_token(token.token_id)
-            with pytest.raises(NotAllowed):
-                await olga.list_tokens()
-
-    asyncio.run(story())
+    async with token_port(tmp_path, office) as client_of:
+        olga = client_of(token)
+        await olga.revoke_token(token.token_id)
+        with pytest.raises(NotAllowed):
+            await olga.list_tokens()
 
 
-def test_operators_end_tokens_of_devices_and_owners_all(tmp_path: Path, office: Office) -> None:
+async def test_operators_end_tokens_of_devices_and_owners_all(
+    tmp_path: Path, office: Office
+) -> None:
     viewer, operator, owner = (office.admin(role) for role in Role)
     enrolling = office.token()
 
-    async def story() -> None:
-        async with token_port(tmp_path, office) as client_of:
-            with pytest.raises(NotAllowed, match="may not call RevokeToken"):
-                await client_of(viewer).revoke_token(enrolling.token_id)
-            await client_of(operator).revoke_token(enrolling.token_id)
-            with pytest.raises(NotAllowed, match="only an owner may end it"):
-                await client_of(operator).revoke_token(viewer.token_id)
-            await client_of(owner).revoke_token(viewer.token_id)
-            left = {token.token_id for token in await client_of(owner).list_tokens()}
-            assert left == {operator.token_id, owner.token_id}
-
-    asyncio.run(story())
+    async with token_port(tmp_path, office) as client_of:
+        with pytest.raises(NotAllowed, match="may not call RevokeToken"):
+            await client_of(viewer).revoke_token(enrolling.token_id)
+        await client_of(operator).revoke_token(enrolling.token_id)
+        with pytest.raises(NotAllowed, match="only an owner may end it"):
+            await client_of(operator).revoke_token(viewer.token_id)
+        await client_of(owner).revoke_token(viewer.token_id)
+        left = {token.token_id for token in await client_of(owner).list_tokens()}
+        assert left == {operator.token_id, owner.token_id}
 
 
 # --- settings -----------------------------------------------------------------------------------

@@ -100,32 +100,29 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_the_coordinator_sees_downloads_and_uploads_by_itself(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            assignment = await bench.check_in("a")
+async def test_the_coordinator_sees_downloads_and_uploads_by_itself(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        assignment = await bench.check_in("a")
 
-            async def stage() -> TaskStage | None:
-                await asyncio.to_thread(bench.parts.stages.write)
-                (device,) = await asyncio.to_thread(bench.parts.registry.list)
-                assert device.state is DeviceState.WORKING
-                return device.stage
+        async def stage() -> TaskStage | None:
+            await asyncio.to_thread(bench.parts.stages.write)
+            (device,) = await asyncio.to_thread(bench.parts.registry.list)
+            assert device.state is DeviceState.WORKING
+            return device.stage
 
-            assert await stage() is TaskStage.TAKEN
-            download = bench.dispatch.download("a", assignment.task_id, assignment.weights, 0)
-            async for _ in download:
-                pass
-            assert await stage() is TaskStage.DOWNLOADED
-            await bench.dispatch.renew_lease("a", assignment.task_id, TaskStage.COMPUTED)
-            assert await stage() is TaskStage.COMPUTED
-            await bench.upload("a", assignment, b"no update")
-            assert await stage() is TaskStage.UPLOADED
-            await bench.do("a", assignment, echo)
-            (funnel,) = bench.oversight.funnels("run", 1)
-            assert (funnel.here, funnel.eligible, funnel.accepted) == (1, 1, 1)
-
-    asyncio.run(scenario())
+        assert await stage() is TaskStage.TAKEN
+        download = bench.dispatch.download("a", assignment.task_id, assignment.weights, 0)
+        async for _ in download:
+            pass
+        assert await stage() is TaskStage.DOWNLOADED
+        await bench.dispatch.renew_lease("a", assignment.task_id, TaskStage.COMPUTED)
+        assert await stage() is TaskStage.COMPUTED
+        await bench.upload("a", assignment, b"no update")
+        assert await stage() is TaskStage.UPLOADED
+        await bench.do("a", assignment, echo)
+        (funnel,) = bench.oversight.funnels("run", 1)
+        assert (funnel.here, funnel.eligible, funnel.accepted) == (1, 1, 1)
 
 
 def test_telling_a_stage_soon_after_the_last_renewal_costs_no_commit(tmp_path: Path) -> None:

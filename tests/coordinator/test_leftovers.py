@@ -21,55 +21,46 @@ async def until_cleared(bench: Workbench, leftover: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_updates_that_a_killed_coordinator_left_go_at_the_next_start(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=2))
-            await bench.play("a", 2, nudge(1.0))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            models = [await model_after(bench, number) for number in (1, 2)]
-            while len(content(bench)) > 3:  # noqa: ASYNC110 (the first model, and one per round)
-                await asyncio.sleep(0.01)
-            kept = content(bench)
-            # As if it had been killed between the record of the last round and this.
-            left = bench.parts.contents.of("run").blobs.put_bytes(b"an update").sha256
-        async with workbench(tmp_path) as bench:
-            await until_cleared(bench, left)
-            assert content(bench) == kept
-            assert [await model_after(bench, number) for number in (1, 2)] == models
-
-    asyncio.run(scenario())
+async def test_updates_that_a_killed_coordinator_left_go_at_the_next_start(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=2))
+        await bench.play("a", 2, nudge(1.0))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        models = [await model_after(bench, number) for number in (1, 2)]
+        while len(content(bench)) > 3:  # noqa: ASYNC110 (the first model, and one per round)
+            await asyncio.sleep(0.01)
+        kept = content(bench)
+        # As if it had been killed between the record of the last round and this.
+        left = bench.parts.contents.of("run").blobs.put_bytes(b"an update").sha256
+    async with workbench(tmp_path) as bench:
+        await until_cleared(bench, left)
+        assert content(bench) == kept
+        assert [await model_after(bench, number) for number in (1, 2)] == models
 
 
-def test_updates_of_a_cancelled_round_go_and_the_models_stay(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b")
-            await bench.create(make_spec(rounds=2, devices=2))
-            a, b = await asyncio.gather(*waiting)
-            await asyncio.gather(bench.do("a", a, nudge(1.0)), bench.do("b", b, nudge(2.0)))
-            a = await bench.check_in("a")
-            assert a.round_number == 2
-            update = await bench.upload("a", a, b"uploaded, not handed in")
-            await bench.do("a", a, nudge(3.0))
-            first = digest_of(await model_after(bench, 1)).sha256
-            assert {first, update.sha256} < content(bench)
-            await asyncio.to_thread(bench.runs.cancel, "run")
-            await until_cleared(bench, update.sha256)
-            assert len(content(bench)) == 2
-            assert first in content(bench)
-
-    asyncio.run(scenario())
+async def test_updates_of_a_cancelled_round_go_and_the_models_stay(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b")
+        await bench.create(make_spec(rounds=2, devices=2))
+        a, b = await asyncio.gather(*waiting)
+        await asyncio.gather(bench.do("a", a, nudge(1.0)), bench.do("b", b, nudge(2.0)))
+        a = await bench.check_in("a")
+        assert a.round_number == 2
+        update = await bench.upload("a", a, b"uploaded, not handed in")
+        await bench.do("a", a, nudge(3.0))
+        first = digest_of(await model_after(bench, 1)).sha256
+        assert {first, update.sha256} < content(bench)
+        await asyncio.to_thread(bench.runs.cancel, "run")
+        await until_cleared(bench, update.sha256)
+        assert len(content(bench)) == 2
+        assert first in content(bench)
 
 
-def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a")
-            await bench.create(make_spec(devices=1))
-            [a] = await asyncio.gather(*waiting)
-            update = await bench.upload("a", a, b"uploaded, not handed in")
-            drop_leftovers(bench.parts, "run")
-            assert update.sha256 in content(bench)
-
-    asyncio.run(scenario())
+async def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a")
+        await bench.create(make_spec(devices=1))
+        [a] = await asyncio.gather(*waiting)
+        update = await bench.upload("a", a, b"uploaded, not handed in")
+        drop_leftovers(bench.parts, "run")
+        assert update.sha256 in content(bench)

@@ -54,19 +54,19 @@ def post(tmp_path: Path) -> Post:
     return Post(tmp_path)
 
 
-def test_a_store_is_not_bothered_where_nobody_was_ever_shut_out(post: Post) -> None:
+async def test_a_store_is_not_bothered_where_nobody_was_ever_shut_out(post: Post) -> None:
     post.lookout.look()
-    asyncio.run(post.lookout.tell())
+    await post.lookout.tell()
     assert post.store.asked == []
 
 
-def test_a_change_is_heeded_at_once_and_the_round_waits_no_longer(post: Post) -> None:
+async def test_a_change_is_heeded_at_once_and_the_round_waits_no_longer(post: Post) -> None:
     post.office.members.revoke("camera", "stolen", OLGA)
-    asyncio.run(post.lookout.heed("camera"))
+    await post.lookout.heed("camera")
     assert post.gate.exclusions == Exclusions({"camera": int(START)})
     assert post.dismissed == ["camera"]
     post.office.members.revoke_certificate("ab12", "", OLGA)
-    asyncio.run(post.lookout.heed())
+    await post.lookout.heed()
     assert post.gate.exclusions.serials == {"ab12"}
     assert post.dismissed == ["camera"]
 
@@ -79,50 +79,47 @@ def test_a_revoked_token_is_told_to_the_gate_of_its_port(post: Post) -> None:
     assert post.gate.exclusions == Exclusions()
 
 
-def test_the_store_gets_the_list_once_and_then_only_its_name(post: Post) -> None:
+async def test_the_store_gets_the_list_once_and_then_only_its_name(post: Post) -> None:
     post.office.members.quarantine("phone", "noisy", OLGA)
     post.lookout.look()
     for _ in range(3):
-        asyncio.run(post.lookout.tell())
+        await post.lookout.tell()
     assert post.store.asked == ["version", "list", "version", "version"]
     assert post.store.held == Exclusions(quarantined={"phone": "noisy"})
 
 
-def test_an_empty_list_is_told_too(post: Post) -> None:
+async def test_an_empty_list_is_told_too(post: Post) -> None:
     post.office.members.quarantine("phone", "noisy", OLGA)
     post.office.members.release("phone", OLGA)
     post.lookout.look()
     post.store.held = Exclusions(quarantined={"phone": "noisy"})
-    asyncio.run(post.lookout.tell())
+    await post.lookout.tell()
     assert post.store.held == Exclusions()
 
 
-def test_a_store_that_lost_its_list_gets_it_again(post: Post) -> None:
+async def test_a_store_that_lost_its_list_gets_it_again(post: Post) -> None:
     post.office.members.revoke("camera", "", OLGA)
     post.lookout.look()
-    asyncio.run(post.lookout.tell())
+    await post.lookout.tell()
     post.store.held = None
-    asyncio.run(post.lookout.tell())
+    await post.lookout.tell()
     assert post.store.held == post.office.members.exclusions()
 
 
-def test_another_coordinators_change_is_noticed_and_told(
+async def test_another_coordinators_change_is_noticed_and_told(
     post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Office(tmp_path)
     for name in ("_LOOK_SECONDS", "_ASK_SECONDS"):
         monkeypatch.setattr(revocation_sync, name, 0.02)
 
-    async def watch() -> None:
-        async with post.lookout.looking_out():
-            post.store.away = True
-            await asyncio.to_thread(other.members.revoke, "camera", "", OLGA)
-            async with asyncio.timeout(30):
-                while not post.gate.exclusions.dead_until:  # noqa: ASYNC110 (no event)
-                    await asyncio.sleep(0.01)
-                post.store.away = False
-                while post.store.held is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(watch())
+    async with post.lookout.looking_out():
+        post.store.away = True
+        await asyncio.to_thread(other.members.revoke, "camera", "", OLGA)
+        async with asyncio.timeout(30):
+            while not post.gate.exclusions.dead_until:  # noqa: ASYNC110 (no event)
+                await asyncio.sleep(0.01)
+            post.store.away = False
+            while post.store.held is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
     assert post.store.held == other.members.exclusions()

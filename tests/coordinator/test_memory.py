@@ -34,47 +34,41 @@ async def remembered(bench: Workbench, device: str, task: Assignment) -> None:
     assert bench.dispatch._in_memory(device, task.task_id, task.weights, 0)
 
 
-def test_a_model_in_memory_is_for_those_whose_task_begins_at_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=2), "one")
-            first = await bench.check_in("a")
-            await remembered(bench, "a", first)
-            await bench.do("a", first, nudge(1.0))
-            second = await bench.check_in("a")
-            await remembered(bench, "a", second)
-            await bench.create(make_spec(seed=1), "two")
-            other = await bench.check_in("b")
-            await remembered(bench, "b", other)
+async def test_a_model_in_memory_is_for_those_whose_task_begins_at_it(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=2), "one")
+        first = await bench.check_in("a")
+        await remembered(bench, "a", first)
+        await bench.do("a", first, nudge(1.0))
+        second = await bench.check_in("a")
+        await remembered(bench, "a", second)
+        await bench.create(make_spec(seed=1), "two")
+        other = await bench.check_in("b")
+        await remembered(bench, "b", other)
 
-            assert len({first.weights, second.weights, other.weights}) == 3
-            for device, task, model_of in (
-                ("a", second, first),  # of an earlier round
-                ("a", first, second),  # of a later one
-                ("a", second, other),  # of another run
-                ("b", other, second),
-                ("b", second, second),  # by the task of another device
-                ("a", other, other),
-            ):
-                with pytest.raises(NotAllowed):
-                    await fetch(bench, device, task, model_of)
-
-    asyncio.run(scenario())
-
-
-def test_a_run_does_not_get_what_a_deleted_one_of_its_id_had(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            old = await bench.check_in("a")
-            await remembered(bench, "a", old)
-            await bench.do("a", old, echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            await asyncio.to_thread(bench.runs.delete, "run")
-            await bench.create(make_spec(seed=1))
-            new = await bench.check_in("a")
-            assert new.run_id == old.run_id
+        assert len({first.weights, second.weights, other.weights}) == 3
+        for device, task, model_of in (
+            ("a", second, first),  # of an earlier round
+            ("a", first, second),  # of a later one
+            ("a", second, other),  # of another run
+            ("b", other, second),
+            ("b", second, second),  # by the task of another device
+            ("a", other, other),
+        ):
             with pytest.raises(NotAllowed):
-                await fetch(bench, "a", new, old)
+                await fetch(bench, device, task, model_of)
 
-    asyncio.run(scenario())
+
+async def test_a_run_does_not_get_what_a_deleted_one_of_its_id_had(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        old = await bench.check_in("a")
+        await remembered(bench, "a", old)
+        await bench.do("a", old, echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        await asyncio.to_thread(bench.runs.delete, "run")
+        await bench.create(make_spec(seed=1))
+        new = await bench.check_in("a")
+        assert new.run_id == old.run_id
+        with pytest.raises(NotAllowed):
+            await fetch(bench, "a", new, old)

@@ -97,71 +97,62 @@ def test_of_many_tasks_few_are_remembered() -> None:
     assert read("funnel_tasks_total", kind="train", stage="taken") == 1000
 
 
-def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            read = Read(bench.registry)
-            bench.parts.metrics.count(devices=bench.parts.registry.states, runs=bench.runs.census)
-            await bench.create(make_spec(devices=2, refresh_every=1))
-            await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
-            assert read("rounds", state="completed") == 0
-            assert read("run_running", run="run") == 1
-            assert (read("run_progress_timestamp_seconds", run="run") or 0) > 0
-            await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
-            await read.until_left("run")
-            assert read.funnel("synthesise") == read.funnel("train") == [2] * 6
-            for kind in ("synthesise", "train"):
-                assert read("phases_closed_total", kind=kind, reason="goal-reached") == 1
-                assert read("tasks_total", kind=kind, outcome="dropped") == 0
-            for phase in ("synthesising", "sealing", "training", "aggregating", "evaluating"):
-                assert read("phase_duration_seconds_count", phase=phase) == 1, phase
-            assert read("phase_duration_seconds_count", phase="drained") == 0
-            assert read("round_duration_seconds_count") == 1
-            assert read("rounds", state="completed") == 1
-            assert read("run_running", run="run") is None
-
-    asyncio.run(scenario())
+async def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        read = Read(bench.registry)
+        bench.parts.metrics.count(devices=bench.parts.registry.states, runs=bench.runs.census)
+        await bench.create(make_spec(devices=2, refresh_every=1))
+        await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
+        assert read("rounds", state="completed") == 0
+        assert read("run_running", run="run") == 1
+        assert (read("run_progress_timestamp_seconds", run="run") or 0) > 0
+        await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
+        await read.until_left("run")
+        assert read.funnel("synthesise") == read.funnel("train") == [2] * 6
+        for kind in ("synthesise", "train"):
+            assert read("phases_closed_total", kind=kind, reason="goal-reached") == 1
+            assert read("tasks_total", kind=kind, outcome="dropped") == 0
+        for phase in ("synthesising", "sealing", "training", "aggregating", "evaluating"):
+            assert read("phase_duration_seconds_count", phase=phase) == 1, phase
+        assert read("phase_duration_seconds_count", phase="drained") == 0
+        assert read("round_duration_seconds_count") == 1
+        assert read("rounds", state="completed") == 1
+        assert read("run_running", run="run") is None
 
 
-def test_who_is_lost_is_counted_by_reason(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            read = Read(bench.registry)
-            waiting = await bench.arrive("a", "b", "c")
-            spec = make_spec(devices=1)
-            spec = replace(spec, policy=replace(spec.policy, minimum_devices=1))
-            await bench.create(spec)
-            a, b, c = await asyncio.gather(*waiting)
-            await bench.dispatch.report_failure("c", c.task_id, "broken", FailureCause.TRANSFER)
-            await bench.dispatch.leave("b")
-            await bench.do("a", a, echo)
-            await read.until_left("run")
-            assert read.funnel("train") == [3, 3, 1, 1, 1, 1]
-            assert read("tasks_failed_total", kind="train", cause="transfer") == 1
-            assert read("tasks_dropped_total", kind="train", reason="gone") == 1
-            assert read("phases_closed_total", kind="train", reason="gone") == 1
-            assert b.task_id != a.task_id
-
-    asyncio.run(scenario())
+async def test_who_is_lost_is_counted_by_reason(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        read = Read(bench.registry)
+        waiting = await bench.arrive("a", "b", "c")
+        spec = make_spec(devices=1)
+        spec = replace(spec, policy=replace(spec.policy, minimum_devices=1))
+        await bench.create(spec)
+        a, b, c = await asyncio.gather(*waiting)
+        await bench.dispatch.report_failure("c", c.task_id, "broken", FailureCause.TRANSFER)
+        await bench.dispatch.leave("b")
+        await bench.do("a", a, echo)
+        await read.until_left("run")
+        assert read.funnel("train") == [3, 3, 1, 1, 1, 1]
+        assert read("tasks_failed_total", kind="train", cause="transfer") == 1
+        assert read("tasks_dropped_total", kind="train", reason="gone") == 1
+        assert read("phases_closed_total", kind="train", reason="gone") == 1
+        assert b.task_id != a.task_id
 
 
-def test_the_age_of_updates_is_counted_in_asynchronous_rounds(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            read = Read(bench.registry)
-            mode = Asynchronous(buffer_size=1, max_staleness=1)
-            waiting = await bench.arrive("slow")
-            await bench.create(make_spec(rounds=3, asynchronous=mode))
-            (slow,) = await asyncio.gather(*waiting)
-            await bench.play("fast", 1, echo)
-            await bench.do("slow", slow, echo)  # begun in round 1, counts in round 2
-            await bench.until(lambda run: run.completed_rounds == 2)
-            await bench.play("fast", 1, echo)
-            await read.until_left("run")
-            assert read("update_staleness_rounds_bucket", le="0.0") == 2
-            assert read("update_staleness_rounds_bucket", le="1.0") == 3
-
-    asyncio.run(scenario())
+async def test_the_age_of_updates_is_counted_in_asynchronous_rounds(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        read = Read(bench.registry)
+        mode = Asynchronous(buffer_size=1, max_staleness=1)
+        waiting = await bench.arrive("slow")
+        await bench.create(make_spec(rounds=3, asynchronous=mode))
+        (slow,) = await asyncio.gather(*waiting)
+        await bench.play("fast", 1, echo)
+        await bench.do("slow", slow, echo)  # begun in round 1, counts in round 2
+        await bench.until(lambda run: run.completed_rounds == 2)
+        await bench.play("fast", 1, echo)
+        await read.until_left("run")
+        assert read("update_staleness_rounds_bucket", le="0.0") == 2
+        assert read("update_staleness_rounds_bucket", le="1.0") == 3
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -212,21 +203,18 @@ def test_the_limits_of_a_run_are_shown_beside_what_its_pool_gives_away() -> None
     assert read("pool_psnr_limit_db", run="run", real="paired", statistic="max") is None
 
 
-def test_a_coordinator_that_leads_no_more_does_not_show_the_runs_of_another(
+async def test_a_coordinator_that_leads_no_more_does_not_show_the_runs_of_another(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            read = Read(bench.registry)
-            await bench.create(make_spec(rounds=2))
-            await bench.play("a", 1, echo)
-            await bench.check_in("a")  # of the second round
-            assert read("round_number", run="run") == 1
-            bench.runs.follow()
-            await read.until_left("run")
-            assert b'run="run"' not in generate_latest(bench.registry)
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        read = Read(bench.registry)
+        await bench.create(make_spec(rounds=2))
+        await bench.play("a", 1, echo)
+        await bench.check_in("a")  # of the second round
+        assert read("round_number", run="run") == 1
+        bench.runs.follow()
+        await read.until_left("run")
+        assert b'run="run"' not in generate_latest(bench.registry)
 
 
 # --- what devices report --------------------------------------------------------------------------
@@ -272,20 +260,17 @@ def test_absurd_numbers_are_held_to_their_range(absurd: float) -> None:
             assert abs(sample.value) <= 3e10, sample
 
 
-def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=2))
-            task = await bench.check_in("a")
-            update = await bench.upload("a", task, encode_weights(bench.weights(task)))
-            report = replace(examples.UPDATE_REPORT, update=update)
-            assert not await bench.dispatch.submit_update("a", task.task_id, report)
-            assert await bench.dispatch.submit_update("a", task.task_id, report)
-            read = Read(bench.registry)
-            assert read("fleet_reports_total", kind="train") == 1
-            assert read("tasks_total", kind="train", outcome="accepted") == 1
-
-    asyncio.run(scenario())
+async def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=2))
+        task = await bench.check_in("a")
+        update = await bench.upload("a", task, encode_weights(bench.weights(task)))
+        report = replace(examples.UPDATE_REPORT, update=update)
+        assert not await bench.dispatch.submit_update("a", task.task_id, report)
+        assert await bench.dispatch.submit_update("a", task.task_id, report)
+        read = Read(bench.registry)
+        assert read("fleet_reports_total", kind="train") == 1
+        assert read("tasks_total", kind="train", outcome="accepted") == 1
 
 
 # --- scrapes --------------------------------------------------------------------------------------
@@ -317,61 +302,55 @@ def test_a_scrape_does_without_what_the_database_does_not_answer(
     assert "metrics of census are missing" in caplog.text
 
 
-def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            parts, asked = bench.parts, []
-            parts.metrics.count(devices=parts.registry.states, runs=bench.runs.census)
-            parts.metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
-            await bench.create(make_spec(rounds=2, devices=1))
-            await bench.play("a", 1, echo)
-            with opened_database(database_of(tmp_path)) as engine, reading(engine) as session:
+async def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        parts, asked = bench.parts, []
+        parts.metrics.count(devices=parts.registry.states, runs=bench.runs.census)
+        parts.metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+        await bench.create(make_spec(rounds=2, devices=1))
+        await bench.play("a", 1, echo)
+        with opened_database(database_of(tmp_path)) as engine, reading(engine) as session:
 
-                @event.listens_for(parts.tasks._engine, "before_cursor_execute")
-                def _note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
-                    asked.append((statement, values))
+            @event.listens_for(parts.tasks._engine, "before_cursor_execute")
+            def _note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
+                asked.append((statement, values))
 
-                generate_latest(bench.registry)
-                selects = [one for one in asked if one[0].startswith("SELECT")]
-                assert len(selects) > 5
-                for statement, values in selects:
-                    plan = session.connection().exec_driver_sql(
-                        f"EXPLAIN QUERY PLAN {statement}", values
-                    )
-                    steps = [step.detail for step in plan]
-                    assert not {"SCAN tasks", "SCAN rounds", "SCAN events"} & set(steps), statement
-            await bench.play("a", 1, echo)
-
-    asyncio.run(scenario())
+            generate_latest(bench.registry)
+            selects = [one for one in asked if one[0].startswith("SELECT")]
+            assert len(selects) > 5
+            for statement, values in selects:
+                plan = session.connection().exec_driver_sql(
+                    f"EXPLAIN QUERY PLAN {statement}", values
+                )
+                steps = [step.detail for step in plan]
+                assert not {"SCAN tasks", "SCAN rounds", "SCAN events"} & set(steps), statement
+        await bench.play("a", 1, echo)
 
 
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-def test_hostile_names_make_no_series(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            metrics, parts = bench.parts.metrics, bench.parts
-            metrics.count(devices=parts.registry.states, runs=bench.runs.census)
-            metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
-            before = generate_latest(bench.registry)
-            hostile = replace(PROFILE, engine="evil-engine", software_version="evil-version")
-            for number in range(8):
-                device = f"evil-{number}"
-                await bench.dispatch.check_in(device, hostile, 0.0, "")
-                with pytest.raises(NotFound):
-                    await bench.dispatch.check_in(device, hostile, 0.0, f"evil-run-{number}")
-                with pytest.raises(NotFound):
-                    await bench.dispatch.renew_lease(device, f"evil-task-{number}")
-                with pytest.raises(NotFound):
-                    await bench.dispatch.report_failure(device, f"evil-task-{number}", "evil")
-                with pytest.raises(NotFound):
-                    await bench.dispatch.query_upload(device, "evil", digest_of(device.encode()))
-            after = generate_latest(bench.registry)
-            assert b"evil" not in after
-            assert after.count(b"\n") == before.count(b"\n")
-
-    asyncio.run(scenario())
+async def test_hostile_names_make_no_series(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        metrics, parts = bench.parts.metrics, bench.parts
+        metrics.count(devices=parts.registry.states, runs=bench.runs.census)
+        metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+        before = generate_latest(bench.registry)
+        hostile = replace(PROFILE, engine="evil-engine", software_version="evil-version")
+        for number in range(8):
+            device = f"evil-{number}"
+            await bench.dispatch.check_in(device, hostile, 0.0, "")
+            with pytest.raises(NotFound):
+                await bench.dispatch.check_in(device, hostile, 0.0, f"evil-run-{number}")
+            with pytest.raises(NotFound):
+                await bench.dispatch.renew_lease(device, f"evil-task-{number}")
+            with pytest.raises(NotFound):
+                await bench.dispatch.report_failure(device, f"evil-task-{number}", "evil")
+            with pytest.raises(NotFound):
+                await bench.dispatch.query_upload(device, "evil", digest_of(device.encode()))
+        after = generate_latest(bench.registry)
+        assert b"evil" not in after
+        assert after.count(b"\n") == before.count(b"\n")
 
 
 def test_of_runs_that_ended_the_last_few_are_shown() -> None:

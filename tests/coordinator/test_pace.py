@@ -9,38 +9,32 @@ from hfmds.domain.tasks import Assignment, RetryLater
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
 
 
-def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to_come(
+async def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to_come(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path, max_waiting=2) as bench:
-            waiting = await bench.arrive("a", "b")
-            while bench.dispatch.waiting < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            sent_away = await bench.dispatch.check_in("c", PROFILE, 30.0, "")
-            assert sent_away == RetryLater(0.5, "no work for this device")
-            # It is silent because it was told to, so it is there: work is kept for it.
-            await bench.create(make_spec(devices=3))
-            a, b = await asyncio.gather(*waiting)
-            await bench.do("a", a, echo)
-            await bench.do("b", b, echo)
-            work = await bench.dispatch.check_in("c", PROFILE, 30.0, "")
-            assert isinstance(work, Assignment)
-            assert work.round_number == 1
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path, max_waiting=2) as bench:
+        waiting = await bench.arrive("a", "b")
+        while bench.dispatch.waiting < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        sent_away = await bench.dispatch.check_in("c", PROFILE, 30.0, "")
+        assert sent_away == RetryLater(0.5, "no work for this device")
+        # It is silent because it was told to, so it is there: work is kept for it.
+        await bench.create(make_spec(devices=3))
+        a, b = await asyncio.gather(*waiting)
+        await bench.do("a", a, echo)
+        await bench.do("b", b, echo)
+        work = await bench.dispatch.check_in("c", PROFILE, 30.0, "")
+        assert isinstance(work, Assignment)
+        assert work.round_number == 1
 
 
-def test_a_device_that_was_told_to_come_late_is_there_until_then(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        now = [1000.0]
-        async with workbench(tmp_path, clock=lambda: now[0], away_seconds=10.0) as bench:
-            registry = bench.parts.registry
-            with registry.visit("a", PROFILE, ""):
-                registry.expect("a", 100.0)
-            now[0] = 1109.0
-            assert list(registry.available("")) == ["a"]
-            now[0] = 1111.0
-            assert list(registry.available("")) == []
-
-    asyncio.run(scenario())
+async def test_a_device_that_was_told_to_come_late_is_there_until_then(tmp_path: Path) -> None:
+    now = [1000.0]
+    async with workbench(tmp_path, clock=lambda: now[0], away_seconds=10.0) as bench:
+        registry = bench.parts.registry
+        with registry.visit("a", PROFILE, ""):
+            registry.expect("a", 100.0)
+        now[0] = 1109.0
+        assert list(registry.available("")) == ["a"]
+        now[0] = 1111.0
+        assert list(registry.available("")) == []

@@ -55,22 +55,21 @@ async def asked(bench: Workbench, device_id: str = "a", wait_seconds: float = 10
     return outcome
 
 
-def test_a_device_without_torch_is_told_its_plan_and_can_fetch_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with workbench(tmp_path, library=LibraryInMemory()) as bench:
-            await bench.create(make_spec())
-            task = await asked(bench)
-            assert task.plan == digest_of(PLAN)
-            chunks = bench.dispatch.download("a", task.task_id, task.plan, 4)
-            decoded = coordinator_pb2.DownloadBlobResponse.FromString
-            assert b"".join([decoded(chunk).data async for chunk in chunks]) == PLAN[4:]
-            with pytest.raises(NotAllowed, match="does not refer"):
-                await anext(bench.dispatch.download("a", task.task_id, digest_of(b"other"), 0))
-
-    asyncio.run(run())
+async def test_a_device_without_torch_is_told_its_plan_and_can_fetch_it(tmp_path: Path) -> None:
+    async with workbench(tmp_path, library=LibraryInMemory()) as bench:
+        await bench.create(make_spec())
+        task = await asked(bench)
+        assert task.plan == digest_of(PLAN)
+        chunks = bench.dispatch.download("a", task.task_id, task.plan, 4)
+        decoded = coordinator_pb2.DownloadBlobResponse.FromString
+        assert b"".join([decoded(chunk).data async for chunk in chunks]) == PLAN[4:]
+        with pytest.raises(NotAllowed, match="does not refer"):
+            await anext(bench.dispatch.download("a", task.task_id, digest_of(b"other"), 0))
 
 
-def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(tmp_path: Path) -> None:
+async def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(
+    tmp_path: Path,
+) -> None:
     async def run() -> None:
         library = LibraryInMemory()
         library.may.clear()
@@ -87,64 +86,54 @@ def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(tmp_pat
             assert (await waiting).plan == digest_of(PLAN)
             assert len(library.made) == 1
 
-    asyncio.run(run())
+    await run()
 
 
-def test_a_device_that_joins_later_waits_for_its_plan_alone(tmp_path: Path) -> None:
-    async def run() -> None:
-        library = LibraryInMemory()
-        library.may.clear()
-        async with workbench(tmp_path, library=library) as bench:
-            await bench.create(make_spec(devices=2))
-            waiting = await bench.arrive("b", "c")  # with torch
-            tasks = await asyncio.gather(*waiting)
-            assert {task.plan for task in tasks} == {None}
-            # "c" is started anew, without torch.
-            later = asyncio.create_task(asked(bench, "c"))
-            await asyncio.sleep(0.1)
-            assert not later.done()
-            library.may.set()
-            task = await later
-            assert (task.task_id, task.plan) == (tasks[1].task_id, digest_of(PLAN))
-
-    asyncio.run(run())
+async def test_a_device_that_joins_later_waits_for_its_plan_alone(tmp_path: Path) -> None:
+    library = LibraryInMemory()
+    library.may.clear()
+    async with workbench(tmp_path, library=library) as bench:
+        await bench.create(make_spec(devices=2))
+        waiting = await bench.arrive("b", "c")  # with torch
+        tasks = await asyncio.gather(*waiting)
+        assert {task.plan for task in tasks} == {None}
+        # "c" is started anew, without torch.
+        later = asyncio.create_task(asked(bench, "c"))
+        await asyncio.sleep(0.1)
+        assert not later.done()
+        library.may.set()
+        task = await later
+        assert (task.task_id, task.plan) == (tasks[1].task_id, digest_of(PLAN))
 
 
-def test_a_device_with_torch_gets_its_task_without_a_plan(tmp_path: Path) -> None:
-    async def run() -> None:
-        library = LibraryInMemory()
-        async with workbench(tmp_path, library=library) as bench:
-            await bench.create(make_spec())
-            assert (await bench.check_in("a")).plan is None
-            assert library.made == []
-
-    asyncio.run(run())
+async def test_a_device_with_torch_gets_its_task_without_a_plan(tmp_path: Path) -> None:
+    library = LibraryInMemory()
+    async with workbench(tmp_path, library=library) as bench:
+        await bench.create(make_spec())
+        assert (await bench.check_in("a")).plan is None
+        assert library.made == []
 
 
-def test_a_plan_is_made_once_for_all_runs_and_devices_and_after_a_restart(tmp_path: Path) -> None:
-    async def run() -> None:
-        library = LibraryInMemory()
-        async with workbench(tmp_path, library=library) as bench:
-            await bench.create(make_spec(devices=2))
-            tasks = await asyncio.gather(asked(bench, "a"), asked(bench, "b"))
-            assert {task.plan for task in tasks} == {digest_of(PLAN)}
-        async with workbench(tmp_path, library=library) as bench:
-            assert (await asked(bench, "a")).plan == digest_of(PLAN)
+async def test_a_plan_is_made_once_for_all_runs_and_devices_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    library = LibraryInMemory()
+    async with workbench(tmp_path, library=library) as bench:
+        await bench.create(make_spec(devices=2))
+        tasks = await asyncio.gather(asked(bench, "a"), asked(bench, "b"))
+        assert {task.plan for task in tasks} == {digest_of(PLAN)}
+    async with workbench(tmp_path, library=library) as bench:
+        assert (await asked(bench, "a")).plan == digest_of(PLAN)
+    assert library.made == [MODEL]
+
+
+async def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> None:
+    library = LibraryInMemory(InvalidInput("it draws random numbers"))
+    async with workbench(tmp_path, library=library) as bench:
+        await bench.create(make_spec())
+        assert (await asked(bench)).plan is None
+        assert (await asked(bench)).plan is None
         assert library.made == [MODEL]
-
-    asyncio.run(run())
-
-
-def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        library = LibraryInMemory(InvalidInput("it draws random numbers"))
-        async with workbench(tmp_path, library=library) as bench:
-            await bench.create(make_spec())
-            assert (await asked(bench)).plan is None
-            assert (await asked(bench)).plan is None
-            assert library.made == [MODEL]
-
-    asyncio.run(run())
 
 
 def ready_plan(of: Plans, model: ModelSpec) -> Digest:
@@ -213,20 +202,17 @@ def test_equal_plans_take_room_once(tmp_path: Path) -> None:
     assert list(ours.blobs.digests()) == [newer]
 
 
-def test_a_plan_that_could_not_be_stored_is_tried_again_later(
+async def test_a_plan_that_could_not_be_stored_is_tried_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        library = LibraryInMemory(Unavailable("the disk is full"))
-        async with workbench(tmp_path, library=library) as bench:
-            await bench.create(make_spec())
-            outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.5, "")
-            assert isinstance(outcome, RetryLater)
-            library.error = None
-            outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
-            assert isinstance(outcome, RetryLater)
-            assert library.made == [MODEL]
-            monkeypatch.setattr(plans, "_RETRY_SECONDS", 0.0)
-            assert (await asked(bench)).plan == digest_of(PLAN)
-
-    asyncio.run(run())
+    library = LibraryInMemory(Unavailable("the disk is full"))
+    async with workbench(tmp_path, library=library) as bench:
+        await bench.create(make_spec())
+        outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.5, "")
+        assert isinstance(outcome, RetryLater)
+        library.error = None
+        outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
+        assert isinstance(outcome, RetryLater)
+        assert library.made == [MODEL]
+        monkeypatch.setattr(plans, "_RETRY_SECONDS", 0.0)
+        assert (await asked(bench)).plan == digest_of(PLAN)

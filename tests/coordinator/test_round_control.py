@@ -50,155 +50,144 @@ def test_so_many_are_asked_for_a_goal(factor: float, goal: int, expected: int) -
     assert RoundPolicy(over_selection=factor).asked(goal) == expected
 
 
-def test_more_are_asked_than_needed_and_the_first_results_make_the_round(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            names = [f"device-{n}" for n in range(8)]
-            waiting = dict(zip(names, await bench.arrive(*names), strict=True))
-            await bench.create(make_spec(devices=2, cohort_size=3, over_selection=1.3))
-            chosen = await asked(bench, 4)
-            assert len(chosen) == 4
-            # The cohort of the seed is among them, whoever the spare is.
-            candidates = [Candidate(name, 5) for name in names]
-            assert set(sample_cohort(candidates, 3, Sampling(), 0, 1)) < set(chosen)
-            tasks = {name: await waiting[name] for name in chosen}
-            *first, last = chosen
-            for name in first:
-                await bench.do(name, tasks[name], echo)
-            with pytest.raises(TooLate, match="all the results it needs") as late:
-                await bench.do(last, tasks[last], echo)
-            assert late.value.reason == "goal-reached"
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert bench.runs.rounds("run")[0].device_ids == tuple(first)
-            for name in set(names) - set(chosen):
-                waiting[name].cancel()
+async def test_more_are_asked_than_needed_and_the_first_results_make_the_round(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        names = [f"device-{n}" for n in range(8)]
+        waiting = dict(zip(names, await bench.arrive(*names), strict=True))
+        await bench.create(make_spec(devices=2, cohort_size=3, over_selection=1.3))
+        chosen = await asked(bench, 4)
+        assert len(chosen) == 4
+        # The cohort of the seed is among them, whoever the spare is.
+        candidates = [Candidate(name, 5) for name in names]
+        assert set(sample_cohort(candidates, 3, Sampling(), 0, 1)) < set(chosen)
+        tasks = {name: await waiting[name] for name in chosen}
+        *first, last = chosen
+        for name in first:
+            await bench.do(name, tasks[name], echo)
+        with pytest.raises(TooLate, match="all the results it needs") as late:
+            await bench.do(last, tasks[last], echo)
+        assert late.value.reason == "goal-reached"
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert bench.runs.rounds("run")[0].device_ids == tuple(first)
+        for name in set(names) - set(chosen):
+            waiting[name].cancel()
 
-    asyncio.run(scenario())
 
-
-def test_a_result_more_than_needed_never_counts_however_close_they_come(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            names = [f"device-{n}" for n in range(6)]
-            waiting = await bench.arrive(*names)
-            await bench.create(make_spec(devices=2, cohort_size=3, over_selection=2))
-            tasks = await asyncio.gather(*waiting)
-            outcomes = await asyncio.gather(
-                *(bench.do(n, t, echo) for n, t in zip(names, tasks, strict=True)),
-                return_exceptions=True,
-            )
-            assert sum(outcome is False for outcome in outcomes) == 3
-            assert sum(isinstance(outcome, TooLate) for outcome in outcomes) == 3
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert len(bench.runs.rounds("run")[0].device_ids) == 3
-
-    asyncio.run(scenario())
+async def test_a_result_more_than_needed_never_counts_however_close_they_come(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        names = [f"device-{n}" for n in range(6)]
+        waiting = await bench.arrive(*names)
+        await bench.create(make_spec(devices=2, cohort_size=3, over_selection=2))
+        tasks = await asyncio.gather(*waiting)
+        outcomes = await asyncio.gather(
+            *(bench.do(n, t, echo) for n, t in zip(names, tasks, strict=True)),
+            return_exceptions=True,
+        )
+        assert sum(outcome is False for outcome in outcomes) == 3
+        assert sum(isinstance(outcome, TooLate) for outcome in outcomes) == 3
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert len(bench.runs.rounds("run")[0].device_ids) == 3
 
 
 # --- too slow -------------------------------------------------------------------------------------
 
 
-def test_a_task_that_takes_too_long_is_over_and_another_device_is_asked(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        now = [1000.0]
-        async with workbench(tmp_path, clock=lambda: now[0]) as bench:
-            names = [f"device-{n}" for n in range(4)]
-            waiting = dict(zip(names, await bench.arrive(*names), strict=True))
-            spec = make_spec(
-                devices=2, cohort_size=2, deadline_seconds=900, task_deadline_seconds=100
-            )
-            await bench.create(spec)
-            slow, quick = await asked(bench, 2)
-            late = await waiting[slow]
-            await bench.do(quick, await waiting[quick], echo)
-            now[0] += 99.0
-            await bench.dispatch.renew_lease(slow, late.task_id)  # which does not make it quicker
-            now[0] += 1.0
-            (third,) = set(await asked(bench, 3)) - {slow, quick}
-            with pytest.raises(TooLate, match="longer than the run allows") as told:
-                await bench.dispatch.renew_lease(slow, late.task_id)
-            assert told.value.reason == "too-slow"
-            await bench.do(third, await waiting[third], echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert bench.runs.rounds("run")[0].device_ids == tuple(sorted((quick, third)))
-            for task in waiting.values():
-                task.cancel()
-
-    asyncio.run(scenario())
-
-
-def test_a_run_all_devices_of_which_are_too_slow_is_paused_and_resuming_is_another_chance(
+async def test_a_task_that_takes_too_long_is_over_and_another_device_is_asked(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        now = [1000.0]
-        async with workbench(tmp_path, clock=lambda: now[0]) as bench:
-            await bench.create(make_spec(task_deadline_seconds=50, deadline_seconds=900))
-            task = await bench.check_in("a")
-            now[0] += 50.0
-            run = await bench.until(lambda run: run.state is RunState.PAUSED)
-            assert "longer than policy.task_deadline_seconds, 50 s" in run.state_reason
-            with pytest.raises(TooLate):
-                await bench.do("a", task, echo)
-            bench.runs.resume("run")
-            assert await bench.check_in("a") == task
-            now[0] += 49.0
-            await bench.do("a", task, echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
+    now = [1000.0]
+    async with workbench(tmp_path, clock=lambda: now[0]) as bench:
+        names = [f"device-{n}" for n in range(4)]
+        waiting = dict(zip(names, await bench.arrive(*names), strict=True))
+        spec = make_spec(devices=2, cohort_size=2, deadline_seconds=900, task_deadline_seconds=100)
+        await bench.create(spec)
+        slow, quick = await asked(bench, 2)
+        late = await waiting[slow]
+        await bench.do(quick, await waiting[quick], echo)
+        now[0] += 99.0
+        await bench.dispatch.renew_lease(slow, late.task_id)  # which does not make it quicker
+        now[0] += 1.0
+        (third,) = set(await asked(bench, 3)) - {slow, quick}
+        with pytest.raises(TooLate, match="longer than the run allows") as told:
+            await bench.dispatch.renew_lease(slow, late.task_id)
+        assert told.value.reason == "too-slow"
+        await bench.do(third, await waiting[third], echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert bench.runs.rounds("run")[0].device_ids == tuple(sorted((quick, third)))
+        for task in waiting.values():
+            task.cancel()
 
-    asyncio.run(scenario())
+
+async def test_a_run_all_devices_of_which_are_too_slow_is_paused_and_resuming_is_another_chance(
+    tmp_path: Path,
+) -> None:
+    now = [1000.0]
+    async with workbench(tmp_path, clock=lambda: now[0]) as bench:
+        await bench.create(make_spec(task_deadline_seconds=50, deadline_seconds=900))
+        task = await bench.check_in("a")
+        now[0] += 50.0
+        run = await bench.until(lambda run: run.state is RunState.PAUSED)
+        assert "longer than policy.task_deadline_seconds, 50 s" in run.state_reason
+        with pytest.raises(TooLate):
+            await bench.do("a", task, echo)
+        bench.runs.resume("run")
+        assert await bench.check_in("a") == task
+        now[0] += 49.0
+        await bench.do("a", task, echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
 
 
 # --- late results ---------------------------------------------------------------------------------
 
 
-def test_everyone_who_is_late_is_told_why_and_counted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        now = [1000.0]
-        async with workbench(tmp_path, clock=lambda: now[0], away_seconds=1000.0) as bench:
-            reasons = []
+async def test_everyone_who_is_late_is_told_why_and_counted(tmp_path: Path) -> None:
+    now = [1000.0]
+    async with workbench(tmp_path, clock=lambda: now[0], away_seconds=1000.0) as bench:
+        reasons = []
 
-            async def late(device: str, task: Assignment) -> None:
-                with pytest.raises(TooLate) as told:
-                    await bench.do(device, task, echo)
-                reasons.append(told.value.reason)
-
-            async def two(run_id: str, **policy: float) -> tuple[Assignment, Assignment]:
-                waiting = await bench.arrive("a", "b")
-                await bench.create(make_spec(**policy), run_id)  # type: ignore[arg-type]
-                a, b = await asyncio.gather(*waiting)
-                return a, b
-
-            a, b = await two("deadline", deadline_seconds=10, lease_seconds=1000)
-            await bench.do("a", a, echo)
-            now[0] += 10
-            await bench.until(lambda run: run.state is RunState.COMPLETED, "deadline")
-            await late("b", b)
-
-            a, b = await two("gone", deadline_seconds=1000, lease_seconds=10)
-            await bench.do("a", a, echo)
-            now[0] += 11
-            await bench.until(lambda run: run.state is RunState.COMPLETED, "gone")
-            await late("b", b)
-
-            a, b = await two("cancelled")
-            bench.runs.cancel("cancelled")
-            await late("a", a)
-
-            a, b = await two("failed")
-            await bench.dispatch.report_failure("a", a.task_id, "broken")
-            await late("a", a)
-            await bench.do("b", b, echo)
+        async def late(device: str, task: Assignment) -> None:
             with pytest.raises(TooLate) as told:
-                await bench.dispatch.renew_lease("b", b.task_id)
+                await bench.do(device, task, echo)
             reasons.append(told.value.reason)
 
-            assert reasons == ["deadline", "gone", "cancelled", "failed", "accepted"]
-            exported = generate_latest(bench.registry).decode()
-            for reason in reasons:
-                assert f'hfmds_coordinator_late_total{{reason="{reason}"}} 1.0' in exported
+        async def two(run_id: str, **policy: float) -> tuple[Assignment, Assignment]:
+            waiting = await bench.arrive("a", "b")
+            await bench.create(make_spec(**policy), run_id)  # type: ignore[arg-type]
+            a, b = await asyncio.gather(*waiting)
+            return a, b
 
-    asyncio.run(scenario())
+        a, b = await two("deadline", deadline_seconds=10, lease_seconds=1000)
+        await bench.do("a", a, echo)
+        now[0] += 10
+        await bench.until(lambda run: run.state is RunState.COMPLETED, "deadline")
+        await late("b", b)
+
+        a, b = await two("gone", deadline_seconds=1000, lease_seconds=10)
+        await bench.do("a", a, echo)
+        now[0] += 11
+        await bench.until(lambda run: run.state is RunState.COMPLETED, "gone")
+        await late("b", b)
+
+        a, b = await two("cancelled")
+        bench.runs.cancel("cancelled")
+        await late("a", a)
+
+        a, b = await two("failed")
+        await bench.dispatch.report_failure("a", a.task_id, "broken")
+        await late("a", a)
+        await bench.do("b", b, echo)
+        with pytest.raises(TooLate) as told:
+            await bench.dispatch.renew_lease("b", b.task_id)
+        reasons.append(told.value.reason)
+
+        assert reasons == ["deadline", "gone", "cancelled", "failed", "accepted"]
+        exported = generate_latest(bench.registry).decode()
+        for reason in reasons:
+            assert f'hfmds_coordinator_late_total{{reason="{reason}"}} 1.0' in exported
 
 
 # --- who is asked ---------------------------------------------------------------------------------
@@ -231,72 +220,63 @@ def test_a_device_is_asked_if_it_is_as_the_run_wants_it(
     assert wanted.admits(profile) is suits
 
 
-def test_a_run_waits_for_a_device_that_suits_it_also_if_it_was_there_before(
+async def test_a_run_waits_for_a_device_that_suits_it_also_if_it_was_there_before(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            outcome = await bench.dispatch.check_in("phone", PROFILE, 0.0, "")
-            assert isinstance(outcome, RetryLater)
-            await bench.create(make_spec(eligibility=Eligibility(require_charging=True)))
-            run = await bench.until(lambda run: run.progress is not None)
-            assert run.progress is not None
-            assert (run.progress.phase, run.progress.done) == (Phase.WAITING_FOR_DEVICES, 0)
-            plugged_in = replace(PROFILE, charging=True)
-            task = await bench.dispatch.check_in("phone", plugged_in, 30.0, "")
-            assert isinstance(task, Assignment)
-            await bench.do("phone", task, echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert [device.profile for device in bench.runs.devices()] == [plugged_in]
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        outcome = await bench.dispatch.check_in("phone", PROFILE, 0.0, "")
+        assert isinstance(outcome, RetryLater)
+        await bench.create(make_spec(eligibility=Eligibility(require_charging=True)))
+        run = await bench.until(lambda run: run.progress is not None)
+        assert run.progress is not None
+        assert (run.progress.phase, run.progress.done) == (Phase.WAITING_FOR_DEVICES, 0)
+        plugged_in = replace(PROFILE, charging=True)
+        task = await bench.dispatch.check_in("phone", plugged_in, 30.0, "")
+        assert isinstance(task, Assignment)
+        await bench.do("phone", task, echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert [device.profile for device in bench.runs.devices()] == [plugged_in]
 
 
-def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> None:
+async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> None:
     profile = DeviceProfile(7, "1", "torch", ("model=b", "site=a"), 3 * GIB, None, False)
 
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.dispatch.check_in("a", profile, 0.0, "")
-        async with workbench(tmp_path) as bench:
-            assert [device.profile for device in bench.runs.devices()] == [profile]
-            # Its free memory of today is known, though not worth a write.
-            today = replace(profile, free_memory_bytes=GIB)
-            await bench.dispatch.check_in("a", today, 0.0, "")
-            assert [device.profile for device in bench.runs.devices()] == [today]
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        await bench.dispatch.check_in("a", profile, 0.0, "")
+    async with workbench(tmp_path) as bench:
+        assert [device.profile for device in bench.runs.devices()] == [profile]
+        # Its free memory of today is known, though not worth a write.
+        today = replace(profile, free_memory_bytes=GIB)
+        await bench.dispatch.check_in("a", today, 0.0, "")
+        assert [device.profile for device in bench.runs.devices()] == [today]
 
 
-def test_the_devices_that_learn_least_well_are_chosen_once_all_have_trained(
+async def test_the_devices_that_learn_least_well_are_chosen_once_all_have_trained(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            names = ["a", "b", "c", "d"]
-            losses = dict(zip(names, (1.0, 4.0, 2.0, 3.0), strict=True))
+    async with workbench(tmp_path) as bench:
+        names = ["a", "b", "c", "d"]
+        losses = dict(zip(names, (1.0, 4.0, 2.0, 3.0), strict=True))
 
-            async def device(name: str) -> None:
-                while bench.runs.get("run").state is RunState.RUNNING:
-                    outcome = await bench.dispatch.check_in(name, PROFILE, 0.5, "")
-                    if isinstance(outcome, Assignment):
-                        await bench.do(name, outcome, echo, loss=losses[name])
+        async def device(name: str) -> None:
+            while bench.runs.get("run").state is RunState.RUNNING:
+                outcome = await bench.dispatch.check_in(name, PROFILE, 0.5, "")
+                if isinstance(outcome, Assignment):
+                    await bench.do(name, outcome, echo, loss=losses[name])
 
-            await bench.arrive_and_leave(*names)
-            sampling = Sampling("power_of_choice", candidates=4)
-            await bench.create(make_spec(rounds=4, devices=2, cohort_size=2, sampling=sampling))
-            await asyncio.gather(*(device(name) for name in names))
-            cohorts = [item.device_ids for item in bench.runs.rounds("run")]
-            assert sorted(cohorts[0] + cohorts[1]) == names  # never trained: first
-            assert cohorts[2:] == [("b", "d")] * 2
-
-    asyncio.run(scenario())
+        await bench.arrive_and_leave(*names)
+        sampling = Sampling("power_of_choice", candidates=4)
+        await bench.create(make_spec(rounds=4, devices=2, cohort_size=2, sampling=sampling))
+        await asyncio.gather(*(device(name) for name in names))
+        cohorts = [item.device_ids for item in bench.runs.rounds("run")]
+        assert sorted(cohorts[0] + cohorts[1]) == names  # never trained: first
+        assert cohorts[2:] == [("b", "d")] * 2
 
 
 # --- several runs ---------------------------------------------------------------------------------
 
 
-def test_three_runs_on_one_fleet_end_as_each_does_alone(tmp_path: Path) -> None:
+async def test_three_runs_on_one_fleet_end_as_each_does_alone(tmp_path: Path) -> None:
     names = ["a", "b", "c"]
     seeds = {"one": 1, "two": 2, "three": 3}
 
@@ -314,75 +294,65 @@ def test_three_runs_on_one_fleet_end_as_each_does_alone(tmp_path: Path) -> None:
                 await bench.until(lambda run: run.state is RunState.COMPLETED, run_id)
             return {run_id: await model_after(bench, 2, run_id) for run_id in run_ids}
 
-    async def scenario() -> None:
-        together = await models(tmp_path / "together", *seeds)
-        alone = {}
-        for run_id in seeds:
-            alone |= await models(tmp_path / run_id, run_id)
-        assert together == alone
-        assert len(set(alone.values())) == 3
-
-    asyncio.run(scenario())
+    together = await models(tmp_path / "together", *seeds)
+    alone = {}
+    for run_id in seeds:
+        alone |= await models(tmp_path / run_id, run_id)
+    assert together == alone
+    assert len(set(alone.values())) == 3
 
 
-def test_a_device_takes_one_task_at_a_time_the_oldest_first(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            for run_id in ("one", "two"):
-                await bench.create(make_spec(rounds=2), run_id)
-            await bench.dispatch.check_in("a", PROFILE, 0.0, "")
-            for run_id in ("one", "two"):
-                await asked(bench, 1, PhaseKey(run_id, 1, "train"))
-            order = []
-            for number in (1, 2):
-                for _ in range(2):
-                    task = await bench.check_in("a")
-                    assert await bench.check_in("a") == task  # it holds this one
-                    order.append((task.round_number, task.run_id))
-                    await bench.do("a", task, echo)
-                    await asyncio.sleep(0.1)  # its next round is assigned
-                # However quick one of them is, each has its turn.
-                assert sorted(order[-2:]) == [(number, "one"), (number, "two")]
-
-    asyncio.run(scenario())
+async def test_a_device_takes_one_task_at_a_time_the_oldest_first(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        for run_id in ("one", "two"):
+            await bench.create(make_spec(rounds=2), run_id)
+        await bench.dispatch.check_in("a", PROFILE, 0.0, "")
+        for run_id in ("one", "two"):
+            await asked(bench, 1, PhaseKey(run_id, 1, "train"))
+        order = []
+        for number in (1, 2):
+            for _ in range(2):
+                task = await bench.check_in("a")
+                assert await bench.check_in("a") == task  # it holds this one
+                order.append((task.round_number, task.run_id))
+                await bench.do("a", task, echo)
+                await asyncio.sleep(0.1)  # its next round is assigned
+            # However quick one of them is, each has its turn.
+            assert sorted(order[-2:]) == [(number, "one"), (number, "two")]
 
 
-def test_devices_busy_with_another_run_are_not_drawn_while_others_suffice(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            busy = [bench.check_in(name) for name in ("a", "b")]
-            await bench.create(make_spec(devices=2), "long")
-            held = await asyncio.gather(*busy)
-            waiting = await bench.arrive("c", "d")
-            await bench.create(make_spec(rounds=3, devices=2, cohort_size=2))
-            for task, name in zip(waiting, ("c", "d"), strict=True):
-                await bench.do(name, await task, echo)
-            await asyncio.gather(bench.play("c", 2, echo), bench.play("d", 2, echo))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert {item.device_ids for item in bench.runs.rounds("run")} == {("c", "d")}
-            assert bench.runs.get("long").state is RunState.RUNNING
-            assert bench.parts.tasks.get("a", held[0].task_id).state is TaskState.LEASED
-
-    asyncio.run(scenario())
-
-
-def test_a_round_that_has_its_goal_does_not_wait_for_a_device_busy_with_another_run(
+async def test_devices_busy_with_another_run_are_not_drawn_while_others_suffice(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b")
-            await bench.create(make_spec(devices=2), "long")
-            await asyncio.gather(*waiting)
-            await bench.create(make_spec(devices=1, cohort_size=1, over_selection=2))
-            assert await asked(bench, 2) == ["a", "b"]
-            bench.runs.cancel("long")
-            await bench.create(make_spec(devices=2), "longer")
-            await bench.do("a", await bench.check_in("a"), echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert bench.runs.rounds("run")[0].device_ids == ("a",)
+    async with workbench(tmp_path) as bench:
+        busy = [bench.check_in(name) for name in ("a", "b")]
+        await bench.create(make_spec(devices=2), "long")
+        held = await asyncio.gather(*busy)
+        waiting = await bench.arrive("c", "d")
+        await bench.create(make_spec(rounds=3, devices=2, cohort_size=2))
+        for task, name in zip(waiting, ("c", "d"), strict=True):
+            await bench.do(name, await task, echo)
+        await asyncio.gather(bench.play("c", 2, echo), bench.play("d", 2, echo))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert {item.device_ids for item in bench.runs.rounds("run")} == {("c", "d")}
+        assert bench.runs.get("long").state is RunState.RUNNING
+        assert bench.parts.tasks.get("a", held[0].task_id).state is TaskState.LEASED
 
-    asyncio.run(scenario())
+
+async def test_a_round_that_has_its_goal_does_not_wait_for_a_device_busy_with_another_run(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b")
+        await bench.create(make_spec(devices=2), "long")
+        await asyncio.gather(*waiting)
+        await bench.create(make_spec(devices=1, cohort_size=1, over_selection=2))
+        assert await asked(bench, 2) == ["a", "b"]
+        bench.runs.cancel("long")
+        await bench.create(make_spec(devices=2), "longer")
+        await bench.do("a", await bench.check_in("a"), echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert bench.runs.rounds("run")[0].device_ids == ("a",)
 
 
 @pytest.mark.parametrize(

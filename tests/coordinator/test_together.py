@@ -34,50 +34,38 @@ async def asked(together: Together[int, int], squares: Squares, *numbers: int) -
 
 
 @pytest.mark.parametrize(("most", "trips"), [(10, [[1, 2, 3, 4]]), (3, [[1, 2, 3], [4]])])
-def test_what_is_asked_at_once_is_answered_in_as_few_trips_as_may_be(
+async def test_what_is_asked_at_once_is_answered_in_as_few_trips_as_may_be(
     most: int, trips: list[list[int]]
 ) -> None:
-    async def test() -> None:
-        squares = Squares()
-        together = Together[int, int](squares, most)
-        assert await asked(together, squares, 1, 2, 3, 4) == [1, 4, 9, 16]
-        assert squares.trips == trips
-        assert await together.ask(5) == 25  # also later
-        assert squares.trips == [*trips, [5]]
-
-    asyncio.run(test())
+    squares = Squares()
+    together = Together[int, int](squares, most)
+    assert await asked(together, squares, 1, 2, 3, 4) == [1, 4, 9, 16]
+    assert squares.trips == trips
+    assert await together.ask(5) == 25  # also later
+    assert squares.trips == [*trips, [5]]
 
 
-def test_an_error_is_of_the_one_who_asked() -> None:
-    async def test() -> None:
-        squares = Squares()
-        one, two, three = await asked(Together[int, int](squares, 10), squares, 1, -2, 3)
-        assert (one, three) == (1, 9)
-        assert isinstance(two, NotFound)
-
-    asyncio.run(test())
+async def test_an_error_is_of_the_one_who_asked() -> None:
+    squares = Squares()
+    one, two, three = await asked(Together[int, int](squares, 10), squares, 1, -2, 3)
+    assert (one, three) == (1, 9)
+    assert isinstance(two, NotFound)
 
 
-def test_when_nothing_can_be_answered_all_are_told_and_the_next_is_answered() -> None:
-    async def test() -> None:
-        squares = Squares()
-        together = Together[int, int](squares, 10)
-        told = await asked(together, squares, 1, 13)
-        assert all(isinstance(each, Unavailable) for each in told)
-        assert await together.ask(3) == 9
-
-    asyncio.run(test())
+async def test_when_nothing_can_be_answered_all_are_told_and_the_next_is_answered() -> None:
+    squares = Squares()
+    together = Together[int, int](squares, 10)
+    told = await asked(together, squares, 1, 13)
+    assert all(isinstance(each, Unavailable) for each in told)
+    assert await together.ask(3) == 9
 
 
-def test_who_does_not_wait_any_more_is_not_in_the_way() -> None:
-    async def test() -> None:
-        squares = Squares()
-        together = Together[int, int](squares, 10)
-        gone, stays = (asyncio.create_task(together.ask(number)) for number in (1, 2))
-        await asyncio.sleep(0)
-        gone.cancel()
-        squares.may_answer.set()
-        assert await stays == 4
-        assert gone.cancelled()
-
-    asyncio.run(test())
+async def test_who_does_not_wait_any_more_is_not_in_the_way() -> None:
+    squares = Squares()
+    together = Together[int, int](squares, 10)
+    gone, stays = (asyncio.create_task(together.ask(number)) for number in (1, 2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    squares.may_answer.set()
+    assert await stays == 4
+    assert gone.cancelled()

@@ -68,22 +68,19 @@ def test_a_twin_that_comes_no_more_is_forgotten(tmp_path: Path) -> None:
     assert not after(tmp_path, "1212", later_seconds=3600.0)["a"]
 
 
-def test_two_programs_with_one_id_are_told_apart_over_the_wire(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench, served(bench) as peer:
-            one, other = CoordinatorClient(peer, "a"), CoordinatorClient(peer, "a")
-            try:
-                for client in (one, other, one):
-                    await client.reopen()  # as with a new certificate: it is the same program
-                    await client.check_in(PROFILE, 0.0)
-                    assert not bench.runs.devices()[0].has_twin
-                await other.check_in(PROFILE, 0.0)
-                assert bench.runs.devices()[0].has_twin
-            finally:
-                await one.close()
-                await other.close()
-
-    asyncio.run(scenario())
+async def test_two_programs_with_one_id_are_told_apart_over_the_wire(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench, served(bench) as peer:
+        one, other = CoordinatorClient(peer, "a"), CoordinatorClient(peer, "a")
+        try:
+            for client in (one, other, one):
+                await client.reopen()  # as with a new certificate: it is the same program
+                await client.check_in(PROFILE, 0.0)
+                assert not bench.runs.devices()[0].has_twin
+            await other.check_in(PROFILE, 0.0)
+            assert bench.runs.devices()[0].has_twin
+        finally:
+            await one.close()
+            await other.close()
 
 
 @asynccontextmanager

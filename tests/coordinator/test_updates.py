@@ -102,7 +102,9 @@ def expected_after(recipe: Recipe, devices: list[Device]) -> Weights:
     ],
     ids=["fp16", "int8", "fedavgm", "all of it"],
 )
-def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
+async def test_a_restart_in_the_middle_changes_nothing(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     spec = spec_with(rounds=4, devices=3, **changes)
     devices = [Device(device_id) for device_id in DEVICES]
 
@@ -120,25 +122,22 @@ def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path, changes: dict[s
             assert kept == 5 + remembers  # w^0 to w^4
             return await model_after(bench, 4)
 
-    model = asyncio.run(scenario())
+    model = await scenario()
     assert model == encode_weights(expected_after(spec.recipe, devices))
 
 
-def test_a_device_left_out_by_multi_krum_is_not_in_the_round(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        krum = AggregationRecipe(rule="multi_krum", hostile_devices=1)
-        async with workbench(tmp_path) as bench:
-            await bench.create(spec_with(devices=5, aggregation=krum))
-            await asyncio.gather(
-                *(bench.play(d, 1, nudge(0.01 * i)) for i, d in enumerate("abde")),
-                bench.play("c", 1, nudge(-50.0)),
-            )
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            (only,) = bench.runs.rounds("run")
-            assert only.device_ids == ("a", "b", "d", "e")
-            assert only.traffic.sent_bytes == 15  # of all five
-
-    asyncio.run(scenario())
+async def test_a_device_left_out_by_multi_krum_is_not_in_the_round(tmp_path: Path) -> None:
+    krum = AggregationRecipe(rule="multi_krum", hostile_devices=1)
+    async with workbench(tmp_path) as bench:
+        await bench.create(spec_with(devices=5, aggregation=krum))
+        await asyncio.gather(
+            *(bench.play(d, 1, nudge(0.01 * i)) for i, d in enumerate("abde")),
+            bench.play("c", 1, nudge(-50.0)),
+        )
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        (only,) = bench.runs.rounds("run")
+        assert only.device_ids == ("a", "b", "d", "e")
+        assert only.traffic.sent_bytes == 15  # of all five
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -169,88 +168,74 @@ def of_int8(task: Assignment, weights: Weights) -> dict[str, NDArray[Any]]:
         ("conv1.bias", "nan", "not finite", "'conv1.bias' has values that are not finite"),
     ],
 )
-def test_an_update_that_is_not_as_the_run_wants_it_is_refused_and_counted(
+async def test_an_update_that_is_not_as_the_run_wants_it_is_refused_and_counted(
     tmp_path: Path, name: str, value: object, reason: str, complaint: str
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(spec_with(compression="int8"))
-            task = await bench.check_in("a")
-            packed = of_int8(task, bench.weights(task))
-            match value:
-                case None:
-                    del packed[name]
-                case "flat":
-                    packed[name] = packed[name].reshape(-1)
-                case "nan":
-                    packed[name] = np.full_like(packed[name], np.nan)
-                case str():
-                    packed[name] = packed[name].astype(value)
-                case _:
-                    packed[name] = np.array(value, np.float32)
-            digest = await bench.upload("a", task, encode_update(packed))
-            with pytest.raises(InvalidInput, match=f"update [0-9a-f]+.*: .*{complaint}"):
-                await bench.submit("a", task, digest)
-            assert refused(bench, reason) == 1
-            # A good one is still taken, and nothing of the bad one counts.
-            good = await bench.upload("a", task, encode_update(of_int8(task, bench.weights(task))))
-            assert await bench.submit("a", task, good) is False
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert refused(bench, reason) == 1
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        await bench.create(spec_with(compression="int8"))
+        task = await bench.check_in("a")
+        packed = of_int8(task, bench.weights(task))
+        match value:
+            case None:
+                del packed[name]
+            case "flat":
+                packed[name] = packed[name].reshape(-1)
+            case "nan":
+                packed[name] = np.full_like(packed[name], np.nan)
+            case str():
+                packed[name] = packed[name].astype(value)
+            case _:
+                packed[name] = np.array(value, np.float32)
+        digest = await bench.upload("a", task, encode_update(packed))
+        with pytest.raises(InvalidInput, match=f"update [0-9a-f]+.*: .*{complaint}"):
+            await bench.submit("a", task, digest)
+        assert refused(bench, reason) == 1
+        # A good one is still taken, and nothing of the bad one counts.
+        good = await bench.upload("a", task, encode_update(of_int8(task, bench.weights(task))))
+        assert await bench.submit("a", task, good) is False
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert refused(bench, reason) == 1
 
 
-def test_an_update_that_is_no_safetensors_file_is_refused_and_counted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            task = await bench.check_in("a")
-            digest = await bench.upload("a", task, b"not at all")
-            with pytest.raises(
-                InvalidInput, match=r"update [0-9a-f]{12}/10: not a safetensors file"
-            ):
-                await bench.submit("a", task, digest)
-            assert refused(bench, "malformed") == 1
-
-    asyncio.run(scenario())
+async def test_an_update_that_is_no_safetensors_file_is_refused_and_counted(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        task = await bench.check_in("a")
+        digest = await bench.upload("a", task, b"not at all")
+        with pytest.raises(InvalidInput, match=r"update [0-9a-f]{12}/10: not a safetensors file"):
+            await bench.submit("a", task, digest)
+        assert refused(bench, "malformed") == 1
 
 
 @pytest.mark.parametrize(("compression", "value_bytes"), [("none", 4), ("fp16", 2), ("int8", 1)])
-def test_an_update_may_be_as_large_as_its_compression_makes_it(
+async def test_an_update_may_be_as_large_as_its_compression_makes_it(
     tmp_path: Path, compression: str, value_bytes: int
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(spec_with(compression=compression))
-            task = await bench.check_in("a")
-            weights = bench.weights(task)
-            values = sum(w.size for w in weights.values())
-            largest = value_bytes * values + 4 * 512 + (1 << 20)  # small tensors, and the header
-            too_large = Digest("0" * 64, largest)
-            with pytest.raises(LimitExceeded, match=str(largest)):
-                await bench.dispatch.query_upload("a", task.task_id, too_large)
-            assert refused(bench, "too large") == 1
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        await bench.create(spec_with(compression=compression))
+        task = await bench.check_in("a")
+        weights = bench.weights(task)
+        values = sum(w.size for w in weights.values())
+        largest = value_bytes * values + 4 * 512 + (1 << 20)  # small tensors, and the header
+        too_large = Digest("0" * 64, largest)
+        with pytest.raises(LimitExceeded, match=str(largest)):
+            await bench.dispatch.query_upload("a", task.task_id, too_large)
+        assert refused(bench, "too large") == 1
 
 
-def test_a_hostile_device_that_sends_what_is_no_number_does_not_stop_the_round(
+async def test_a_hostile_device_that_sends_what_is_no_number_does_not_stop_the_round(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            spec = spec_with(devices=2)
-            await bench.create(spec)
-            waiting = await bench.arrive("a", "b", "c")
-            tasks = dict(zip("abc", await asyncio.gather(*waiting), strict=True))
-            with pytest.raises(InvalidInput, match="values that are not finite"):
-                await bench.do("b", tasks["b"], nudge(np.nan))
-            await bench.dispatch.report_failure("b", tasks["b"].task_id, "refused")
-            await bench.do("a", tasks["a"], echo)
-            await bench.do("c", tasks["c"], echo)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert bench.runs.rounds("run")[0].device_ids == ("a", "c")
-            assert refused(bench, "not finite") == 1
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        spec = spec_with(devices=2)
+        await bench.create(spec)
+        waiting = await bench.arrive("a", "b", "c")
+        tasks = dict(zip("abc", await asyncio.gather(*waiting), strict=True))
+        with pytest.raises(InvalidInput, match="values that are not finite"):
+            await bench.do("b", tasks["b"], nudge(np.nan))
+        await bench.dispatch.report_failure("b", tasks["b"].task_id, "refused")
+        await bench.do("a", tasks["a"], echo)
+        await bench.do("c", tasks["c"], echo)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert bench.runs.rounds("run")[0].device_ids == ("a", "c")
+        assert refused(bench, "not finite") == 1

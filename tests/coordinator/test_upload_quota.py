@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -30,15 +29,12 @@ def test_old_tasks_are_forgotten() -> None:
     assert len(quota._updates) == 10_000
 
 
-def test_a_device_that_sends_ever_new_updates_is_stopped(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            task = await bench.check_in("greedy")
-            for number in range(MOST_UPDATES):
-                await bench.upload("greedy", task, bytes([number]))
-            with pytest.raises(LimitExceeded, match="8 different updates"):
-                await bench.upload("greedy", task, b"one more")
-            await bench.upload("greedy", task, bytes([0]))
-
-    asyncio.run(scenario())
+async def test_a_device_that_sends_ever_new_updates_is_stopped(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        task = await bench.check_in("greedy")
+        for number in range(MOST_UPDATES):
+            await bench.upload("greedy", task, bytes([number]))
+        with pytest.raises(LimitExceeded, match="8 different updates"):
+            await bench.upload("greedy", task, b"one more")
+        await bench.upload("greedy", task, bytes([0]))

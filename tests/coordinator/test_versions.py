@@ -49,305 +49,266 @@ def content(bench: Workbench, run_id: str = "run") -> set[str]:
 # --- evaluation by devices ----------------------------------------------------------------------
 
 
-def test_devices_evaluate_the_new_model_and_their_numbers_count_by_samples(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b")
-            await bench.create(make_spec(devices=2, evaluation=BY_TWO))
-            for device, task in zip("ab", waiting, strict=True):
-                await bench.do(device, await task, nudge(1.0))
-            first, second = await to_evaluate(bench, "a"), await to_evaluate(bench, "b")
-            shown = bench.runs.get("run").progress
-            assert shown is not None
-            assert (shown.phase, shown.done, shown.expected) == (Phase.EVALUATING, 0, 2)
-            await bench.evaluate("a", first, Evaluation(0.5, 1.0, 30), traffic=11)
-            await bench.evaluate("b", second, Evaluation(1.0, 2.0, 10), traffic=13)
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-            done = run.last_round
-            assert done is not None
-            assert done.device_evaluation == DeviceEvaluation(0.625, 1.25, 40, 2)
-            assert first.weights == second.weights == done.weights
-            assert done.traffic.received_bytes == 2 * 7 + 11 + 13
-            value = bench.registry.get_sample_value
-            assert value("hfmds_coordinator_device_accuracy_ratio", {"run": "run"}) == 0.625
-
-    asyncio.run(scenario())
-
-
-def test_an_evaluation_counts_once_and_another_one_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b")
-            await bench.create(make_spec(devices=2, evaluation=BY_TWO))
-            for device, task in zip("ab", waiting, strict=True):
-                await bench.do(device, await task, echo)
-            task = await to_evaluate(bench, "a")
-            assert not await bench.evaluate("a", task, Evaluation(0.5, math.nan, 3))
-            assert await bench.evaluate("a", task, Evaluation(0.5, math.nan, 3), traffic=9)
-            with pytest.raises(Conflict):
-                await bench.evaluate("a", task, Evaluation(0.75, math.nan, 3))
-            with pytest.raises(WrongState, match="is to evaluate, not to train"):
-                await bench.submit("a", task, task.weights)
-
-    asyncio.run(scenario())
-
-
-def test_a_round_does_without_devices_that_cannot_evaluate_and_they_go_on_training(
+async def test_devices_evaluate_the_new_model_and_their_numbers_count_by_samples(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=2, evaluation=EvaluationByDevices(devices=1)))
-            await train(bench, "a")
-            task = await to_evaluate(bench, "a")
-            await bench.dispatch.report_failure("a", task.task_id, "no")
-            await bench.until(lambda run: run.completed_rounds == 1)
-            await train(bench, "a")
-            with pytest.raises(TooLate):
-                await bench.evaluate("a", task, Evaluation(0.5, 1.0, 1))
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert [item.device_evaluation for item in bench.runs.rounds("run")] == [None, None]
-            assert run.best_round == 0
-
-    asyncio.run(scenario())
-
-
-def test_only_some_rounds_are_evaluated_and_always_the_last(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            every = EvaluationByDevices(devices=1, every_rounds=2)
-            await bench.create(make_spec(rounds=5, evaluation=every))
-            kinds = [task.work for task in await bench.play("a", 8, echo)]
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            asked = [n for n, work in enumerate(kinds, start=1) if work == EvaluateWork()]
-            assert asked == [3, 6, 8]
-            rounds = bench.runs.rounds("run")
-            measured = [item.number for item in rounds if item.device_evaluation]
-            assert measured == [2, 4, 5]
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b")
+        await bench.create(make_spec(devices=2, evaluation=BY_TWO))
+        for device, task in zip("ab", waiting, strict=True):
+            await bench.do(device, await task, nudge(1.0))
+        first, second = await to_evaluate(bench, "a"), await to_evaluate(bench, "b")
+        shown = bench.runs.get("run").progress
+        assert shown is not None
+        assert (shown.phase, shown.done, shown.expected) == (Phase.EVALUATING, 0, 2)
+        await bench.evaluate("a", first, Evaluation(0.5, 1.0, 30), traffic=11)
+        await bench.evaluate("b", second, Evaluation(1.0, 2.0, 10), traffic=13)
+        run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+        done = run.last_round
+        assert done is not None
+        assert done.device_evaluation == DeviceEvaluation(0.625, 1.25, 40, 2)
+        assert first.weights == second.weights == done.weights
+        assert done.traffic.received_bytes == 2 * 7 + 11 + 13
+        value = bench.registry.get_sample_value
+        assert value("hfmds_coordinator_device_accuracy_ratio", {"run": "run"}) == 0.625
 
 
-def test_an_evaluation_goes_on_after_a_restart(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("a", "b")
-            await bench.create(make_spec(devices=2, evaluation=BY_TWO))
-            for device, task in zip("ab", waiting, strict=True):
-                await bench.do(device, await task, nudge(1.0))
-            early = await to_evaluate(bench, "a")
-            await bench.evaluate("a", early, Evaluation(1.0, 0.0, 1))
-        async with workbench(tmp_path) as bench:
-            late = await to_evaluate(bench, "b")
-            assert late.weights == early.weights
-            await bench.evaluate("b", late, Evaluation(0.0, 1.0, 3))
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert run.last_round is not None
-            assert run.last_round.device_evaluation == DeviceEvaluation(0.25, 0.75, 4, 2)
+async def test_an_evaluation_counts_once_and_another_one_is_refused(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b")
+        await bench.create(make_spec(devices=2, evaluation=BY_TWO))
+        for device, task in zip("ab", waiting, strict=True):
+            await bench.do(device, await task, echo)
+        task = await to_evaluate(bench, "a")
+        assert not await bench.evaluate("a", task, Evaluation(0.5, math.nan, 3))
+        assert await bench.evaluate("a", task, Evaluation(0.5, math.nan, 3), traffic=9)
+        with pytest.raises(Conflict):
+            await bench.evaluate("a", task, Evaluation(0.75, math.nan, 3))
+        with pytest.raises(WrongState, match="is to evaluate, not to train"):
+            await bench.submit("a", task, task.weights)
 
-    asyncio.run(scenario())
+
+async def test_a_round_does_without_devices_that_cannot_evaluate_and_they_go_on_training(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=2, evaluation=EvaluationByDevices(devices=1)))
+        await train(bench, "a")
+        task = await to_evaluate(bench, "a")
+        await bench.dispatch.report_failure("a", task.task_id, "no")
+        await bench.until(lambda run: run.completed_rounds == 1)
+        await train(bench, "a")
+        with pytest.raises(TooLate):
+            await bench.evaluate("a", task, Evaluation(0.5, 1.0, 1))
+        run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert [item.device_evaluation for item in bench.runs.rounds("run")] == [None, None]
+        assert run.best_round == 0
+
+
+async def test_only_some_rounds_are_evaluated_and_always_the_last(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        every = EvaluationByDevices(devices=1, every_rounds=2)
+        await bench.create(make_spec(rounds=5, evaluation=every))
+        kinds = [task.work for task in await bench.play("a", 8, echo)]
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        asked = [n for n, work in enumerate(kinds, start=1) if work == EvaluateWork()]
+        assert asked == [3, 6, 8]
+        rounds = bench.runs.rounds("run")
+        measured = [item.number for item in rounds if item.device_evaluation]
+        assert measured == [2, 4, 5]
+
+
+async def test_an_evaluation_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("a", "b")
+        await bench.create(make_spec(devices=2, evaluation=BY_TWO))
+        for device, task in zip("ab", waiting, strict=True):
+            await bench.do(device, await task, nudge(1.0))
+        early = await to_evaluate(bench, "a")
+        await bench.evaluate("a", early, Evaluation(1.0, 0.0, 1))
+    async with workbench(tmp_path) as bench:
+        late = await to_evaluate(bench, "b")
+        assert late.weights == early.weights
+        await bench.evaluate("b", late, Evaluation(0.0, 1.0, 3))
+        run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert run.last_round is not None
+        assert run.last_round.device_evaluation == DeviceEvaluation(0.25, 0.75, 4, 2)
 
 
 # --- the best, and the end ----------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_the_best_round_is_the_first_of_equals(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=5, evaluation=EvaluationByDevices(devices=1)))
-            assert bench.runs.get("run").best_round == 0
-            await rounds_of(bench, 0.25, 0.75, 0.5, 0.75)
-            run = await bench.until(lambda run: run.completed_rounds == 4)
-            assert run.best_round == 2
-
-    asyncio.run(scenario())
+async def test_the_best_round_is_the_first_of_equals(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=5, evaluation=EvaluationByDevices(devices=1)))
+        assert bench.runs.get("run").best_round == 0
+        await rounds_of(bench, 0.25, 0.75, 0.5, 0.75)
+        run = await bench.until(lambda run: run.completed_rounds == 4)
+        assert run.best_round == 2
 
 
-def test_the_best_accuracy_is_shown_also_after_a_restart(tmp_path: Path) -> None:
+async def test_the_best_accuracy_is_shown_also_after_a_restart(tmp_path: Path) -> None:
     def shown(bench: Workbench) -> float | None:
         name = "hfmds_coordinator_best_accuracy_ratio"
         return bench.registry.get_sample_value(name, {"run": "run"})
 
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=5, evaluation=EvaluationByDevices(devices=1)))
-            await rounds_of(bench, 0.75, 0.5)
-            await bench.until(lambda run: run.completed_rounds == 2)
-        async with workbench(tmp_path) as bench:
-            await rounds_of(bench, 0.25)
-            await bench.until(lambda run: run.completed_rounds == 3)
-            assert shown(bench) == 0.75
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=5, evaluation=EvaluationByDevices(devices=1)))
+        await rounds_of(bench, 0.75, 0.5)
+        await bench.until(lambda run: run.completed_rounds == 2)
+    async with workbench(tmp_path) as bench:
+        await rounds_of(bench, 0.25)
+        await bench.until(lambda run: run.completed_rounds == 3)
+        assert shown(bench) == 0.75
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_run_that_learns_no_more_is_completed_early_with_the_reason(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            stop = EarlyStop(patience_rounds=2, min_improvement=0.125)
-            by_one = EvaluationByDevices(devices=1)
-            await bench.create(make_spec(rounds=9, evaluation=by_one, early_stop=stop))
-            await rounds_of(bench, 0.25, 0.5, 0.5625, 0.625)  # 0.625 is no more than 0.125 above
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert run.completed_rounds == 4
-            assert run.best_round == 4
-            assert run.state_reason == (
-                "stopped early: accuracy has not risen by more than 12.5% in 2 evaluated rounds; "
-                "the best is 62.5% after round 4"
-            )
-        async with workbench(tmp_path) as bench:
-            assert bench.runs.get("run").state is RunState.COMPLETED
-            assert len(bench.runs.rounds("run")) == 4
-
-    asyncio.run(scenario())
+async def test_a_run_that_learns_no_more_is_completed_early_with_the_reason(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        stop = EarlyStop(patience_rounds=2, min_improvement=0.125)
+        by_one = EvaluationByDevices(devices=1)
+        await bench.create(make_spec(rounds=9, evaluation=by_one, early_stop=stop))
+        await rounds_of(bench, 0.25, 0.5, 0.5625, 0.625)  # 0.625 is no more than 0.125 above
+        run = await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert run.completed_rounds == 4
+        assert run.best_round == 4
+        assert run.state_reason == (
+            "stopped early: accuracy has not risen by more than 12.5% in 2 evaluated rounds; "
+            "the best is 62.5% after round 4"
+        )
+    async with workbench(tmp_path) as bench:
+        assert bench.runs.get("run").state is RunState.COMPLETED
+        assert len(bench.runs.rounds("run")) == 4
 
 
-def test_stopping_early_needs_something_to_measure_by(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            with pytest.raises(InvalidInput, match=r"set evaluation\.devices, or HFMDS_HELD_OUT"):
-                await bench.create(make_spec(early_stop=EarlyStop(1)))
-
-    asyncio.run(scenario())
+async def test_stopping_early_needs_something_to_measure_by(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        with pytest.raises(InvalidInput, match=r"set evaluation\.devices, or HFMDS_HELD_OUT"):
+            await bench.create(make_spec(early_stop=EarlyStop(1)))
 
 
 # --- keeping and dropping -----------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_the_last_the_best_and_every_so_many_models_are_kept_and_the_others_go(
+async def test_the_last_the_best_and_every_so_many_models_are_kept_and_the_others_go(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            retention = Retention(keep_last=2, keep_every=4)
-            by_one = EvaluationByDevices(devices=1)
-            await bench.create(make_spec(rounds=7, evaluation=by_one, retention=retention))
-            await rounds_of(bench, 0.25, 0.75, 0.5, 0.5, 0.5, 0.5, 0.5)
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert kept(bench) == [2, 4, 6, 7]
-            await asyncio.to_thread(bench.runs.close, 10.0)
-            rounds = bench.runs.rounds("run")
-            first = bench.parts.phases.models_handed_out("run") - {
-                item.weights.sha256 for item in rounds
-            }
-            assert content(bench) == first | {rounds[n - 1].weights.sha256 for n in (2, 4, 6, 7)}
-            assert await model_after(bench, 4)
-            with pytest.raises(NotFound, match="after rounds 2, 4, 6, 7"):
-                await model_after(bench, 3)
-
-    asyncio.run(scenario())
+    async with workbench(tmp_path) as bench:
+        retention = Retention(keep_last=2, keep_every=4)
+        by_one = EvaluationByDevices(devices=1)
+        await bench.create(make_spec(rounds=7, evaluation=by_one, retention=retention))
+        await rounds_of(bench, 0.25, 0.75, 0.5, 0.5, 0.5, 0.5, 0.5)
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert kept(bench) == [2, 4, 6, 7]
+        await asyncio.to_thread(bench.runs.close, 10.0)
+        rounds = bench.runs.rounds("run")
+        first = bench.parts.phases.models_handed_out("run") - {
+            item.weights.sha256 for item in rounds
+        }
+        assert content(bench) == first | {rounds[n - 1].weights.sha256 for n in (2, 4, 6, 7)}
+        assert await model_after(bench, 4)
+        with pytest.raises(NotFound, match="after rounds 2, 4, 6, 7"):
+            await model_after(bench, 3)
 
 
-def test_a_model_that_was_made_again_is_not_dropped_with_the_first(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=3, retention=Retention(keep_last=1)))
-            await bench.play("a", 3, echo)  # all rounds have the same bytes
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            await asyncio.to_thread(bench.runs.close, 10.0)
-            assert kept(bench) == [3]
-            assert await model_after(bench, 3)
-
-    asyncio.run(scenario())
+async def test_a_model_that_was_made_again_is_not_dropped_with_the_first(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=3, retention=Retention(keep_last=1)))
+        await bench.play("a", 3, echo)  # all rounds have the same bytes
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        await asyncio.to_thread(bench.runs.close, 10.0)
+        assert kept(bench) == [3]
+        assert await model_after(bench, 3)
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_what_a_slow_device_began_at_stays_until_its_result_has_counted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            waiting = await bench.arrive("fast", "slow")
-            mode = Asynchronous(buffer_size=1)
-            retention = Retention(keep_last=1)
-            await bench.create(make_spec(rounds=4, asynchronous=mode, retention=retention))
-            fast, _ = [await task for task in waiting]
-            await bench.do("fast", fast, nudge(1.0))
-            await bench.until(lambda run: run.completed_rounds == 1)
-            begun = await bench.check_in("fast")  # at the model of round 1
-            await bench.do("slow", await bench.check_in("slow"), nudge(1.0))
-            await bench.until(lambda run: run.completed_rounds == 2)
-            await bench.do("slow", await bench.check_in("slow"), nudge(1.0))
-            await bench.until(lambda run: run.completed_rounds == 3)
-            assert begun.weights.sha256 in content(bench)
-            assert kept(bench) == [1, 3]
-            await bench.do("fast", begun, nudge(1.0))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            assert kept(bench) == [4]
-
-    asyncio.run(scenario())
-
-
-def test_models_that_could_not_be_removed_in_time_are_removed_at_the_next_start(
+async def test_what_a_slow_device_began_at_stays_until_its_result_has_counted(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=9, retention=Retention(keep_last=1)))
-            await bench.play("a", 2, nudge(1.0))
-            await bench.until(lambda run: run.completed_rounds == 2)
-            path = bench.parts.contents.of("run").blobs.local_path
-            model = path(bench.parts.runs.round("run", 2).weights).read_bytes()
-            await bench.play("a", 1, nudge(1.0))
-            await bench.until(lambda run: run.completed_rounds == 3)
-        async with workbench(tmp_path) as bench:
-            await bench.play("a", 1, nudge(1.0))
-            gone = bench.parts.runs.round("run", 2).weights
-            await asyncio.to_thread(bench.runs.close, 10.0)
-            bench.parts.contents.of("run").blobs.put_bytes(model)  # as if it was killed before
-            assert gone.sha256 in content(bench)
-        async with workbench(tmp_path) as bench:
-            await bench.check_in("a")
-            assert gone.sha256 not in content(bench)
+    async with workbench(tmp_path) as bench:
+        waiting = await bench.arrive("fast", "slow")
+        mode = Asynchronous(buffer_size=1)
+        retention = Retention(keep_last=1)
+        await bench.create(make_spec(rounds=4, asynchronous=mode, retention=retention))
+        fast, _ = [await task for task in waiting]
+        await bench.do("fast", fast, nudge(1.0))
+        await bench.until(lambda run: run.completed_rounds == 1)
+        begun = await bench.check_in("fast")  # at the model of round 1
+        await bench.do("slow", await bench.check_in("slow"), nudge(1.0))
+        await bench.until(lambda run: run.completed_rounds == 2)
+        await bench.do("slow", await bench.check_in("slow"), nudge(1.0))
+        await bench.until(lambda run: run.completed_rounds == 3)
+        assert begun.weights.sha256 in content(bench)
+        assert kept(bench) == [1, 3]
+        await bench.do("fast", begun, nudge(1.0))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        assert kept(bench) == [4]
 
-    asyncio.run(scenario())
+
+async def test_models_that_could_not_be_removed_in_time_are_removed_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=9, retention=Retention(keep_last=1)))
+        await bench.play("a", 2, nudge(1.0))
+        await bench.until(lambda run: run.completed_rounds == 2)
+        path = bench.parts.contents.of("run").blobs.local_path
+        model = path(bench.parts.runs.round("run", 2).weights).read_bytes()
+        await bench.play("a", 1, nudge(1.0))
+        await bench.until(lambda run: run.completed_rounds == 3)
+    async with workbench(tmp_path) as bench:
+        await bench.play("a", 1, nudge(1.0))
+        gone = bench.parts.runs.round("run", 2).weights
+        await asyncio.to_thread(bench.runs.close, 10.0)
+        bench.parts.contents.of("run").blobs.put_bytes(model)  # as if it was killed before
+        assert gone.sha256 in content(bench)
+    async with workbench(tmp_path) as bench:
+        await bench.check_in("a")
+        assert gone.sha256 not in content(bench)
 
 
 # --- starting from a model ----------------------------------------------------------------------
 
 
-def test_a_run_starts_from_another_runs_model_and_does_not_need_it_later(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=2))
-            await bench.play("a", 2, nudge(1.0))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            spec = dataclasses.replace(make_spec(seed=5), start_from=ModelVersion("run", 1))
-            await bench.create(spec, "next")
-            blobs = bench.parts.contents.of("run").blobs
-            for digest in list(blobs.digests()):
-                blobs.delete(digest)
-            task = await bench.check_in("a")
-            assert task.run_id == "next"
-            assert task.weights == bench.parts.runs.round("run", 1).weights
-            assert await bench.create(spec, "next")  # again: nothing has to be copied
-            await bench.do("a", task, echo)
-            run = await bench.until(lambda run: run.state is RunState.COMPLETED, "next")
-            assert run.spec.start_from == ModelVersion("run", 1)
+async def test_a_run_starts_from_another_runs_model_and_does_not_need_it_later(
+    tmp_path: Path,
+) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=2))
+        await bench.play("a", 2, nudge(1.0))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        spec = dataclasses.replace(make_spec(seed=5), start_from=ModelVersion("run", 1))
+        await bench.create(spec, "next")
+        blobs = bench.parts.contents.of("run").blobs
+        for digest in list(blobs.digests()):
+            blobs.delete(digest)
+        task = await bench.check_in("a")
+        assert task.run_id == "next"
+        assert task.weights == bench.parts.runs.round("run", 1).weights
+        assert await bench.create(spec, "next")  # again: nothing has to be copied
+        await bench.do("a", task, echo)
+        run = await bench.until(lambda run: run.state is RunState.COMPLETED, "next")
+        assert run.spec.start_from == ModelVersion("run", 1)
 
-    asyncio.run(scenario())
 
-
-def test_a_model_of_another_form_or_that_is_not_there_is_no_start(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec(rounds=3, retention=Retention(keep_last=1)))
-            await bench.play("a", 2, nudge(1.0))
-            await bench.until(lambda run: run.completed_rounds == 2)
-            spec = make_spec()
-            for start, error, told in (
-                (ModelVersion("nobody", 1), NotFound, "no run 'nobody'"),
-                (ModelVersion("run", 3), NotFound, "no completed round 3"),
-                (ModelVersion("run", 1), NotFound, "kept are those after rounds 2"),
-            ):
-                with pytest.raises(error, match=told):
-                    await bench.create(dataclasses.replace(spec, start_from=start), "next")
-            model = dataclasses.replace(spec.recipe.model, classes=7)
-            recipe = dataclasses.replace(spec.recipe, model=model)
-            other = dataclasses.replace(spec, recipe=recipe, start_from=ModelVersion("run", 2))
-            with pytest.raises(InvalidInput, match="give the recipe the same model"):
-                await bench.create(other, "next")
-            assert [run.run_id for run in bench.runs.list()] == ["run"]
-
-    asyncio.run(scenario())
+async def test_a_model_of_another_form_or_that_is_not_there_is_no_start(tmp_path: Path) -> None:
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec(rounds=3, retention=Retention(keep_last=1)))
+        await bench.play("a", 2, nudge(1.0))
+        await bench.until(lambda run: run.completed_rounds == 2)
+        spec = make_spec()
+        for start, error, told in (
+            (ModelVersion("nobody", 1), NotFound, "no run 'nobody'"),
+            (ModelVersion("run", 3), NotFound, "no completed round 3"),
+            (ModelVersion("run", 1), NotFound, "kept are those after rounds 2"),
+        ):
+            with pytest.raises(error, match=told):
+                await bench.create(dataclasses.replace(spec, start_from=start), "next")
+        model = dataclasses.replace(spec.recipe.model, classes=7)
+        recipe = dataclasses.replace(spec.recipe, model=model)
+        other = dataclasses.replace(spec, recipe=recipe, start_from=ModelVersion("run", 2))
+        with pytest.raises(InvalidInput, match="give the recipe the same model"):
+            await bench.create(other, "next")
+        assert [run.run_id for run in bench.runs.list()] == ["run"]

@@ -258,7 +258,7 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(
     assert [record.getMessage() for record in caplog.records].count("login refused") == 2
 
 
-def test_a_network_of_ipv6_tries_as_one_address() -> None:
+async def test_a_network_of_ipv6_tries_as_one_address() -> None:
     admission = Admission(
         tls=True, only_loopback=False, holder=TokensInMemory(), gate=Gate(), clock=lambda: 0.0
     )
@@ -270,14 +270,11 @@ def test_a_network_of_ipv6_tries_as_one_address() -> None:
         except NotKnown:
             return False
 
-    async def guess() -> None:
-        for n in range(5):
-            assert not await tries(f"2001:db8::{n}", "bad")
-        with pytest.raises(LimitExceeded, match="too many tries"):
-            await tries("2001:db8::9", "good")
-        assert await tries("2001:db8:0:1::9", "good")
-
-    asyncio.run(guess())
+    for n in range(5):
+        assert not await tries(f"2001:db8::{n}", "bad")
+    with pytest.raises(LimitExceeded, match="too many tries"):
+        await tries("2001:db8::9", "good")
+    assert await tries("2001:db8:0:1::9", "good")
 
 
 def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server: TlsFiles) -> None:
@@ -298,17 +295,14 @@ def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server:
     look(tmp_path, server, question, holder=TokensInMemory())
 
 
-def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> None:
-    async def question() -> None:
-        async with web_bench(tmp_path) as page:
-            for name in ("127.0.0.1:7403", "localhost", "[::1]:80", "localhost:1"):
-                await page.get("/api/runs", headers={"Host": name})
-            status, reason = await page.refused("/api/runs", headers={"Host": "evil.example:7403"})
-            assert status == 403
-            assert "'evil.example:7403' is not a name of it" in reason
-            assert (await page.refused("/", headers={"Host": "127.0.0.1.evil.example"}))[0] == 403
-
-    asyncio.run(question())
+async def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
+        for name in ("127.0.0.1:7403", "localhost", "[::1]:80", "localhost:1"):
+            await page.get("/api/runs", headers={"Host": name})
+        status, reason = await page.refused("/api/runs", headers={"Host": "evil.example:7403"})
+        assert status == 403
+        assert "'evil.example:7403' is not a name of it" in reason
+        assert (await page.refused("/", headers={"Host": "127.0.0.1.evil.example"}))[0] == 403
 
 
 def test_replaced_certificates_count_from_the_next_connection(tmp_path: Path, fleet: Fleet) -> None:

@@ -433,18 +433,15 @@ def test_lease_is_renewed_while_the_store_is_away(device: Device) -> None:
     assert device.coordinator.renewals >= 3
 
 
-def test_work_whose_round_closed_is_stopped(
+async def test_work_whose_round_closed_is_stopped(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.engine.enough = lambda: False  # for ever
 
-    async def scene() -> None:
-        life = asyncio.create_task(device.life(device.train_task()))
-        await asyncio.to_thread(device.engine.started.wait)
-        device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed", "goal-reached")]
-        await life
-
-    asyncio.run(scene())
+    life = asyncio.create_task(device.life(device.train_task()))
+    await asyncio.to_thread(device.engine.started.wait)
+    device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed", "goal-reached")]
+    await life
     assert device.engine.abandoned
     assert not device.coordinator.updates
     assert not device.coordinator.failures

@@ -14,26 +14,26 @@ from hfmds.errors import InvalidInput
 from hfmds.service.monitoring.logs import log_context
 
 
-def test_result_and_error_come_out() -> None:
+async def test_result_and_error_come_out() -> None:
     def fail(progress: Progress) -> int:
         raise InvalidInput("no")
 
-    assert asyncio.run(compute("adding", lambda progress: 1 + 1)) == 2
+    assert await compute("adding", lambda progress: 1 + 1) == 2
     with pytest.raises(InvalidInput):
-        asyncio.run(compute("failing", fail))
+        await compute("failing", fail)
 
 
-def test_event_loop_goes_on_meanwhile() -> None:
+async def test_event_loop_goes_on_meanwhile() -> None:
     rung = threading.Event()
 
     async def scene() -> bool:
         asyncio.get_running_loop().call_later(0.01, rung.set)
         return await compute("waiting", lambda progress: rung.wait(30))
 
-    assert asyncio.run(scene())
+    assert await scene()
 
 
-def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) -> None:
+async def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def work(progress: Progress) -> None:
@@ -41,7 +41,7 @@ def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) -> None:
             progress(step, 4)
 
     with log_context(round=1):
-        asyncio.run(compute("training", work, tell_every_seconds=0))
+        await compute("training", work, tell_every_seconds=0)
     assert caplog.messages == [
         "training: step 1 of 4 (25 %), about 0 s left",
         "training: step 2 of 4 (50 %), about 0 s left",
@@ -49,7 +49,7 @@ def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_cancelling_waits_for_the_thread_to_end() -> None:
+async def test_cancelling_waits_for_the_thread_to_end() -> None:
     started, ended = threading.Event(), threading.Event()
 
     def work(progress: Progress) -> None:
@@ -60,18 +60,15 @@ def test_cancelling_waits_for_the_thread_to_end() -> None:
         finally:
             ended.set()
 
-    async def scene() -> None:
-        computing = asyncio.create_task(compute("endless", work))
-        await asyncio.to_thread(started.wait)
-        computing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await computing
-        assert ended.is_set()
-
-    asyncio.run(scene())
+    computing = asyncio.create_task(compute("endless", work))
+    await asyncio.to_thread(started.wait)
+    computing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await computing
+    assert ended.is_set()
 
 
-def test_whoever_watches_hears_each_step_and_can_end_the_work() -> None:
+async def test_whoever_watches_hears_each_step_and_can_end_the_work() -> None:
     class Strict:
         def __init__(self) -> None:
             self.heard: list[str] = []
@@ -89,7 +86,7 @@ def test_whoever_watches_hears_each_step_and_can_end_the_work() -> None:
 
     strict = Strict()
     with pytest.raises(InvalidInput, match="training is too much"):
-        asyncio.run(compute("training", work, watch=strict))
+        await compute("training", work, watch=strict)
     assert [text[:21] for text in strict.heard] == [
         "training: step 1 of 4",
         "training: step 2 of 4",

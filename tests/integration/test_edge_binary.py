@@ -102,7 +102,7 @@ def experiment() -> tuple[Recipe, dict[str, LabelledImages]]:
     return recipe, shards
 
 
-def test_the_binary_learns_with_others_what_a_simulation_does(
+async def test_the_binary_learns_with_others_what_a_simulation_does(
     binary: Path, plans_dir: Path, tmp_path: Path
 ) -> None:
     recipe, shards = experiment()
@@ -138,7 +138,7 @@ def test_the_binary_learns_with_others_what_a_simulation_does(
             state_dir=str(tmp_path / "state"),
             metrics_listen="127.0.0.1:0",
         ) as log:
-            rounds = asyncio.run(learned(coordinator))
+            rounds = await learned(coordinator)
     assert "at work with 20 images, on onnx-cpu" in log.read_text()
     assert [one.device_ids for one in rounds] == [DEVICES] * recipe.rounds
 

@@ -94,10 +94,10 @@ class Stage:
         return TlsFiles(certificate, certificate.with_suffix(".key"), self.pki / "authority.crt")
 
 
-def test_a_devices_life_in_a_fleet(tmp_path: Path) -> None:
+async def test_a_devices_life_in_a_fleet(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         stage = Stage(tmp_path, programs)
-        asyncio.run(life(stage))
+        await life(stage)
         secrets = [*keys_below(tmp_path), "hfmds_enrol_"]
         assert len(secrets) >= 8  # of both authorities, both services, the operator and devices
         for log in tmp_path.glob("*.log"):

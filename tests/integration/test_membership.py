@@ -269,7 +269,7 @@ async def only_what_is_for_tokens_is_there(fleet: Fleet) -> None:
         await client.close()
 
 
-def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
+async def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         fleet = Fleet(tmp_path, programs)
         camera, thief, phone, old = (Device(fleet, tmp_path / str(n)) for n in range(4))
@@ -378,12 +378,9 @@ def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
             for secret in (*tokens, *cookies):
                 assert secret[-43:] not in written
 
-        async def story() -> None:
-            await tokens_let_in_whom_they_say()
-            await a_revoked_device_is_out()
-            await it_comes_back_by_a_token_of_its_own()
-            await a_device_in_quarantine_waits()
-            await so_are_people()
-            await what_happened_is_in_the_log_and_no_token_is()
-
-        asyncio.run(story())
+        await tokens_let_in_whom_they_say()
+        await a_revoked_device_is_out()
+        await it_comes_back_by_a_token_of_its_own()
+        await a_device_in_quarantine_waits()
+        await so_are_people()
+        await what_happened_is_in_the_log_and_no_token_is()

@@ -112,11 +112,11 @@ def test_the_search_finds_an_image_in_any_form(tmp_path: Path, cut: int) -> None
     assert found(encodings(pixels), [np.random.default_rng(1).bytes(100_000)]) == set()
 
 
-def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path, plans_dir: Path) -> None:
+async def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path, plans_dir: Path) -> None:
     files = make_images(tmp_path / "images")
     real = load_images(str(tmp_path / "images")).pixels
     with Programs(tmp_path) as programs:
-        sent = asyncio.run(whole_run(programs, plans_dir))
+        sent = await whole_run(programs, plans_dir)
         log = (tmp_path / "device.log").read_bytes()
     assert b"update accepted" in log
     where = [*sent, log]

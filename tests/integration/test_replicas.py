@@ -162,7 +162,7 @@ def epoch(database_url: str) -> int:
 
 
 @pytest.mark.parametrize("submission", [3, 4])  # to synthesise, and to train, in round 2
-def test_another_coordinator_takes_over_when_the_leader_is_killed(
+async def test_another_coordinator_takes_over_when_the_leader_is_killed(
     launcher: Launcher,
     tmp_path: Path,
     postgres_url: str,
@@ -186,13 +186,13 @@ def test_another_coordinator_takes_over_when_the_leader_is_killed(
             seconds = time.monotonic() - killed_at
             return await running, seconds
 
-    outcome, seconds = asyncio.run(play())
+    outcome, seconds = await play()
     assert outcome == expected
     assert epoch(postgres_url) == 2
     log.info("another one leads %.1f s after the leader was killed", seconds)
 
 
-def test_a_leader_that_stood_still_does_not_lead_any_more(
+async def test_a_leader_that_stood_still_does_not_lead_any_more(
     launcher: Launcher,
     tmp_path: Path,
     postgres_url: str,
@@ -213,11 +213,11 @@ def test_a_leader_that_stood_still_does_not_lead_any_more(
             async with Operator.of(await both.leader.address()) as at_the_first:
                 return [outcome, await at_the_first.outcome()]
 
-    assert asyncio.run(play()) == [expected, expected]
+    assert await play() == [expected, expected]
     assert epoch(postgres_url) == 2
 
 
-def test_both_go_on_when_the_database_server_is_restarted(
+async def test_both_go_on_when_the_database_server_is_restarted(
     launcher: Launcher,
     tmp_path: Path,
     postgres_server: PostgresServer,
@@ -232,10 +232,10 @@ def test_both_go_on_when_the_database_server_is_restarted(
         async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
             return await both.outcome(at_submission(4, restart))
 
-    assert asyncio.run(play()) == expected
+    assert await play() == expected
 
 
-def test_a_leader_that_is_told_to_stop_hands_over_at_once(
+async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
     launcher: Launcher,
     tmp_path: Path,
     postgres_url: str,
@@ -251,11 +251,11 @@ def test_a_leader_that_is_told_to_stop_hands_over_at_once(
 
             return await both.outcome(at_submission(3, stop))
 
-    assert asyncio.run(play()) == expected
+    assert await play() == expected
     assert epoch(postgres_url) == 2
 
 
-def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
+async def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
     launcher: Launcher,
     tmp_path: Path,
     postgres_url: str,
@@ -283,27 +283,24 @@ def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
                 assert (await operator.told("run"))[-1] == "run-deleted"
             return outcome
 
-    assert asyncio.run(play()) == expected
+    assert await play() == expected
 
 
-def test_a_coordinator_that_keeps_content_of_its_own_is_refused(
+async def test_a_coordinator_that_keeps_content_of_its_own_is_refused(
     launcher: Launcher, tmp_path: Path, postgres_url: str
 ) -> None:
     with opened_database(postgres_url) as engine:
         Schema("coordinator").upgrade(engine)
 
-    async def play() -> None:
-        coordinators: list[Coordinator] = []
-        try:
-            async with asyncio.timeout(SECONDS):
-                for name in ("first", "second"):
-                    made = Coordinator(launcher, tmp_path / name, {}, database_url=postgres_url)
-                    coordinators.append(made)
-                    if name == "first":
-                        await made.says(LEADS)
-                await made.says("set HFMDS_BLOBS_URL to one place that all of them reach")
-        finally:
-            for coordinator in coordinators:
-                coordinator.kill()
-
-    asyncio.run(play())
+    coordinators: list[Coordinator] = []
+    try:
+        async with asyncio.timeout(SECONDS):
+            for name in ("first", "second"):
+                made = Coordinator(launcher, tmp_path / name, {}, database_url=postgres_url)
+                coordinators.append(made)
+                if name == "first":
+                    await made.says(LEADS)
+            await made.says("set HFMDS_BLOBS_URL to one place that all of them reach")
+    finally:
+        for coordinator in coordinators:
+            coordinator.kill()

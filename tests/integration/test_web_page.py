@@ -47,70 +47,67 @@ def spec() -> RunSpec:
     return replace(made, recipe=replace(made.recipe, pool=limits, class_names=names))
 
 
-def test_a_run_is_seen_as_it_goes_on(launcher: Launcher, tmp_path: Path) -> None:
+async def test_a_run_is_seen_as_it_goes_on(launcher: Launcher, tmp_path: Path) -> None:
     held_out = tmp_path / "held-out.npz"
     pixels = np.arange(6 * 256, dtype=np.uint64).reshape(6, *MODEL.image_shape) % 251
     save_npz(held_out, LabelledImages(pixels.astype(np.uint8), np.arange(6) % 3))
 
-    async def story() -> None:
-        async with asyncio.timeout(SECONDS), AsyncExitStack() as stack:
-            enter = stack.enter_async_context
-            settings = {"web_listen": "127.0.0.1:0", "held_out": str(held_out)}
-            at_work = await enter(AsyncExitStack())
-            coordinator, store = await at_work.enter_async_context(
-                servers(launcher, tmp_path, {}, **settings)
-            )
-            operator = await enter(Operator.of(coordinator.address))
-            await operator.create(spec())
-            address = json.loads((tmp_path / "coordinator.json").read_text())["web"]
-            page = await enter(browser(tmp_path))
-            await page.look_as(*DESKTOP)
+    async with asyncio.timeout(SECONDS), AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        settings = {"web_listen": "127.0.0.1:0", "held_out": str(held_out)}
+        at_work = await enter(AsyncExitStack())
+        coordinator, store = await at_work.enter_async_context(
+            servers(launcher, tmp_path, {}, **settings)
+        )
+        operator = await enter(Operator.of(coordinator.address))
+        await operator.create(spec())
+        address = json.loads((tmp_path / "coordinator.json").read_text())["web"]
+        page = await enter(browser(tmp_path))
+        await page.look_as(*DESKTOP)
 
-            await page.open(f"{address}/#/run/run")
-            await page.until("document.querySelector('.badge')?.textContent === 'running'")
-            await page.until("document.body.innerText.includes('No model was evaluated yet.')")
-            for device_id in ("a", "b"):
-                where = coordinator.address, store.address
-                await enter(ScriptedDevice(device_id, tmp_path, *where).working())
-            await page.until("document.querySelector('.badge').textContent === 'completed'")
-            await assert_the_run_is_drawn(page)
-            await assert_the_keyboard_reaches_the_curves(page)
-            await page.screenshot(tmp_path / "desktop.png")
+        await page.open(f"{address}/#/run/run")
+        await page.until("document.querySelector('.badge')?.textContent === 'running'")
+        await page.until("document.body.innerText.includes('No model was evaluated yet.')")
+        for device_id in ("a", "b"):
+            where = coordinator.address, store.address
+            await enter(ScriptedDevice(device_id, tmp_path, *where).working())
+        await page.until("document.querySelector('.badge').textContent === 'completed'")
+        await assert_the_run_is_drawn(page)
+        await assert_the_keyboard_reaches_the_curves(page)
+        await page.screenshot(tmp_path / "desktop.png")
 
-            await page.look_as(*PHONE, dark=True)
-            await page.until("document.querySelector('svg').clientWidth < 390")
-            assert await page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
-            assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == (
-                "rgb(13, 17, 23)"
-            )
-            await page.screenshot(tmp_path / "phone.png")
+        await page.look_as(*PHONE, dark=True)
+        await page.until("document.querySelector('svg').clientWidth < 390")
+        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
+        assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(13, 17, 23)"
+        )
+        await page.screenshot(tmp_path / "phone.png")
 
-            await page.open(f"{address}/#/devices")
-            rows = "document.querySelectorAll('tbody tr').length"
-            await page.until(f"{rows} === 2")
-            await page.evaluate("document.querySelector('[data-key=available]').focus()")
-            await visit(coordinator.address, HOSTILE)
-            await page.until(f"{LOOK_AGAIN}, {rows} === 3")
-            assert await page.evaluate("document.activeElement.dataset.key") == "available"
-            assert HOSTILE in await page.evaluate("document.body.innerText")
-            assert await page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
-            await page.open(f"{address}/#/")
-            await page.until(f"{rows} === 1")
-            await page.look_as(*DESKTOP)
-            await assert_a_long_reason_leaves_the_others_their_room(page)
+        await page.open(f"{address}/#/devices")
+        rows = "document.querySelectorAll('tbody tr').length"
+        await page.until(f"{rows} === 2")
+        await page.evaluate("document.querySelector('[data-key=available]').focus()")
+        await visit(coordinator.address, HOSTILE)
+        await page.until(f"{LOOK_AGAIN}, {rows} === 3")
+        assert await page.evaluate("document.activeElement.dataset.key") == "available"
+        assert HOSTILE in await page.evaluate("document.body.innerText")
+        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE[0]
+        await page.open(f"{address}/#/")
+        await page.until(f"{rows} === 1")
+        await page.look_as(*DESKTOP)
+        await assert_a_long_reason_leaves_the_others_their_room(page)
 
-            assert await page.evaluate("window.hacked") is None
-            assert page.complaints == []
-            assert [url for url in page.requested if not url.startswith(address)] == []
+        assert await page.evaluate("window.hacked") is None
+        assert page.complaints == []
+        assert [url for url in page.requested if not url.startswith(address)] == []
 
-            await at_work.aclose()  # the coordinator goes away
-            await page.evaluate(LOOK_AGAIN)
-            await page.until("document.querySelector('#pulse').dataset.state === 'away'")
-            text = await page.evaluate("document.querySelector('#alerts').innerText")
-            assert "The coordinator does not answer. What you see is from before." in text
-            assert await page.evaluate(rows) == 1
-
-    asyncio.run(story())
+        await at_work.aclose()  # the coordinator goes away
+        await page.evaluate(LOOK_AGAIN)
+        await page.until("document.querySelector('#pulse').dataset.state === 'away'")
+        text = await page.evaluate("document.querySelector('#alerts').innerText")
+        assert "The coordinator does not answer. What you see is from before." in text
+        assert await page.evaluate(rows) == 1
     assert all((tmp_path / f"{name}.png").stat().st_size > 20_000 for name in ("desktop", "phone"))
 
 
@@ -163,32 +160,29 @@ async def visit(coordinator: str, version: str) -> None:
         await client.close()
 
 
-def test_logging_in_and_out(tmp_path: Path) -> None:
+async def test_logging_in_and_out(tmp_path: Path) -> None:
     server = Fleet(tmp_path, new_authority()).of(Kind.SERVICE, "coordinator")
     tokens = TokensInMemory()
 
-    async def story() -> None:
-        async with (
-            web_bench(tmp_path, tls=server, holder=tokens) as bench,
-            browser(tmp_path, "--ignore-certificate-errors") as page,
-        ):
-            await page.open(bench.server.address)
-            await fill_in(page, "wrong")
-            await page.until("document.querySelector('#note')?.innerText.startsWith('this is not')")
-            await fill_in(page, "good")
-            await page.until("document.querySelector('#identity')?.innerText.includes('vera')")
-            assert await page.evaluate("document.cookie") == ""  # no script can read it
-            await page.evaluate(
-                "void setTimeout(() => document.querySelector('#logout button').click())"
-            )
-            await page.until("location.pathname === '/login'")
-            await fill_in(page, "good")
-            await page.until("document.querySelector('#pulse')?.dataset.state === 'live'")
-            tokens.known.clear()  # the token is revoked: the page is left by itself
-            await page.evaluate(LOOK_AGAIN)
-            await page.until("location.pathname === '/login'")
-
-    asyncio.run(story())
+    async with (
+        web_bench(tmp_path, tls=server, holder=tokens) as bench,
+        browser(tmp_path, "--ignore-certificate-errors") as page,
+    ):
+        await page.open(bench.server.address)
+        await fill_in(page, "wrong")
+        await page.until("document.querySelector('#note')?.innerText.startsWith('this is not')")
+        await fill_in(page, "good")
+        await page.until("document.querySelector('#identity')?.innerText.includes('vera')")
+        assert await page.evaluate("document.cookie") == ""  # no script can read it
+        await page.evaluate(
+            "void setTimeout(() => document.querySelector('#logout button').click())"
+        )
+        await page.until("location.pathname === '/login'")
+        await fill_in(page, "good")
+        await page.until("document.querySelector('#pulse')?.dataset.state === 'live'")
+        tokens.known.clear()  # the token is revoked: the page is left by itself
+        await page.evaluate(LOOK_AGAIN)
+        await page.until("location.pathname === '/login'")
 
 
 async def fill_in(page: Page, token: str) -> None:

@@ -102,7 +102,7 @@ def content_in(folder: Path) -> tuple[Content, Meddling]:
     return Content(FolderBlobs(folder / "blobs"), staging), staging
 
 
-def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
+async def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
     first, second = replicas
     devices, _ = content_in(tmp_path / "devices")
     batches = {
@@ -110,99 +110,93 @@ def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
         for n, name in enumerate(DEVICES)
     }
 
-    async def play() -> None:
-        async with client_of(first) as one, client_of(second) as two:
-            # What is put at either is in the pool of both, and sealed at the other.
-            await one.open_pool("pool-1", LARGE)
-            for client, name in zip((one, two, one, two), DEVICES, strict=True):
-                await client.put_batch("pool-1", name, batches[name], devices.blobs)
-            assert (await one.get_pool("pool-1")).devices == len(DEVICES)
-            assert await one.put_batch("pool-1", "b", batches["b"], devices.blobs) == 0
-            sealed = await two.seal_pool("pool-1", named(**batches))
-            assert sealed[1] == ()
-            snapshot = await two.get_snapshot(sealed[0].snapshot_id)
-            assert [shard.digest for shard in snapshot.shards] == list(batches.values())
-            assert (await one.get_pool("pool-1")).state is PoolState.SEALED
-            assert await one.seal_pool("pool-1", named(**batches)) == sealed
-            assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
+    async with client_of(first) as one, client_of(second) as two:
+        # What is put at either is in the pool of both, and sealed at the other.
+        await one.open_pool("pool-1", LARGE)
+        for client, name in zip((one, two, one, two), DEVICES, strict=True):
+            await client.put_batch("pool-1", name, batches[name], devices.blobs)
+        assert (await one.get_pool("pool-1")).devices == len(DEVICES)
+        assert await one.put_batch("pool-1", "b", batches["b"], devices.blobs) == 0
+        sealed = await two.seal_pool("pool-1", named(**batches))
+        assert sealed[1] == ()
+        snapshot = await two.get_snapshot(sealed[0].snapshot_id)
+        assert [shard.digest for shard in snapshot.shards] == list(batches.values())
+        assert (await one.get_pool("pool-1")).state is PoolState.SEALED
+        assert await one.seal_pool("pool-1", named(**batches)) == sealed
+        assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
 
-            # Both choose the same share.
-            room = snapshot.size_bytes // 2
-            shares = [
-                await client.get_share(snapshot.snapshot_id, max_bytes=room, balanced=True, seed=7)
-                for client in (one, two)
-            ]
-            assert shares[0] == shares[1]
-            assert len(shares[0]) == 2
+        # Both choose the same share.
+        room = snapshot.size_bytes // 2
+        shares = [
+            await client.get_share(snapshot.snapshot_id, max_bytes=room, balanced=True, seed=7)
+            for client in (one, two)
+        ]
+        assert shares[0] == shares[1]
+        assert len(shares[0]) == 2
 
-            # One is killed while it sends; the device goes on at the other, from where it was.
-            here, staging = content_in(tmp_path / "here")
-            staging.meddle = first.kill
-            digests = list(batches.values())
-            with pytest.raises(Unavailable):
-                await one.download_shards(snapshot.snapshot_id, digests, here)
-            assert here.blobs.contains(digests[0]) or staging.offset("fetch", digests[0])
-            assert not here.blobs.contains(digests[-1])
-            await two.download_shards(snapshot.snapshot_id, digests, here)
-            for digest in digests:
-                here.blobs.verify(digest)
+        # One is killed while it sends; the device goes on at the other, from where it was.
+        here, staging = content_in(tmp_path / "here")
+        staging.meddle = first.kill
+        digests = list(batches.values())
+        with pytest.raises(Unavailable):
+            await one.download_shards(snapshot.snapshot_id, digests, here)
+        assert here.blobs.contains(digests[0]) or staging.offset("fetch", digests[0])
+        assert not here.blobs.contains(digests[-1])
+        await two.download_shards(snapshot.snapshot_id, digests, here)
+        for digest in digests:
+            here.blobs.verify(digest)
 
-            # The other takes the next refresh alone.
-            await two.open_pool("pool-2", replace(LARGE, round_number=5))
-            await two.put_batch("pool-2", "a", batches["a"], devices.blobs)
+        # The other takes the next refresh alone.
+        await two.open_pool("pool-2", replace(LARGE, round_number=5))
+        await two.put_batch("pool-2", "a", batches["a"], devices.blobs)
 
-        first.start_again()
-        async with client_of(first) as one, client_of(second) as two:
-            # Back again, it knows all. Sealed at both at once, a pool is one snapshot.
-            assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
-            late = devices.blobs.put_bytes(encode_batch(make_batch(9, 100, MODEL)))
-            await one.put_batch("pool-2", "b", late, devices.blobs)
-            both = named(a=batches["a"], b=late)
-            twice = await asyncio.gather(*(c.seal_pool("pool-2", both) for c in (one, two)))
-            assert twice[0] == twice[1]
-            assert [s.snapshot_id for s in await two.list_snapshots()] == [
-                twice[0][0].snapshot_id,
-                snapshot.snapshot_id,
-            ]
+    first.start_again()
+    async with client_of(first) as one, client_of(second) as two:
+        # Back again, it knows all. Sealed at both at once, a pool is one snapshot.
+        assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
+        late = devices.blobs.put_bytes(encode_batch(make_batch(9, 100, MODEL)))
+        await one.put_batch("pool-2", "b", late, devices.blobs)
+        both = named(a=batches["a"], b=late)
+        twice = await asyncio.gather(*(c.seal_pool("pool-2", both) for c in (one, two)))
+        assert twice[0] == twice[1]
+        assert [s.snapshot_id for s in await two.list_snapshots()] == [
+            twice[0][0].snapshot_id,
+            snapshot.snapshot_id,
+        ]
 
-            # Who withdraws at one can put nothing at the other.
-            await one.withdraw_device("a")
-            await two.open_pool("pool-3", replace(LARGE, round_number=6))
-            with pytest.raises(NotAllowed):
-                await two.put_batch("pool-3", "a", batches["a"], devices.blobs)
+        # Who withdraws at one can put nothing at the other.
+        await one.withdraw_device("a")
+        await two.open_pool("pool-3", replace(LARGE, round_number=6))
+        with pytest.raises(NotAllowed):
+            await two.put_batch("pool-3", "a", batches["a"], devices.blobs)
 
-            # What one has given up the other does not serve, and it lets go of its copies.
-            copies = tmp_path / "second-data" / "cache" / digests[0].sha256
-            assert copies.exists()
-            await one.release_run(SPEC.run_id)
-            await one.collect_snapshots()
-            for client in (one, two):
-                away, _ = content_in(tmp_path / f"away-{client is one}")
-                with pytest.raises(NotFound):
-                    await client.download_shards(snapshot.snapshot_id, digests, away)
-            while copies.exists():  # noqa: ASYNC110 (nothing signals it)
-                await asyncio.sleep(0.1)
-
-    asyncio.run(play())
+        # What one has given up the other does not serve, and it lets go of its copies.
+        copies = tmp_path / "second-data" / "cache" / digests[0].sha256
+        assert copies.exists()
+        await one.release_run(SPEC.run_id)
+        await one.collect_snapshots()
+        for client in (one, two):
+            away, _ = content_in(tmp_path / f"away-{client is one}")
+            with pytest.raises(NotFound):
+                await client.download_shards(snapshot.snapshot_id, digests, away)
+        while copies.exists():  # noqa: ASYNC110 (nothing signals it)
+            await asyncio.sleep(0.1)
 
 
-def test_a_device_that_knows_both_does_not_notice_the_loss_of_one(
+async def test_a_device_that_knows_both_does_not_notice_the_loss_of_one(
     replicas: list[Replica], tmp_path: Path
 ) -> None:
     devices, _ = content_in(tmp_path / "devices")
     data = encode_batch(make_batch(1, 8))
     batch = devices.blobs.put_bytes(data)
 
-    async def play() -> None:
-        async with client_of(*replicas) as client:
-            await client.open_pool("pool-1", SPEC)
-            replicas[0].kill()
-            await client.put_batch("pool-1", "a", batch, devices.blobs)
-            snapshot, _ = await client.seal_pool("pool-1", named(a=batch))
-            replicas[0].start_again()
-            async with client_of(replicas[0]) as first:
-                here, _ = content_in(tmp_path / "here")
-                assert await first.download_shards(snapshot.snapshot_id, [batch], here) == len(data)
-                here.blobs.verify(digest_of(data))
-
-    asyncio.run(play())
+    async with client_of(*replicas) as client:
+        await client.open_pool("pool-1", SPEC)
+        replicas[0].kill()
+        await client.put_batch("pool-1", "a", batch, devices.blobs)
+        snapshot, _ = await client.seal_pool("pool-1", named(a=batch))
+        replicas[0].start_again()
+        async with client_of(replicas[0]) as first:
+            here, _ = content_in(tmp_path / "here")
+            assert await first.download_shards(snapshot.snapshot_id, [batch], here) == len(data)
+            here.blobs.verify(digest_of(data))

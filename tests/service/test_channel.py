@@ -21,71 +21,56 @@ def refuse(request: bytes) -> bytes:
     raise NotFound("run r7 does not exist")
 
 
-def test_a_call_returns_the_answer() -> None:
-    async def scenario() -> None:
-        async with running() as it:
-            assert await call(it.peer, it.stub.unary, b"x", timeout_seconds=5) == b"x"
-
-    asyncio.run(scenario())
+async def test_a_call_returns_the_answer() -> None:
+    async with running() as it:
+        assert await call(it.peer, it.stub.unary, b"x", timeout_seconds=5) == b"x"
 
 
-def test_a_refusal_arrives_as_our_error_naming_the_peer() -> None:
-    async def scenario() -> None:
-        async with running(refuse) as it:
-            expected = f"run r7 does not exist (answer of tester at {it.peer.address})"
-            with pytest.raises(NotFound) as refusal:
-                await call(it.peer, it.stub.unary, b"", timeout_seconds=5)
-            assert str(refusal.value) == expected
-            with pytest.raises(NotFound), translating(it.peer):
-                async for _ in it.stub.download(b""):
-                    pass
-
-    asyncio.run(scenario())
+async def test_a_refusal_arrives_as_our_error_naming_the_peer() -> None:
+    async with running(refuse) as it:
+        expected = f"run r7 does not exist (answer of tester at {it.peer.address})"
+        with pytest.raises(NotFound) as refusal:
+            await call(it.peer, it.stub.unary, b"", timeout_seconds=5)
+        assert str(refusal.value) == expected
+        with pytest.raises(NotFound), translating(it.peer):
+            async for _ in it.stub.download(b""):
+                pass
 
 
-def test_a_peer_that_is_away_is_named_with_its_setting() -> None:
-    async def scenario() -> None:
-        peer = Peer("coordinator", f"127.0.0.1:{unused_port()}", "HFMDS_COORDINATOR")
-        channel = open_channel(peer)
-        with pytest.raises(Unavailable) as failure:
-            await call(peer, Stub(channel).unary, b"", timeout_seconds=5)
-        await channel.close()
-        message = str(failure.value)
-        assert message.startswith(f"coordinator at {peer.address} is unavailable (")
-        assert message.endswith(
-            "is it running, is HFMDS_COORDINATOR its address, and does it serve without TLS?"
-        )
-
-    asyncio.run(scenario())
+async def test_a_peer_that_is_away_is_named_with_its_setting() -> None:
+    peer = Peer("coordinator", f"127.0.0.1:{unused_port()}", "HFMDS_COORDINATOR")
+    channel = open_channel(peer)
+    with pytest.raises(Unavailable) as failure:
+        await call(peer, Stub(channel).unary, b"", timeout_seconds=5)
+    await channel.close()
+    message = str(failure.value)
+    assert message.startswith(f"coordinator at {peer.address} is unavailable (")
+    assert message.endswith(
+        "is it running, is HFMDS_COORDINATOR its address, and does it serve without TLS?"
+    )
 
 
 @pytest.mark.parametrize("status", ["400", "403", "404", "503"])
-def test_a_proxy_that_has_lost_its_server_is_a_peer_that_is_away(status: str) -> None:
-    async def scenario() -> None:
-        proxy = await asyncio.start_server(
-            partial(raw_http2.answer_as_web_server, status), "127.0.0.1", 0
-        )
-        port = proxy.sockets[0].getsockname()[1]
-        peer = Peer("coordinator", f"127.0.0.1:{port}", "HFMDS_COORDINATOR")
-        channel = open_channel(peer)
-        with pytest.raises(Unavailable, match=f"is unavailable .*{status}.*its address"):
-            await call(peer, Stub(channel).unary, b"", timeout_seconds=5)
-        await channel.close()
-        proxy.close()
-
-    asyncio.run(scenario())
+async def test_a_proxy_that_has_lost_its_server_is_a_peer_that_is_away(status: str) -> None:
+    proxy = await asyncio.start_server(
+        partial(raw_http2.answer_as_web_server, status), "127.0.0.1", 0
+    )
+    port = proxy.sockets[0].getsockname()[1]
+    peer = Peer("coordinator", f"127.0.0.1:{port}", "HFMDS_COORDINATOR")
+    channel = open_channel(peer)
+    with pytest.raises(Unavailable, match=f"is unavailable .*{status}.*its address"):
+        await call(peer, Stub(channel).unary, b"", timeout_seconds=5)
+    await channel.close()
+    proxy.close()
 
 
-def test_a_peer_that_is_too_slow_is_unavailable() -> None:
-    async def scenario() -> None:
-        async with running() as it:
-            with pytest.raises(Unavailable, match="did not answer in time"):
-                await call(it.peer, it.stub.wait, b"", timeout_seconds=0.1)
-
-    asyncio.run(scenario())
+async def test_a_peer_that_is_too_slow_is_unavailable() -> None:
+    async with running() as it:
+        with pytest.raises(Unavailable, match="did not answer in time"):
+            await call(it.peer, it.stub.wait, b"", timeout_seconds=0.1)
 
 
-def test_a_brief_absence_is_bridged_by_the_channel() -> None:
+async def test_a_brief_absence_is_bridged_by_the_channel() -> None:
     calls = 0
 
     def away_at_first(request: bytes) -> bytes:
@@ -95,11 +80,8 @@ def test_a_brief_absence_is_bridged_by_the_channel() -> None:
             raise Unavailable("not ready")
         return request
 
-    async def scenario() -> None:
-        async with running(away_at_first) as it:
-            assert await call(it.peer, it.stub.unary, b"x", timeout_seconds=5) == b"x"
-
-    asyncio.run(scenario())
+    async with running(away_at_first) as it:
+        assert await call(it.peer, it.stub.unary, b"x", timeout_seconds=5) == b"x"
     assert calls == 2
 
 

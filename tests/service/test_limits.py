@@ -50,148 +50,118 @@ def refused(it: Running, reason: str) -> float | None:
 # --- connections --------------------------------------------------------------------------------
 
 
-def test_connections_beyond_the_limit_are_closed_until_others_are_gone() -> None:
-    async def scenario() -> None:
-        async with running(limits=Limits(connections=3)) as it:
-            with ExitStack() as opened:
-                assert await asked(it) == b"x"  # this is the first
-                for _ in range(2):
-                    opened.enter_context(connected(it.peer.address)).sendall(raw_http2.PREFACE)
-                fourth = opened.enter_context(connected(it.peer.address))
-                assert await cut_off(it, fourth) == [True]
-            await it.channel.close()
-            it.channel = open_channel(it.peer)
-            it.stub = Stub(it.channel)
-            assert await asked(it) == b"x"
-
-    asyncio.run(scenario())
+async def test_connections_beyond_the_limit_are_closed_until_others_are_gone() -> None:
+    async with running(limits=Limits(connections=3)) as it:
+        with ExitStack() as opened:
+            assert await asked(it) == b"x"  # this is the first
+            for _ in range(2):
+                opened.enter_context(connected(it.peer.address)).sendall(raw_http2.PREFACE)
+            fourth = opened.enter_context(connected(it.peer.address))
+            assert await cut_off(it, fourth) == [True]
+        await it.channel.close()
+        it.channel = open_channel(it.peer)
+        it.stub = Stub(it.channel)
+        assert await asked(it) == b"x"
 
 
-def test_connections_that_do_not_finish_their_handshake_are_dropped() -> None:
-    async def scenario() -> None:
-        async with running(limits=Limits(handshake_seconds=0.5)) as it:
-            with connected(it.peer.address) as silent, connected(it.peer.address) as half:
-                half.sendall(raw_http2.PREFACE[:10])
-                assert await cut_off(it, silent, half) == [True, True]
-
-    asyncio.run(scenario())
+async def test_connections_that_do_not_finish_their_handshake_are_dropped() -> None:
+    async with running(limits=Limits(handshake_seconds=0.5)) as it:
+        with connected(it.peer.address) as silent, connected(it.peer.address) as half:
+            half.sendall(raw_http2.PREFACE[:10])
+            assert await cut_off(it, silent, half) == [True, True]
 
 
-def test_a_byte_now_and_then_does_not_prolong_a_handshake() -> None:
-    async def scenario() -> None:
-        async with running(limits=Limits(handshake_seconds=0.5)) as it:
-            with connected(it.peer.address) as slow:
-                ended = asyncio.create_task(asyncio.to_thread(is_closed, slow))
-                for byte in raw_http2.PREFACE * 10:
-                    if ended.done():
-                        break
-                    slow.send(bytes([byte]))
-                    await asyncio.sleep(0.05)
-                assert await ended
-
-    asyncio.run(scenario())
+async def test_a_byte_now_and_then_does_not_prolong_a_handshake() -> None:
+    async with running(limits=Limits(handshake_seconds=0.5)) as it:
+        with connected(it.peer.address) as slow:
+            ended = asyncio.create_task(asyncio.to_thread(is_closed, slow))
+            for byte in raw_http2.PREFACE * 10:
+                if ended.done():
+                    break
+                slow.send(bytes([byte]))
+                await asyncio.sleep(0.05)
+            assert await ended
 
 
-def test_half_a_tls_hello_is_dropped(tmp_path: Path) -> None:
+async def test_half_a_tls_hello_is_dropped(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, new_authority())
 
-    async def scenario() -> None:
-        limits = Limits(handshake_seconds=0.5)
-        async with running(tls=fleet.of(Kind.SERVICE, "tester"), limits=limits) as it:
-            with connected(it.peer.address) as silent, connected(it.peer.address) as half:
-                half.sendall(HALF_A_HELLO)
-                ends = [asyncio.to_thread(is_closed, each) for each in (silent, half)]
-                assert await asyncio.gather(*ends) == [True, True]
-
-    asyncio.run(scenario())
+    limits = Limits(handshake_seconds=0.5)
+    async with running(tls=fleet.of(Kind.SERVICE, "tester"), limits=limits) as it:
+        with connected(it.peer.address) as silent, connected(it.peer.address) as half:
+            half.sendall(HALF_A_HELLO)
+            ends = [asyncio.to_thread(is_closed, each) for each in (silent, half)]
+            assert await asyncio.gather(*ends) == [True, True]
 
 
 # --- slow calls ---------------------------------------------------------------------------------
 
 
-def test_a_request_that_does_not_come_whole_is_refused() -> None:
-    async def scenario() -> None:
-        async with running(limits=Limits(message_seconds=0.3)) as it:
-            with connected(it.peer.address) as slow:
-                slow.sendall(raw_http2.PREFACE + raw_http2.settings())
-                slow.sendall(raw_http2.request(f"/{SERVICE}/Unary"))
-                slow.sendall(raw_http2.data(raw_http2.message_start(100) + b"half"))
-                await it.counted("Unary", "UNAVAILABLE")
-                assert refused(it, "slow_request") == 1
-                assert await asked(it) == b"x"
-
-    asyncio.run(scenario())
+async def test_a_request_that_does_not_come_whole_is_refused() -> None:
+    async with running(limits=Limits(message_seconds=0.3)) as it:
+        with connected(it.peer.address) as slow:
+            slow.sendall(raw_http2.PREFACE + raw_http2.settings())
+            slow.sendall(raw_http2.request(f"/{SERVICE}/Unary"))
+            slow.sendall(raw_http2.data(raw_http2.message_start(100) + b"half"))
+            await it.counted("Unary", "UNAVAILABLE")
+            assert refused(it, "slow_request") == 1
+            assert await asked(it) == b"x"
 
 
 @pytest.mark.parametrize("limits", [Limits(message_seconds=0.3), Limits(requests_seconds=0.3)])
-def test_an_upload_that_stands_still_is_refused(limits: Limits) -> None:
+async def test_an_upload_that_stands_still_is_refused(limits: Limits) -> None:
     async def standing() -> AsyncIterator[bytes]:
         yield b"first"
         await asyncio.sleep(60)
 
-    async def scenario() -> None:
-        async with running(limits=limits) as it:
-            with pytest.raises(Unavailable, match="tester waited long for the request"):
-                await call(it.peer, it.stub.upload, standing(), timeout_seconds=30)
-            assert refused(it, "slow_request") == 1
-
-    asyncio.run(scenario())
+    async with running(limits=limits) as it:
+        with pytest.raises(Unavailable, match="tester waited long for the request"):
+            await call(it.peer, it.stub.upload, standing(), timeout_seconds=30)
+        assert refused(it, "slow_request") == 1
 
 
-def test_a_caller_that_does_not_take_its_answer_is_left() -> None:
-    async def scenario() -> None:
-        async with running(limits=Limits(message_seconds=0.3)) as it:
-            flood = it.stub.flood(b"")
-            await flood.read()
-            await asyncio.wait_for(it.probe.stream_closed.wait(), 30)
-            await it.counted("Flood", "CANCELLED")
-            assert await asked(it) == b"x"
-
-    asyncio.run(scenario())
+async def test_a_caller_that_does_not_take_its_answer_is_left() -> None:
+    async with running(limits=Limits(message_seconds=0.3)) as it:
+        flood = it.stub.flood(b"")
+        await flood.read()
+        await asyncio.wait_for(it.probe.stream_closed.wait(), 30)
+        await it.counted("Flood", "CANCELLED")
+        assert await asked(it) == b"x"
 
 
 # --- what comes ---------------------------------------------------------------------------------
 
 
-def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
+async def test_bytes_that_are_no_message_are_the_callers_fault() -> None:
     def decode(request: bytes) -> bytes:
         raise AssertionError("is not reached")
 
-    async def scenario() -> None:
-        async with running(decode) as it:
-            it.probe.decode = coordinator_pb2.CheckInRequest.FromString
-            with pytest.raises(InvalidInput, match="not a message of this method's type"):
-                await call(it.peer, it.stub.unary, b"\xff\xff", timeout_seconds=30)
-            assert it.count("Unary", "INVALID_ARGUMENT") == 1
-
-    asyncio.run(scenario())
+    async with running(decode) as it:
+        it.probe.decode = coordinator_pb2.CheckInRequest.FromString
+        with pytest.raises(InvalidInput, match="not a message of this method's type"):
+            await call(it.peer, it.stub.unary, b"\xff\xff", timeout_seconds=30)
+        assert it.count("Unary", "INVALID_ARGUMENT") == 1
 
 
-def test_a_call_without_a_request_is_refused() -> None:
+async def test_a_call_without_a_request_is_refused() -> None:
     async def nothing() -> AsyncIterator[bytes]:
         for chunk in ():
             yield chunk
 
-    async def scenario() -> None:
-        async with running() as it:
-            method: Any = it.channel.stream_unary(f"/{SERVICE}/Unary")
-            with pytest.raises(InvalidInput, match="ended before its request came"):
-                await call(it.peer, method, nothing(), timeout_seconds=30)
-
-    asyncio.run(scenario())
+    async with running() as it:
+        method: Any = it.channel.stream_unary(f"/{SERVICE}/Unary")
+        with pytest.raises(InvalidInput, match="ended before its request came"):
+            await call(it.peer, method, nothing(), timeout_seconds=30)
 
 
-def test_a_port_has_caps_of_its_own_for_messages_and_metadata() -> None:
-    async def scenario() -> None:
-        limits = Limits(message_bytes=1000, metadata_bytes=500)
-        async with running(limits=limits) as it:
-            assert await it.stub.unary(bytes(1000)) == bytes(1000)
-            for content, note in ((bytes(1001), ""), (b"", "x" * 2000)):
-                with pytest.raises(grpc.aio.AioRpcError) as failure:
-                    await it.stub.unary(content, metadata=(("note", note),))
-                assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-    asyncio.run(scenario())
+async def test_a_port_has_caps_of_its_own_for_messages_and_metadata() -> None:
+    limits = Limits(message_bytes=1000, metadata_bytes=500)
+    async with running(limits=limits) as it:
+        assert await it.stub.unary(bytes(1000)) == bytes(1000)
+        for content, note in ((bytes(1001), ""), (b"", "x" * 2000)):
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await it.stub.unary(content, metadata=(("note", note),))
+            assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 # --- rates --------------------------------------------------------------------------------------
@@ -204,21 +174,20 @@ def test_a_port_has_caps_of_its_own_for_messages_and_metadata() -> None:
         (Limits(calls_per_second=0.1), "rate", "takes 0.1 calls per second;"),
     ],
 )
-def test_calls_beyond_a_rate_are_told_when_to_come_back(
+async def test_calls_beyond_a_rate_are_told_when_to_come_back(
     limits: Limits, reason: str, what: str
 ) -> None:
-    async def scenario() -> None:
-        async with running(limits=limits) as it:
-            assert await asked(it) == b"x"  # and another one in ten seconds
-            with pytest.raises(Unavailable, match=what) as told:
-                await asked(it)
-            assert told.value.retry_after_seconds == 1.0
-            assert refused(it, reason) == 1
-
-    asyncio.run(scenario())
+    async with running(limits=limits) as it:
+        assert await asked(it) == b"x"  # and another one in ten seconds
+        with pytest.raises(Unavailable, match=what) as told:
+            await asked(it)
+        assert told.value.retry_after_seconds == 1.0
+        assert refused(it, reason) == 1
 
 
-def test_a_device_is_known_by_its_certificate_before_its_request_is_read(tmp_path: Path) -> None:
+async def test_a_device_is_known_by_its_certificate_before_its_request_is_read(
+    tmp_path: Path,
+) -> None:
     fleet = Fleet(tmp_path, new_authority())
     server = fleet.of(Kind.SERVICE, "tester")
     access = {"Wait": frozenset({Kind.DEVICE}), "Upload": frozenset({Kind.DEVICE})}
@@ -227,23 +196,20 @@ def test_a_device_is_known_by_its_certificate_before_its_request_is_read(tmp_pat
         await asyncio.sleep(60)
         yield b""
 
-    async def scenario() -> None:
-        limits = Limits(device_calls=1)
-        async with running(tls=server, access=access, limits=limits) as it:
-            greedy = replace(it.peer, tls=fleet.of(Kind.DEVICE, "greedy"))
-            other = replace(it.peer, tls=fleet.of(Kind.DEVICE, "other"))
-            channels = [open_channel(peer) for peer in (greedy, other)]
-            waiting = Stub(channels[0]).wait(b"")
-            await it.probe.waiting.wait()
-            with pytest.raises(Unavailable, match="takes 1 calls in flight from one device"):
-                await call(greedy, Stub(channels[0]).upload, standing(), timeout_seconds=30)
-            it.probe.release.set()
-            assert await Stub(channels[1]).wait(b"") == await waiting == b"released"
-            assert refused(it, "device_calls") == 1
-            for channel in channels:
-                await channel.close()
-
-    asyncio.run(scenario())
+    limits = Limits(device_calls=1)
+    async with running(tls=server, access=access, limits=limits) as it:
+        greedy = replace(it.peer, tls=fleet.of(Kind.DEVICE, "greedy"))
+        other = replace(it.peer, tls=fleet.of(Kind.DEVICE, "other"))
+        channels = [open_channel(peer) for peer in (greedy, other)]
+        waiting = Stub(channels[0]).wait(b"")
+        await it.probe.waiting.wait()
+        with pytest.raises(Unavailable, match="takes 1 calls in flight from one device"):
+            await call(greedy, Stub(channels[0]).upload, standing(), timeout_seconds=30)
+        it.probe.release.set()
+        assert await Stub(channels[1]).wait(b"") == await waiting == b"released"
+        assert refused(it, "device_calls") == 1
+        for channel in channels:
+            await channel.close()
 
 
 # --- supervisors --------------------------------------------------------------------------------
@@ -272,66 +238,54 @@ async def taken(way: Callable[[], Awaitable[Any]]) -> int:
 
 
 @pytest.mark.usefixtures("few")
-def test_health_checks_have_a_rate_of_their_own() -> None:
-    async def scenario() -> None:
-        async with running(limits=Limits(calls_per_second=0.1)) as it:
-            assert await asked(it) == b"x"  # the server is at its limit now
-            check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
-            checked = await taken(lambda: call(it.peer, check, b"", timeout_seconds=30))
-            assert checked >= 5  # ten seconds' worth
-            assert refused(it, "address_rate") == 1
-
-    asyncio.run(scenario())
+async def test_health_checks_have_a_rate_of_their_own() -> None:
+    async with running(limits=Limits(calls_per_second=0.1)) as it:
+        assert await asked(it) == b"x"  # the server is at its limit now
+        check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
+        checked = await taken(lambda: call(it.peer, check, b"", timeout_seconds=30))
+        assert checked >= 5  # ten seconds' worth
+        assert refused(it, "address_rate") == 1
 
 
-def test_streams_of_supervisors_are_few_and_shut_out_no_health_check() -> None:
-    async def scenario() -> None:
-        async with running() as it:
-            watch: Any = it.channel.unary_stream("/grpc.health.v1.Health/Watch")
-            watches = [watch(b"") for _ in range(50)]
-            for each in watches:
-                await each.read()
-            with pytest.raises(Unavailable, match="50 calls in flight"), translating(it.peer):
-                await anext(aiter(watch(b"")))
-            assert await it.channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
-            for each in watches:
-                each.cancel()
-
-    asyncio.run(scenario())
+async def test_streams_of_supervisors_are_few_and_shut_out_no_health_check() -> None:
+    async with running() as it:
+        watch: Any = it.channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watches = [watch(b"") for _ in range(50)]
+        for each in watches:
+            await each.read()
+        with pytest.raises(Unavailable, match="50 calls in flight"), translating(it.peer):
+            await anext(aiter(watch(b"")))
+        assert await it.channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
+        for each in watches:
+            each.cancel()
 
 
 @pytest.mark.usefixtures("few")
-def test_supervisors_send_small_messages_and_not_too_many_in_a_stream() -> None:
+async def test_supervisors_send_small_messages_and_not_too_many_in_a_stream() -> None:
     listing = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
 
-    async def scenario() -> None:
-        async with running() as it:
-            large = health_pb2.HealthCheckRequest(service="x" * 2000).SerializeToString()
-            check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
-            with pytest.raises(InvalidInput, match="more than 1024 bytes"):
-                await call(it.peer, check, large, timeout_seconds=30)
-            talk: Any = it.channel.stream_stream(REFLECTION)()
+    async with running() as it:
+        large = health_pb2.HealthCheckRequest(service="x" * 2000).SerializeToString()
+        check = it.channel.unary_unary("/grpc.health.v1.Health/Check")
+        with pytest.raises(InvalidInput, match="more than 1024 bytes"):
+            await call(it.peer, check, large, timeout_seconds=30)
+        talk: Any = it.channel.stream_stream(REFLECTION)()
 
-            async def lists() -> None:
-                with translating(it.peer):
-                    await talk.write(listing)
-                    assert await talk.read() is not grpc.aio.EOF
+        async def lists() -> None:
+            with translating(it.peer):
+                await talk.write(listing)
+                assert await talk.read() is not grpc.aio.EOF
 
-            assert await taken(lists) >= 4  # the check before was the first
-
-    asyncio.run(scenario())
+        assert await taken(lists) >= 4  # the check before was the first
 
 
 # --- an unsupervised port -----------------------------------------------------------------------
 
 
-def test_a_port_for_strangers_tells_no_health_and_no_contract() -> None:
-    async def scenario() -> None:
-        async with running(supervised=False) as it:
-            assert await asked(it) == b"x"
-            for path in ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"):
-                with pytest.raises(grpc.aio.AioRpcError) as failure:
-                    await it.channel.unary_unary(path)(b"")
-                assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(scenario())
+async def test_a_port_for_strangers_tells_no_health_and_no_contract() -> None:
+    async with running(supervised=False) as it:
+        assert await asked(it) == b"x"
+        for path in ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"):
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await it.channel.unary_unary(path)(b"")
+            assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED

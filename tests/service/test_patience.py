@@ -80,20 +80,17 @@ def test_who_else_cancels_is_not_taken_for_it(first: str) -> None:
     assert not lost(hung_up)
 
 
-def test_nothing_is_left_behind_when_a_call_is_over() -> None:
+async def test_nothing_is_left_behind_when_a_call_is_over() -> None:
     set_timers: list[asyncio.TimerHandle] = []
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        call_at = loop.call_at
+    loop = asyncio.get_running_loop()
+    call_at = loop.call_at
 
-        def noted(*args: Any) -> asyncio.TimerHandle:
-            set_timers.append(call_at(*args))
-            return set_timers[-1]
+    def noted(*args: Any) -> asyncio.TimerHandle:
+        set_timers.append(call_at(*args))
+        return set_timers[-1]
 
-        loop.call_at = noted  # type: ignore[method-assign]
-        with Patience() as patience:
-            patience.begin(patience.time() + LATE)
-
-    asyncio.run(main())
+    loop.call_at = noted  # type: ignore[method-assign]
+    with Patience() as patience:
+        patience.begin(patience.time() + LATE)
     assert [timer.cancelled() for timer in set_timers] == [True]

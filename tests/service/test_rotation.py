@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,7 +37,7 @@ def certificate(folder: Path, name: str) -> TlsFiles:
     return TlsFiles(path, path.with_suffix(".key"), folder / name / "authority.crt")
 
 
-def test_clients_are_opened_anew_once_for_each_new_certificate(tmp_path: Path) -> None:
+async def test_clients_are_opened_anew_once_for_each_new_certificate(tmp_path: Path) -> None:
     files, later = certificate(tmp_path, "now"), certificate(tmp_path, "later")
     client, seen = Client(), []
 
@@ -60,11 +59,11 @@ def test_clients_are_opened_anew_once_for_each_new_certificate(tmp_path: Path) -
             raise EndOfTest from None
 
     with pytest.raises(EndOfTest):
-        asyncio.run(follow_rotation(files, (client,), sleep))
+        await follow_rotation(files, (client,), sleep)
     assert seen == [0, 0, 0, 1, 1]
 
 
-def test_a_client_that_cannot_be_opened_anew_is_tried_again(
+async def test_a_client_that_cannot_be_opened_anew_is_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failures = [ConfigurationError("half replaced"), RuntimeError("strange")]
@@ -80,7 +79,7 @@ def test_a_client_that_cannot_be_opened_anew_is_tried_again(
         pauses.append(seconds)
 
     client = Failing()
-    asyncio.run(reopen(client, sleep))
+    await reopen(client, sleep)
     assert (client.reopened, len(pauses)) == (1, 2)
     assert "half replaced" in caplog.text
     assert "strange" in caplog.text

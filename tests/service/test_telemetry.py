@@ -46,7 +46,7 @@ def test_the_context_ends_with_its_block(capsys: pytest.CaptureFixture[str]) -> 
     assert "run" not in json.loads(capsys.readouterr().err)
 
 
-def test_the_context_follows_tasks_and_threads_and_does_not_mix(
+async def test_the_context_follows_tasks_and_threads_and_does_not_mix(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     configure_logging("info", "json", "edge_client")
@@ -56,10 +56,7 @@ def test_the_context_follows_tasks_and_threads_and_does_not_mix(
             await asyncio.sleep(0)
             await asyncio.to_thread(log.info, device)
 
-    async def both() -> None:
-        await asyncio.gather(work("a"), work("b"))
-
-    asyncio.run(both())
+    await asyncio.gather(work("a"), work("b"))
     entries = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert {(e["message"], e["device"]) for e in entries} == {("a", "a"), ("b", "b")}
 

@@ -127,8 +127,8 @@ def test_a_server_that_is_not_who_it_should_be_is_not_called(fleet: Fleet) -> No
             ask(server, caller, unary)
 
 
-def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(fleet: Fleet) -> None:
-    async def secure_to_plain() -> None:
+async def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(fleet: Fleet) -> None:
+    with pytest.raises(Unavailable):
         async with running() as it:
             caller = fleet.of(Kind.OPERATOR, "olga")
             peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
@@ -137,9 +137,6 @@ def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(fleet: Fleet) 
                 await unary(peer, Stub(channel))
             finally:
                 await channel.close()
-
-    with pytest.raises(Unavailable):
-        asyncio.run(secure_to_plain())
 
 
 def test_a_new_certificate_is_used_without_a_restart(fleet: Fleet) -> None:

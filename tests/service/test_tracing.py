@@ -1,6 +1,5 @@
 """Spans within one process: where they hang, what they say, and that there are none when off."""
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 
@@ -89,20 +88,17 @@ def test_what_belongs_to_no_round_makes_no_span(traced: Traced) -> None:
     assert traced.spans() == {}
 
 
-def test_a_call_carries_its_place_and_others_are_not_traced(
+async def test_a_call_carries_its_place_and_others_are_not_traced(
     traced: Traced, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with running() as it:
-            await it.stub.unary(b"x")
-            with tracing.span("upload", tracing.traceparent_of(TRAIN)):
-                await it.stub.upload(chunks(b"x"), metadata=tracing.call_metadata())
-                download = it.stub.download(b"y", metadata=tracing.call_metadata())
-                assert await download.read() == b"first"
-                download.cancel()
-                await it.counted("Download", "CANCELLED")
-
-    asyncio.run(scenario())
+    async with running() as it:
+        await it.stub.unary(b"x")
+        with tracing.span("upload", tracing.traceparent_of(TRAIN)):
+            await it.stub.upload(chunks(b"x"), metadata=tracing.call_metadata())
+            download = it.stub.download(b"y", metadata=tracing.call_metadata())
+            assert await download.read() == b"first"
+            download.cancel()
+            await it.counted("Download", "CANCELLED")
     made = traced.spans()
     assert set(made) == {"upload", f"{SERVICE}/Upload", f"{SERVICE}/Download"}
     assert not [record for record in caplog.records if "opentelemetry" in record.name]

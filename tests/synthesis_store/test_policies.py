@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import struct
 import time
@@ -150,7 +149,9 @@ def test_a_pool_that_leaks_is_halted_among_however_many_older_samples(store: Sto
     assert store.seal("pool-5", d=same_again).samples == 303
 
 
-def test_a_batch_made_with_other_weights_is_refused_before_a_byte_is_kept(store: Store) -> None:
+async def test_a_batch_made_with_other_weights_is_refused_before_a_byte_is_kept(
+    store: Store,
+) -> None:
     content = encode_batch(make_batch(1))
     key = BatchKey("pool-1", "a", digest_of(content))
     asked = 0
@@ -162,11 +163,11 @@ def test_a_batch_made_with_other_weights_is_refused_before_a_byte_is_kept(store:
             yield bytes(CHUNK_BYTES)
 
     with pytest.raises(OtherWeights):
-        asyncio.run(store.pools.put(key, 0, endless(), digest_of(b"w^3")))
+        await store.pools.put(key, 0, endless(), digest_of(b"w^3"))
     assert asked <= 8  # as many as may wait to be written
     assert (store.held_bytes(), store.loose_blobs(), len(store.pools.uploads)) == (0, 0, 0)
     assert store.metric("refused_batches_total", reason="other_weights") == 1
-    asyncio.run(store.pools.put(key, 0, chunks_of(content), SPEC.weights))
+    await store.pools.put(key, 0, chunks_of(content), SPEC.weights)
 
 
 def test_a_pool_in_half_precision_keeps_what_it_was_given(store: Store) -> None:

@@ -36,70 +36,60 @@ class SlowSeal:
         return cast(Sealed, (pool_id, frozenset(named)))
 
 
-def test_who_asks_again_after_hanging_up_joins_the_seal_that_is_under_way() -> None:
-    async def scenario() -> None:
-        slow = SlowSeal()
-        seals = Seals(slow)
-        first = asyncio.create_task(seals.seal("pool", NAMED))
-        await asyncio.to_thread(slow.began.acquire)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        # More than there are threads for other calls, none of which may wait here.
-        again = [asyncio.create_task(seals.seal("pool", reversed(NAMED))) for _ in range(100)]
-        await asyncio.sleep(0)
-        assert await asyncio.to_thread(lambda: "answered") == "answered"
-        slow.go_on.release()
-        assert set(await asyncio.gather(*again)) == {("pool", frozenset(NAMED))}
-        assert slow.calls == ["pool"]
-
-    asyncio.run(scenario())
+async def test_who_asks_again_after_hanging_up_joins_the_seal_that_is_under_way() -> None:
+    slow = SlowSeal()
+    seals = Seals(slow)
+    first = asyncio.create_task(seals.seal("pool", NAMED))
+    await asyncio.to_thread(slow.began.acquire)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    # More than there are threads for other calls, none of which may wait here.
+    again = [asyncio.create_task(seals.seal("pool", reversed(NAMED))) for _ in range(100)]
+    await asyncio.sleep(0)
+    assert await asyncio.to_thread(lambda: "answered") == "answered"
+    slow.go_on.release()
+    assert set(await asyncio.gather(*again)) == {("pool", frozenset(NAMED))}
+    assert slow.calls == ["pool"]
 
 
-def test_a_seal_that_nobody_waits_for_is_done_all_the_same() -> None:
-    async def scenario() -> None:
-        slow = SlowSeal()
-        seals = Seals(slow)
-        gone = asyncio.create_task(seals.seal("pool", NAMED))
-        await asyncio.to_thread(slow.began.acquire)
-        gone.cancel()
-        slow.go_on.release(2)
-        await seals.seal("another", NAMED)  # behind the first
-        assert slow.calls == ["pool", "another"]
-
-    asyncio.run(scenario())
+async def test_a_seal_that_nobody_waits_for_is_done_all_the_same() -> None:
+    slow = SlowSeal()
+    seals = Seals(slow)
+    gone = asyncio.create_task(seals.seal("pool", NAMED))
+    await asyncio.to_thread(slow.began.acquire)
+    gone.cancel()
+    slow.go_on.release(2)
+    await seals.seal("another", NAMED)  # behind the first
+    assert slow.calls == ["pool", "another"]
 
 
-def test_a_seal_that_failed_is_tried_anew(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        slow = SlowSeal()
-        seals, slow.error = Seals(slow), Unavailable("storage is away")
-        slow.go_on.release(2)
-        with pytest.raises(Unavailable):
-            await seals.seal("pool", NAMED)
-        slow.error = None
+async def test_a_seal_that_failed_is_tried_anew(caplog: pytest.LogCaptureFixture) -> None:
+    slow = SlowSeal()
+    seals, slow.error = Seals(slow), Unavailable("storage is away")
+    slow.go_on.release(2)
+    with pytest.raises(Unavailable):
         await seals.seal("pool", NAMED)
-        assert slow.calls == ["pool", "pool"]
-
-    asyncio.run(scenario())
+    slow.error = None
+    await seals.seal("pool", NAMED)
+    assert slow.calls == ["pool", "pool"]
     assert "pool pool is not sealed: storage is away" in caplog.text
 
 
-def test_at_the_end_those_that_wait_are_not_begun_and_the_one_under_way_is_waited_for() -> None:
-    async def scenario() -> None:
-        slow = SlowSeal()
-        seals = Seals(slow)
-        first = asyncio.create_task(seals.seal("pool", NAMED))
-        await asyncio.to_thread(slow.began.acquire)
-        queued = asyncio.create_task(seals.seal("another", NAMED))
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(seals.close())
-        with pytest.raises(asyncio.CancelledError):
-            await queued
-        assert not closing.done()
-        slow.go_on.release()
-        await closing
-        assert first.done()
-        assert slow.calls == ["pool"]
-
-    asyncio.run(scenario())
+async def test_at_the_end_those_that_wait_are_not_begun_and_the_one_under_way_is_waited_for() -> (
+    None
+):
+    slow = SlowSeal()
+    seals = Seals(slow)
+    first = asyncio.create_task(seals.seal("pool", NAMED))
+    await asyncio.to_thread(slow.began.acquire)
+    queued = asyncio.create_task(seals.seal("another", NAMED))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(seals.close())
+    with pytest.raises(asyncio.CancelledError):
+        await queued
+    assert not closing.done()
+    slow.go_on.release()
+    await closing
+    assert first.done()
+    assert slow.calls == ["pool"]

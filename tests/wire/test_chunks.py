@@ -118,37 +118,37 @@ async def stream(*chunks: bytes) -> AsyncGenerator[bytes, None]:
 # --- at the client ------------------------------------------------------------------------------
 
 
-def test_fetch_brings_content_once(here: Content) -> None:
+async def test_fetch_brings_content_once(here: Content) -> None:
     network = Network()
-    assert asyncio.run(fetch(here, DIGEST, network.open)) == len(DATA)
-    assert asyncio.run(fetch(here, DIGEST, network.open)) == 0
+    assert await fetch(here, DIGEST, network.open) == len(DATA)
+    assert await fetch(here, DIGEST, network.open) == 0
     assert network.asked_from == [0]
     here.blobs.verify(DIGEST)
 
 
-def test_fetch_goes_on_where_it_broke_and_counts_each_byte_once(here: Content) -> None:
+async def test_fetch_goes_on_where_it_broke_and_counts_each_byte_once(here: Content) -> None:
     with pytest.raises(Unavailable):
-        asyncio.run(fetch(here, DIGEST, Network(lasts=2).open))
+        await fetch(here, DIGEST, Network(lasts=2).open)
     network = Network()
-    assert asyncio.run(fetch(here, DIGEST, network.open)) == len(DATA)
+    assert await fetch(here, DIGEST, network.open) == len(DATA)
     assert network.asked_from == [2000]
     here.blobs.verify(DIGEST)
 
 
-def test_fetch_refuses_altered_content_and_starts_over(here: Content) -> None:
+async def test_fetch_refuses_altered_content_and_starts_over(here: Content) -> None:
     with pytest.raises(CorruptData):
-        asyncio.run(fetch(here, DIGEST, Network(b"x" + DATA[1:]).open))
+        await fetch(here, DIGEST, Network(b"x" + DATA[1:]).open)
     network = Network()
-    asyncio.run(fetch(here, DIGEST, network.open))
+    await fetch(here, DIGEST, network.open)
     assert network.asked_from == [0]
 
 
-def test_fetch_refuses_a_server_that_sends_too_much_or_too_little(here: Content) -> None:
+async def test_fetch_refuses_a_server_that_sends_too_much_or_too_little(here: Content) -> None:
     with pytest.raises(InvalidInput, match="440 bytes more"):
-        asyncio.run(fetch(here, DIGEST, Network(DATA + bytes(1000)).open))
+        await fetch(here, DIGEST, Network(DATA + bytes(1000)).open)
     other = digest_of(DATA[:-1] + b"?")
     with pytest.raises(WrongState, match="2559 of 2560"):
-        asyncio.run(fetch(here, other, Network(DATA[:-1]).open))
+        await fetch(here, other, Network(DATA[:-1]).open)
 
 
 class ManyShards:
@@ -170,67 +170,67 @@ PARTS = (DATA[:100], DATA[:1700], b"", DATA, DATA[:1300])
 NAMES = [digest_of(part) for part in PARTS]
 
 
-def test_many_are_fetched_in_one_stream(here: Content) -> None:
+async def test_many_are_fetched_in_one_stream(here: Content) -> None:
     here.blobs.put_bytes(PARTS[1])
     network = ManyShards(MemoryBlobs(*PARTS))
-    fetched = asyncio.run(fetch_all(here, [*NAMES, NAMES[0]], network.open))
+    fetched = await fetch_all(here, [*NAMES, NAMES[0]], network.open)
     assert fetched == 100 + 0 + len(DATA) + 1300
     assert network.asked == [([NAMES[0], *NAMES[2:]], 0)]
     for name in NAMES:
         here.blobs.verify(name)
-    assert asyncio.run(fetch_all(here, NAMES, network.open)) == 0
+    assert await fetch_all(here, NAMES, network.open) == 0
     assert len(network.asked) == 1
 
 
-def test_of_more_than_one_request_may_name_each_is_fetched(here: Content) -> None:
+async def test_of_more_than_one_request_may_name_each_is_fetched(here: Content) -> None:
     network = ManyShards(MemoryBlobs(*PARTS))
-    fetched = asyncio.run(fetch_all(here, NAMES, network.open, most_at_once=2))
+    fetched = await fetch_all(here, NAMES, network.open, most_at_once=2)
     assert fetched == sum(map(len, PARTS))
     assert network.asked == [(NAMES[:2], 0), (NAMES[2:4], 0), (NAMES[4:], 0)]
     for name in NAMES:
         here.blobs.verify(name)
 
 
-def test_a_stream_of_many_goes_on_where_it_broke(here: Content) -> None:
+async def test_a_stream_of_many_goes_on_where_it_broke(here: Content) -> None:
     there = MemoryBlobs(*PARTS)
     with pytest.raises(Unavailable):
-        asyncio.run(fetch_all(here, NAMES, ManyShards(there, lasts=3).open))
+        await fetch_all(here, NAMES, ManyShards(there, lasts=3).open)
     network = ManyShards(there)
     # 3000 bytes came: the first three blobs and 1200 bytes of the fourth.
-    assert asyncio.run(fetch_all(here, NAMES[::-1], network.open)) == len(DATA) + 1300
+    assert await fetch_all(here, NAMES[::-1], network.open) == len(DATA) + 1300
     assert network.asked == [([NAMES[3], NAMES[4]], 1200)]
     for name in NAMES:
         here.blobs.verify(name)
 
 
-def test_of_several_that_were_begun_one_goes_on(here: Content) -> None:
+async def test_of_several_that_were_begun_one_goes_on(here: Content) -> None:
     for name, part in zip(NAMES[3:], PARTS[3:], strict=True):
         here.staging.append("fetch", name, 0, part[:200])
     network = ManyShards(MemoryBlobs(*PARTS))
-    asyncio.run(fetch_all(here, NAMES, network.open))
+    await fetch_all(here, NAMES, network.open)
     assert network.asked == [([NAMES[3], *NAMES[:3], NAMES[4]], 200)]
     for name in NAMES:
         here.blobs.verify(name)
 
 
-def test_of_many_an_altered_one_is_refused_and_those_before_are_kept(here: Content) -> None:
+async def test_of_many_an_altered_one_is_refused_and_those_before_are_kept(here: Content) -> None:
     async def altered(digests: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
         yield PARTS[0] + b"x" + PARTS[1][1:] + PARTS[3]
 
     with pytest.raises(CorruptData):
-        asyncio.run(fetch_all(here, [NAMES[0], NAMES[1], NAMES[3]], altered))
+        await fetch_all(here, [NAMES[0], NAMES[1], NAMES[3]], altered)
     assert [here.blobs.contains(name) for name in NAMES] == [True, False, False, False, False]
     network = ManyShards(MemoryBlobs(*PARTS))
-    asyncio.run(fetch_all(here, NAMES, network.open))
+    await fetch_all(here, NAMES, network.open)
     assert network.asked == [(NAMES[1:], 0)]
 
 
-def test_a_stream_that_ends_too_early_is_refused(here: Content) -> None:
+async def test_a_stream_that_ends_too_early_is_refused(here: Content) -> None:
     with pytest.raises(WrongState, match="1699 of 1700"):
-        asyncio.run(fetch_all(here, NAMES, lambda *_: stream(PARTS[0] + PARTS[1][:-1])))
+        await fetch_all(here, NAMES, lambda *_: stream(PARTS[0] + PARTS[1][:-1]))
 
 
-def test_what_came_is_written_also_if_the_sender_hangs_up_meanwhile(tmp_path: Path) -> None:
+async def test_what_came_is_written_also_if_the_sender_hangs_up_meanwhile(tmp_path: Path) -> None:
     writes, may_write = threading.Event(), threading.Event()
 
     class Slow(Staging):
@@ -243,23 +243,20 @@ def test_what_came_is_written_also_if_the_sender_hangs_up_meanwhile(tmp_path: Pa
 
     content = Content(MemoryBlobs(), Slow(tmp_path, max_bytes=1 << 24))
 
-    async def hang_up() -> None:
-        all_came = asyncio.Event()
+    all_came = asyncio.Event()
 
-        async def chunks() -> AsyncIterator[bytes]:
-            yield DATA[:1000]
-            await asyncio.to_thread(writes.wait, 30)
-            yield DATA[1000:]
-            all_came.set()
+    async def chunks() -> AsyncIterator[bytes]:
+        yield DATA[:1000]
+        await asyncio.to_thread(writes.wait, 30)
+        yield DATA[1000:]
+        all_came.set()
 
-        receiving = asyncio.create_task(receive(content, "a", DIGEST, 0, chunks()))
-        await all_came.wait()
-        receiving.cancel()
-        may_write.set()
-        with pytest.raises(asyncio.CancelledError):
-            await receiving
-
-    asyncio.run(hang_up())
+    receiving = asyncio.create_task(receive(content, "a", DIGEST, 0, chunks()))
+    await all_came.wait()
+    receiving.cancel()
+    may_write.set()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
     assert content.blobs.contains(DIGEST)
 
 
@@ -347,9 +344,9 @@ def test_sending_begins_anew_where_another_replica_answers() -> None:
 # --- at the server ------------------------------------------------------------------------------
 
 
-def test_outgoing_is_cut_into_chunks() -> None:
+async def test_outgoing_is_cut_into_chunks() -> None:
     data = bytes(CHUNK_BYTES + 5)
-    chunks = asyncio.run(collected(outgoing(MemoryBlobs(data), digest_of(data), 0)))
+    chunks = await collected(outgoing(MemoryBlobs(data), digest_of(data), 0))
     assert [len(chunk) for chunk in chunks] == [CHUNK_BYTES, 5]
 
 
@@ -391,7 +388,7 @@ def test_a_download_that_is_cut_off_is_no_message(message: bytes) -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 4, 5, 9])
-def test_a_sender_reads_no_more_than_four_chunks_ahead(chunks: int) -> None:
+async def test_a_sender_reads_no_more_than_four_chunks_ahead(chunks: int) -> None:
     data = bytes(chunks * CHUNK_BYTES - 1)
     held: list[int] = []
 
@@ -417,34 +414,34 @@ def test_a_sender_reads_no_more_than_four_chunks_ahead(chunks: int) -> None:
 
         await Sender().send(blobs, digest_of(data), query, upload)
 
-    asyncio.run(sent(Reading(data)))
+    await sent(Reading(data))
     assert len(held) == chunks
     assert max(held) == min(chunks, 4)
 
 
 @pytest.mark.parametrize("offset", [0, 100, len(DATA)])
-def test_outgoing_begins_at_the_offset(offset: int) -> None:
-    chunks = asyncio.run(collected(outgoing(MemoryBlobs(DATA), DIGEST, offset)))
+async def test_outgoing_begins_at_the_offset(offset: int) -> None:
+    chunks = await collected(outgoing(MemoryBlobs(DATA), DIGEST, offset))
     assert b"".join(chunks) == DATA[offset:]
 
 
 @pytest.mark.parametrize("offset", [-1, len(DATA) + 1])
-def test_outgoing_refuses_an_offset_outside(offset: int) -> None:
+async def test_outgoing_refuses_an_offset_outside(offset: int) -> None:
     with pytest.raises(InvalidInput, match="has no offset"):
-        asyncio.run(collected(outgoing(MemoryBlobs(DATA), DIGEST, offset)))
+        await collected(outgoing(MemoryBlobs(DATA), DIGEST, offset))
 
 
-def test_receive_keeps_the_bytes_of_a_broken_upload(here: Content) -> None:
+async def test_receive_keeps_the_bytes_of_a_broken_upload(here: Content) -> None:
     with pytest.raises(Unavailable):
-        asyncio.run(receive(here, "task-1", DIGEST, 0, Network(lasts=1).open(0)))
+        await receive(here, "task-1", DIGEST, 0, Network(lasts=1).open(0))
     assert upload_state(here, "task-1", DIGEST) == UploadState(1000, complete=False)
     assert upload_state(here, "task-2", DIGEST) == UploadState(0, complete=False)
-    asyncio.run(receive(here, "task-1", DIGEST, 1000, stream(DATA[1000:])))
+    await receive(here, "task-1", DIGEST, 1000, stream(DATA[1000:]))
     assert upload_state(here, "task-1", DIGEST) == UploadState(len(DATA), complete=True)
     here.blobs.verify(DIGEST)
 
 
-def test_an_upload_that_finds_no_room_has_what_was_recycled_given_back(
+async def test_an_upload_that_finds_no_room_has_what_was_recycled_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs = FolderBlobs(tmp_path / "blobs")
@@ -459,33 +456,33 @@ def test_an_upload_that_finds_no_room_has_what_was_recycled_given_back(
     with monkeypatch.context() as patches:
         patches.setattr(os, "pwritev", full)
         with pytest.raises(Unavailable, match="no space left"):
-            asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+            await receive(here, "task-1", DIGEST, 0, stream(DATA))
     assert list(spare.iterdir()) == []
-    asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+    await receive(here, "task-1", DIGEST, 0, stream(DATA))
     blobs.verify(DIGEST)
 
 
-def test_receive_refuses_a_wrong_offset_and_says_where_it_stands(here: Content) -> None:
+async def test_receive_refuses_a_wrong_offset_and_says_where_it_stands(here: Content) -> None:
     with pytest.raises(Unavailable):
-        asyncio.run(receive(here, "task-1", DIGEST, 0, Network(lasts=1).open(0)))
+        await receive(here, "task-1", DIGEST, 0, Network(lasts=1).open(0))
     with pytest.raises(WrongState, match="1000 is next"):
-        asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+        await receive(here, "task-1", DIGEST, 0, stream(DATA))
 
 
-def test_receive_takes_no_bytes_of_content_it_has(tmp_path: Path) -> None:
+async def test_receive_takes_no_bytes_of_content_it_has(tmp_path: Path) -> None:
     here = Content(MemoryBlobs(DATA), Staging(tmp_path, max_bytes=1 << 24))
-    assert asyncio.run(receive(here, "task-1", DIGEST, 0, stream(b"would not fit")))
+    assert await receive(here, "task-1", DIGEST, 0, stream(b"would not fit"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_content_is_said_to_be_here_when_its_name_is_synced(
+async def test_content_is_said_to_be_here_when_its_name_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Content(FolderBlobs(tmp_path / "blobs"), Staging(tmp_path, max_bytes=1 << 24))
     here.blobs.put_bytes(DATA)  # by another thread, which may not have come to the sync
     synced: list[Path] = []
     monkeypatch.setattr("hfmds.storage.blobs.sync_folder", synced.append)
-    assert asyncio.run(receive(here, "task-1", DIGEST, 0, stream(DATA)))
+    assert await receive(here, "task-1", DIGEST, 0, stream(DATA))
     assert len(synced) == 1
     here.staging.commit("task-1", DIGEST, here.blobs)
     assert len(synced) == 2
@@ -493,18 +490,18 @@ def test_content_is_said_to_be_here_when_its_name_is_synced(
     assert len(synced) == 3
 
 
-def test_what_is_not_wanted_is_not_written(here: Content, tmp_path: Path) -> None:
+async def test_what_is_not_wanted_is_not_written(here: Content, tmp_path: Path) -> None:
     def place() -> Content:
         raise WrongState("not wanted")
 
     with pytest.raises(WrongState, match="not wanted"):
-        asyncio.run(receive(place, "task-1", DIGEST, 0, stream(DATA)))
+        await receive(place, "task-1", DIGEST, 0, stream(DATA))
     assert here.staging.offset("task-1", DIGEST) == 0
-    assert not asyncio.run(receive(lambda: here, "task-1", DIGEST, 0, stream(DATA)))
+    assert not (await receive(lambda: here, "task-1", DIGEST, 0, stream(DATA)))
     assert here.blobs.contains(DIGEST)
 
 
-def test_receive_reads_little_of_content_it_has(tmp_path: Path) -> None:
+async def test_receive_reads_little_of_content_it_has(tmp_path: Path) -> None:
     here = Content(MemoryBlobs(DATA), Staging(tmp_path, max_bytes=1 << 24))
     taken: list[int] = []
 
@@ -513,7 +510,7 @@ def test_receive_reads_little_of_content_it_has(tmp_path: Path) -> None:
             taken.append(CHUNK_BYTES)
             yield bytes(CHUNK_BYTES)
 
-    asyncio.run(receive(here, "task-1", DIGEST, 0, endless()))
+    await receive(here, "task-1", DIGEST, 0, endless())
     assert sum(taken) == 8 * CHUNK_BYTES
 
 
@@ -529,7 +526,7 @@ class StuckStaging(Staging):
         return super().append(owner, digest, offset, *pieces)
 
 
-def test_what_waits_to_be_written_of_all_uploads_has_a_limit(tmp_path: Path) -> None:
+async def test_what_waits_to_be_written_of_all_uploads_has_a_limit(tmp_path: Path) -> None:
     staging = StuckStaging(tmp_path)
     digest = Digest("0" * 64, 16 * CHUNK_BYTES)
     taken = Counter[str]()
@@ -556,24 +553,21 @@ def test_what_waits_to_be_written_of_all_uploads_has_a_limit(tmp_path: Path) -> 
         return waiting
 
     # Each may have eight megabytes waiting, as long as all have no more than 64.
-    assert asyncio.run(upload()) == [8] * 8 + [1] * 12
+    assert await upload() == [8] * 8 + [1] * 12
     # None of it is in the way of those that come later.
-    assert asyncio.run(upload()) == [16] * 8 + [2] * 12
+    assert await upload() == [16] * 8 + [2] * 12
 
 
-def test_a_stalled_upload_is_written_as_far_as_it_came(here: Content) -> None:
+async def test_a_stalled_upload_is_written_as_far_as_it_came(here: Content) -> None:
     async def stalled() -> AsyncIterator[bytes]:
         yield DATA[:1000]
         yield DATA[1000:2000]
         await asyncio.Event().wait()
 
-    async def upload() -> None:
-        uploading = asyncio.create_task(receive(here, "task-1", DIGEST, 0, stalled()))
-        while here.staging.offset("task-1", DIGEST) < 2000:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        uploading.cancel()
-
-    asyncio.run(upload())
+    uploading = asyncio.create_task(receive(here, "task-1", DIGEST, 0, stalled()))
+    while here.staging.offset("task-1", DIGEST) < 2000:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    uploading.cancel()
 
 
 # --- the shape of an upload ---------------------------------------------------------------------
@@ -598,28 +592,30 @@ def chunk(data: bytes) -> pb.PutBatchRequest:
     return pb.PutBatchRequest(data=data)
 
 
-def test_an_upload_is_a_header_and_then_chunks() -> None:
+async def test_an_upload_is_a_header_and_then_chunks() -> None:
     largest = bytes(MAX_CHUNK_BYTES)
-    parts = asyncio.run(split(HEADER, chunk(b"a"), chunk(largest)))
+    parts = await split(HEADER, chunk(b"a"), chunk(largest))
     assert parts == ("pool-1", [b"a", largest])
-    assert asyncio.run(split(HEADER)) == ("pool-1", [])
+    assert await split(HEADER) == ("pool-1", [])
 
 
 @pytest.mark.parametrize("parts", [(), (chunk(b"a"),), (pb.PutBatchRequest(),)])
-def test_an_upload_without_its_header_is_refused(parts: tuple[pb.PutBatchRequest, ...]) -> None:
+async def test_an_upload_without_its_header_is_refused(
+    parts: tuple[pb.PutBatchRequest, ...],
+) -> None:
     with pytest.raises(InvalidInput, match="header"):
-        asyncio.run(split(*parts))
+        await split(*parts)
 
 
 @pytest.mark.parametrize("part", [HEADER, chunk(b""), pb.PutBatchRequest()])
-def test_after_the_header_nothing_but_chunks_with_bytes(part: pb.PutBatchRequest) -> None:
+async def test_after_the_header_nothing_but_chunks_with_bytes(part: pb.PutBatchRequest) -> None:
     with pytest.raises(InvalidInput, match="data is missing"):
-        asyncio.run(split(HEADER, part))
+        await split(HEADER, part)
 
 
-def test_a_chunk_above_the_limit_is_refused() -> None:
+async def test_a_chunk_above_the_limit_is_refused() -> None:
     with pytest.raises(InvalidInput, match="at most 2097152"):
-        asyncio.run(split(HEADER, chunk(bytes(MAX_CHUNK_BYTES + 1))))
+        await split(HEADER, chunk(bytes(MAX_CHUNK_BYTES + 1)))
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 16383, 16384, CHUNK_BYTES, MAX_CHUNK_BYTES + 1])
