@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-fast test-all test-kills test-images bench lint format edge-binary fuzz audit sbom proto dashboards render packages clean
+.PHONY: help demo test test-fast test-all test-kills test-images bench lint format edge-binary fuzz audit sbom proto docs dashboards render packages clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ edge-binary: $(READY)  ## build dist/hfmds-edge-client, the edge client as one f
 proto: $(READY)  ## generate hfmds/v1 from protos/
 	$(BIN)/python protos/generate.py
 
+docs: $(READY)  ## write the generated parts of docs/: settings, commands, metrics, errors
+	$(BIN)/python -m docs.generate
+
 dashboards: $(READY)  ## write Grafana's dashboards and the operator's rules from k8s/components/monitoring/{sources,rules}
 	$(BIN)/python -m k8s.components.monitoring.generate
 
@@ -91,12 +94,23 @@ render:  ## print what k8s/overlays/prod gives; OVERLAY=dev for another
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
 
+PIP := $(BIN)/python -m pip install --quiet --progress-bar off --disable-pip-version-check
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Python 3.11 or newer is needed; $(PYTHON) is older: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
-	@echo "Installing into $(VENV): about 5 GB (mostly torch), a few minutes the first time."
+	@echo "Installing into $(VENV): about 5 GB, mostly torch, a few minutes the first time."
+	@echo "1/6 virtual environment"
 	@$(PYTHON) -m venv $(VENV) || { \
 		echo "The venv module is missing; on Debian: apt-get install python3-venv" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --editable '.[edge,server,torch,cli,dev]'
+	@$(PIP) --upgrade pip
+	@echo "2/6 what a device needs"
+	@$(PIP) --editable '.[edge]'
+	@echo "3/6 what the servers need"
+	@$(PIP) --editable '.[edge,server]'
+	@echo "4/6 torch, the longest step"
+	@$(PIP) --editable '.[edge,server,torch]'
+	@echo "5/6 the hfmds command"
+	@$(PIP) --editable '.[edge,server,torch,cli]'
+	@echo "6/6 tools for development and tests"
+	@$(PIP) --editable '.[edge,server,torch,cli,dev]'
 	@touch $(READY)

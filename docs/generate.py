@@ -105,9 +105,7 @@ def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _arguments(command: Any) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     names = [str(a.metavar or a.name).upper().strip("[]") for a in arguments]
-    return [
-        name if a.required else f"[{name}]" for a, name in zip(arguments, names, strict=True)
-    ]
+    return [name if a.required else f"[{name}]" for a, name in zip(arguments, names, strict=True)]
 
 
 def _summary(command: Any) -> str:
