@@ -14,8 +14,7 @@ from coordinator.identity.tokens import Tokens
 from hfmds.domain.devices import require_id
 from hfmds.errors import WrongState
 from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, VIEWER, WHOEVER
-from hfmds.service.security.caller import caller, may_as
-from hfmds.service.security.certificates import certificate_of
+from hfmds.service.security.caller import caller, certificate_shown, may_as
 from hfmds.service.security.identity import Kind
 from hfmds.service.server.server import GrpcServer
 from hfmds.v1 import enrolment_pb2, enrolment_pb2_grpc, fleet_pb2, fleet_pb2_grpc
@@ -92,7 +91,7 @@ class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
     async def RenewCertificate(
         self, request: enrolment_pb2.RenewCertificateRequest, context: grpc.aio.ServicerContext
     ) -> enrolment_pb2.RenewCertificateResponse:
-        shown = certificate_of(context)
+        shown = certificate_shown()
         if shown is None:  # whoever reached a port without TLS
             raise WrongState("certificates are renewed over TLS only")
         device_id = require_id(request.device_id, "device_id")
@@ -160,7 +159,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         self, request: fleet_pb2.RevokeCertificateRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.RevokeCertificateResponse:
         serial, reason = require_serial(request.serial), reason_from(request.reason)
-        own = certificate_of(context)
+        own = certificate_shown()
         if own is not None and own.serial == serial:
             raise WrongState("that is the certificate you came with; let another owner revoke it")
         await asyncio.to_thread(self._members.revoke_certificate, serial, reason, caller(context))

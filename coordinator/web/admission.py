@@ -27,8 +27,9 @@ from hfmds.service.limits.rate import Rate
 from hfmds.service.limits.throttle import network_of
 from hfmds.service.process.address import is_loopback, split_address
 from hfmds.service.security.access import require_access
-from hfmds.service.security.certificates import Certificate, read_certificate
+from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity
+from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 
 COOKIE = "__Host-hfmds"  # so named, a browser takes it only with Secure, and for this host alone
@@ -48,13 +49,13 @@ class Admission:
     def __init__(
         self,
         *,
-        tls: bool,
+        issuers: Issuers | None,
         only_loopback: bool,
         holder: Holder | None,
         gate: Gate,
         clock: Callable[[], float],
     ) -> None:
-        self._tls = tls
+        self._issuers = issuers
         self._only_loopback = only_loopback
         self._holder = holder
         self._gate = gate
@@ -71,14 +72,14 @@ class Admission:
     @property
     def takes_tokens(self) -> bool:
         """Whether one can log in."""
-        return self._tls and self._holder is not None
+        return self._issuers is not None and self._holder is not None
 
     async def require(self, request: web.Request, method: str) -> Identity | None:
         """Who asks, if it may call this method of AdminService; None where nobody is known."""
         self.require_host(request)
-        if not self._tls:
+        if self._issuers is None:
             return None
-        identity = await self._identity(request)
+        identity = await self._identity(request, self._issuers)
         if identity is None:
             raise NotKnown("log in with an admin's token, or come with an admin's certificate")
         return require_access(ADMIN_ACCESS, method, identity)
@@ -105,9 +106,9 @@ class Admission:
         _require_own_form(request)
         self._sessions.end(request.cookies.get(COOKIE, ""))
 
-    async def _identity(self, request: web.Request) -> Identity | None:
-        certificate = _certificate(request)
-        if certificate:
+    async def _identity(self, request: web.Request, issuers: Issuers) -> Identity | None:
+        certificate = _certificate(request, issuers)
+        if certificate is not None:
             # NotAllowed if it was revoked, Unavailable if it has run out.
             with self._gate.call(certificate, in_quarantine=True):
                 return certificate.identity
@@ -138,11 +139,11 @@ def _require_own_form(request: web.Request) -> None:
         raise NotAllowed("another site has sent this form")
 
 
-def _certificate(request: web.Request) -> Certificate | None:
-    """The caller's, which TLS has checked against the authority; None if it came without."""
+def _certificate(request: web.Request, issuers: Issuers) -> Certificate | None:
+    """Return the certificate that the browser showed in the handshake; None if it showed none."""
     connection = request.get_extra_info("ssl_object")
-    found = connection.getpeercert(binary_form=True) if connection else None
-    return read_certificate(ssl.DER_cert_to_PEM_cert(found).encode()) if found else None
+    der = connection.getpeercert(binary_form=True) if connection else None
+    return issuers.certificate(ssl.DER_cert_to_PEM_cert(der).encode()) if der else None
 
 
 def _host(request: web.Request) -> str:

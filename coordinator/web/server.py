@@ -27,6 +27,7 @@ from coordinator.web.tls import server_context
 from hfmds.errors import HfmdsError
 from hfmds.service.limits.log_throttle import Seldom
 from hfmds.service.process.address import bound_socket, is_loopback, join_address, split_address
+from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import TlsFiles
 
@@ -80,7 +81,7 @@ class WebServer:
         loopback = is_loopback(split_address(listen)[0])
         gate = gate or Gate(clock)
         admission = Admission(
-            tls=tls is not None,
+            issuers=Issuers(tls.authority) if tls else None,
             only_loopback=loopback and not tls,
             holder=holder,
             gate=gate,

@@ -36,7 +36,7 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.pki.device_key import DeviceKey
-from hfmds.service.security.certificates import Certificate, read_certificate
+from hfmds.service.security.certificates import Certificate, read_own_certificate
 from hfmds.service.security.tls import TlsFiles
 from hfmds.storage.files import FolderLock, sync_folder, write_whole
 from hfmds.wire.clients.enrolment_client import IssuedCertificate
@@ -285,7 +285,7 @@ class Enrolment:
     def _certificate_of(self, key: DeviceKey) -> Certificate | None:
         """The certificate, if it is for this key; None: it is not, or cannot be read."""
         try:
-            certificate = read_certificate(self._files.certificate.read_bytes())
+            certificate = read_own_certificate(self._files.certificate.read_bytes())
         except (OSError, ValueError) as error:
             log.warning("cannot read %s: %s", self._files.certificate, error)
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from coordinator.records.tables import Base
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.tokens import Token, TokenKind, new_token
-from hfmds.service.security.certificates import Certificate, read_certificate
+from hfmds.service.security.certificates import Certificate, read_own_certificate
+from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import open_database
 from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
 from tests.support.databases import database_of
@@ -91,4 +93,5 @@ def new_issuer(days: float = 10) -> Authority:
 
 
 def certificate(issued: Issued) -> Certificate:
-    return read_certificate(issued.chain)
+    identity = Identity(Kind.DEVICE, issued.device_id)
+    return replace(read_own_certificate(issued.chain), identity=identity)

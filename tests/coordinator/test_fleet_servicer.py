@@ -36,7 +36,7 @@ from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.conversions.fleet_calls import Role
 from tests.coordinator.registry_office import Office, new_issuer
-from tests.service.test_gate import Fleet
+from tests.support.fleet_certificates import FleetCertificates
 
 PROFILE = DeviceProfile(1, "1", "none")
 
@@ -150,7 +150,7 @@ async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[To
     server = GrpcServer(
         "127.0.0.1:0",
         RpcMetrics("books", CollectorRegistry()),
-        tls=Fleet(folder).of(Identity(Kind.SERVICE, "tester")),
+        tls=FleetCertificates.create(folder).of(Identity(Kind.SERVICE, "tester")),
         holder=office.tokens.holder,
         gate=lookout.token_gate,
         supervised=False,
@@ -159,7 +159,7 @@ async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[To
     clients: list[FleetClient] = []
 
     def client_of(token: Token) -> FleetClient:
-        shown = Bearer(Trust(folder / "SERVICE-tester.ca"), token.text)
+        shown = Bearer(Trust(folder / "service-tester.ca"), token.text)
         peer = Peer("coordinator", server.address, "HFMDS_COORDINATOR", shown)
         clients.append(FleetClient(peer))
         return clients[-1]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from coordinator.settings import CoordinatorSettings
 from coordinator.web import pages
@@ -21,13 +23,14 @@ from coordinator.web.sessions import Sessions
 from hfmds.errors import ConfigurationError, LimitExceeded, Unavailable
 from hfmds.pki.authority import Authority
 from hfmds.service.process.settings import load_settings
-from hfmds.service.security.certificates import read_certificate
+from hfmds.service.security.certificates import read_own_certificate
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import TlsFiles
 from tests.coordinator.web_bench import WebBench, web_bench
-from tests.service.test_tls import Fleet
+from tests.support.fleet_certificates import DAY, FleetCertificates, chained
 
 VERA = Identity(Kind.VIEWER, "vera")
 
@@ -43,14 +46,13 @@ class TokensInMemory:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
-    authority = Authority.create("tests", datetime.now(UTC), timedelta(days=2))[0]
-    return Fleet(tmp_path_factory.mktemp("pki"), authority)
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetCertificates:
+    return FleetCertificates.create(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture(scope="module")
-def server(fleet: Fleet) -> TlsFiles:
-    return fleet.of(Kind.SERVICE, "coordinator")
+def server(fleet: FleetCertificates) -> TlsFiles:
+    return fleet.of(Identity(Kind.SERVICE, "coordinator"))
 
 
 def browser(authority: Path, own: TlsFiles | None = None) -> ssl.SSLContext:
@@ -119,33 +121,35 @@ def test_without_tokens_only_certificates_are_taken(tmp_path: Path, server: TlsF
 
 
 def test_an_admin_is_known_by_its_certificate(
-    tmp_path: Path, fleet: Fleet, server: TlsFiles
+    tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
     async def question(page: WebBench) -> None:
         assert (await page.get("/api/me"))["identity"] == "admin/viewer vera"
         async with page.client.get("/") as answer:
             assert answer.url.path == "/"
 
-    look(tmp_path, server, question, own=fleet.of(Kind.VIEWER, "vera"))
+    look(tmp_path, server, question, own=fleet.of(Identity(Kind.VIEWER, "vera")))
 
 
-def test_a_device_may_not_see_the_page(tmp_path: Path, fleet: Fleet, server: TlsFiles) -> None:
+def test_a_device_may_not_see_the_page(
+    tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
+) -> None:
     async def question(page: WebBench) -> None:
         status, reason = await page.refused("/api/runs")
         assert status == 403
         assert reason.startswith("device camera may not call ListRuns; it is for admin/operator")
 
-    look(tmp_path, server, question, own=fleet.of(Kind.DEVICE, "camera"))
+    look(tmp_path, server, question, own=fleet.of(Identity(Kind.DEVICE, "camera")))
 
 
 def test_a_certificate_that_was_revoked_opens_nothing_any_more(
-    tmp_path: Path, fleet: Fleet, server: TlsFiles
+    tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
-    own, gate = fleet.of(Kind.OWNER, "olga"), Gate()
+    own, gate = fleet.of(Identity(Kind.OWNER, "olga")), Gate()
 
     async def question(page: WebBench) -> None:
         await page.get("/api/runs")
-        serial = read_certificate(own.certificate.read_bytes()).serial
+        serial = read_own_certificate(own.certificate.read_bytes()).serial
         gate.replace(Exclusions(serials=frozenset({serial})))
         status, reason = await page.refused("/api/runs")
         assert (status, reason.endswith(f"{serial} was revoked")) == (403, True)
@@ -156,14 +160,36 @@ def test_a_certificate_that_was_revoked_opens_nothing_any_more(
 def test_who_has_a_certificate_of_strangers_gets_no_connection(
     tmp_path: Path, server: TlsFiles
 ) -> None:
-    strangers = Authority.create("others", datetime.now(UTC), timedelta(days=2))[0]
-    own = Fleet(tmp_path, strangers).of(Kind.OWNER, "olga")
+    own = FleetCertificates.create(tmp_path).of(Identity(Kind.OWNER, "olga"))
 
     async def question(page: WebBench) -> None:
         with pytest.raises(aiohttp.ClientError):
             await page.refused("/api/runs")
 
     look(tmp_path, server, question, own=own)
+
+
+@pytest.mark.parametrize("leaf", [Kind.OWNER, Kind.VIEWER, Kind.SERVICE])
+@pytest.mark.parametrize("stolen", ["issuer_pair", "service_issuer_pair"])
+def test_an_issuer_makes_no_admin_by_an_intermediate_authority(
+    tmp_path: Path, fleet: FleetCertificates, server: TlsFiles, stolen: str, leaf: Kind
+) -> None:
+    """Neither directly, nor through an authority whose name has no unit."""
+    pair = getattr(fleet, stolen)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unheard of")])
+    through = fleet.files("through", chained(pair, name, Identity(leaf, "mallory")))
+    direct_pair = Authority(pair).pair(Identity(leaf, "mallory"), datetime.now(UTC), DAY)
+    direct = fleet.files("direct", direct_pair)
+
+    async def question(page: WebBench) -> None:
+        try:
+            status, _ = await page.refused("/api/runs")
+        except aiohttp.ClientError:
+            return  # TLS refused the chain
+        assert status in (401, 403)
+
+    for own in (through, direct):
+        look(tmp_path / own.certificate.stem, server, question, own=own)
 
 
 def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> None:
@@ -258,9 +284,13 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(
     assert [record.getMessage() for record in caplog.records].count("login refused") == 2
 
 
-async def test_a_network_of_ipv6_tries_as_one_address() -> None:
+async def test_a_network_of_ipv6_tries_as_one_address(server: TlsFiles) -> None:
     admission = Admission(
-        tls=True, only_loopback=False, holder=TokensInMemory(), gate=Gate(), clock=lambda: 0.0
+        issuers=Issuers(server.authority),
+        only_loopback=False,
+        holder=TokensInMemory(),
+        gate=Gate(),
+        clock=lambda: 0.0,
     )
 
     async def tries(address: str, token: str) -> bool:
@@ -305,15 +335,16 @@ async def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> No
         assert (await page.refused("/", headers={"Host": "127.0.0.1.evil.example"}))[0] == 403
 
 
-def test_replaced_certificates_count_from_the_next_connection(tmp_path: Path, fleet: Fleet) -> None:
-    files = fleet.of(Kind.SERVICE, "rotating")
-    newer = Authority.create("newer", datetime.now(UTC), timedelta(days=2))[0]
-    new_fleet = Fleet(tmp_path, newer)
+def test_replaced_certificates_count_from_the_next_connection(
+    tmp_path: Path, fleet: FleetCertificates
+) -> None:
+    files = fleet.of(Identity(Kind.SERVICE, "rotating"))
+    new_fleet = FleetCertificates.create(tmp_path)
 
     async def question(page: WebBench) -> None:
         await page.get("/api/runs")
-        given = new_fleet.of(Kind.SERVICE, "given")
-        viewer = new_fleet.of(Kind.VIEWER, "newcomer")
+        given = new_fleet.of(Identity(Kind.SERVICE, "given"))
+        viewer = new_fleet.of(Identity(Kind.VIEWER, "newcomer"))
         for old, new in (
             (files.authority, given.authority),
             (files.certificate, given.certificate),
@@ -340,7 +371,7 @@ def test_replaced_certificates_count_from_the_next_connection(tmp_path: Path, fl
         ):
             assert (await answer.json())["identity"] == "admin/viewer newcomer"
 
-    old_viewer = fleet.of(Kind.VIEWER, "vera")
+    old_viewer = fleet.of(Identity(Kind.VIEWER, "vera"))
     fleet_authority = old_viewer.authority
     look(tmp_path, files, question, own=old_viewer)
 

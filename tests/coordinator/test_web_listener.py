@@ -12,9 +12,9 @@ import pytest
 
 from coordinator.web.listener import Limits, Places
 from hfmds.service.process.address import split_address
-from hfmds.service.security.identity import Kind
+from hfmds.service.security.identity import Identity, Kind
 from tests.coordinator.web_bench import WebBench, web_bench
-from tests.service.test_tls import Fleet, new_authority
+from tests.support.fleet_certificates import FleetCertificates
 
 PATIENT = Limits(idle_seconds=3600, life_seconds=3600, handshake_seconds=3600)
 
@@ -115,7 +115,7 @@ def test_every_connection_has_an_end(tmp_path: Path) -> None:
 
 
 def test_who_begins_no_handshake_is_left(tmp_path: Path) -> None:
-    server = Fleet(tmp_path, new_authority()).of(Kind.SERVICE, "coordinator")
+    server = FleetCertificates.create(tmp_path).of(Identity(Kind.SERVICE, "coordinator"))
 
     async def question(page: WebBench) -> None:
         assert await (await Stranger.at(page)).hears() == ""

@@ -29,7 +29,7 @@ from hfmds.errors import (
 )
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.client.peer import Peer
-from hfmds.service.security.certificates import read_certificate
+from hfmds.service.security.certificates import read_own_certificate
 from hfmds.service.security.tls import TlsFiles, Trust
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.enrolment_client import EnrolmentClient, IssuedCertificate, RenewalClient
@@ -219,7 +219,7 @@ Way = Callable[[], Awaitable[Any]]
 
 
 def serial(certificate: Path) -> str:
-    return read_certificate(certificate.read_bytes()).serial
+    return read_own_certificate(certificate.read_bytes()).serial
 
 
 async def refused(way: Way, error: type[HfmdsError]) -> None:

@@ -29,7 +29,7 @@ from hfmds.event_chain import Event
 from hfmds.pki.folder import create_authority, issue_pair
 from hfmds.pki.tokens import TokenKind, new_token
 from hfmds.service.client.peer import Peer
-from hfmds.service.security.certificates import read_certificate
+from hfmds.service.security.certificates import read_own_certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from hfmds.wire.clients.admin_client import AdminClient
@@ -206,7 +206,7 @@ async def the_page_is_for_admins(
         assert await status(token=token.text) == 200
         await people.revoke_token(token.token_id)
         assert await status(token=token.text) == 401
-        serial = read_certificate(viewer.certificate.read_bytes()).serial
+        serial = read_own_certificate(viewer.certificate.read_bytes()).serial
         await people.revoke_certificate(serial)
         assert await status(viewer) == 403
     finally:

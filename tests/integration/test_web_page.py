@@ -16,12 +16,12 @@ from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.runs import RunSpec
-from hfmds.service.security.identity import Kind
+from hfmds.service.security.identity import Identity, Kind
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from tests.coordinator.test_web_admission import TokensInMemory
 from tests.coordinator.web_bench import web_bench
-from tests.service.test_tls import Fleet, new_authority
 from tests.support.browser import Page, browser
+from tests.support.fleet_certificates import FleetCertificates
 from tests.support.operator import Operator
 from tests.support.scripted_devices import MODEL, ScriptedDevice, peer
 from tests.support.small_run import SECONDS, run_on
@@ -161,7 +161,7 @@ async def visit(coordinator: str, version: str) -> None:
 
 
 async def test_logging_in_and_out(tmp_path: Path) -> None:
-    server = Fleet(tmp_path, new_authority()).of(Kind.SERVICE, "coordinator")
+    server = FleetCertificates.create(tmp_path).of(Identity(Kind.SERVICE, "coordinator"))
     tokens = TokensInMemory()
 
     async with (

@@ -8,7 +8,7 @@ from typing import cast
 import grpc
 import pytest
 
-from hfmds.service.security.caller import caller, remember
+from hfmds.service.security.caller import Caller, caller, remember
 from hfmds.service.security.identity import Identity, Kind
 
 
@@ -35,7 +35,7 @@ def test_a_name_if_there_is_one_else_the_address_without_the_port(
     peer: str, identity: Identity | None, expected: str
 ) -> None:
     def of_the_call() -> str:
-        remember(identity)
+        remember(Caller(identity))
         return caller(cast(grpc.aio.ServicerContext, Context(peer)))
 
     assert copy_context().run(of_the_call) == expected

@@ -4,74 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509.oid import NameOID
 
 from hfmds.errors import NotAllowed, TooLate, Unavailable
-from hfmds.pki.authority import Authority, KeyPair
 from hfmds.service.client.channel import Peer, call, open_channel, translating
 from hfmds.service.security.access import DEVICE, IN_QUARANTINE, VIEWER, WHOEVER
 from hfmds.service.security.caller import Caller
-from hfmds.service.security.certificates import Certificate, read_certificate
+from hfmds.service.security.certificates import Certificate, read_own_certificate
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import TlsFiles, Trust
 from tests.service.loopback import Running, Stub, running
+from tests.support.fleet_certificates import DAY, FleetCertificates
 
 NOW = datetime.now(UTC)
-DAY = timedelta(days=1)
 CAMERA = Identity(Kind.DEVICE, "camera")
 PROBE = {"Unary": DEVICE, "Download": DEVICE, "Upload": DEVICE, "Wait": DEVICE, "Abort": VIEWER}
 FOR_EVER = 2**40
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
-class Fleet:
-    """All authorities, and files of whom they make."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.authority, _ = Authority.create("tests", NOW, 10 * DAY)
-        self.issuer, self.issuer_pair = Authority.create_issuer("tests", NOW, 10 * DAY)
-        self.service_issuer, self.service_issuer_pair = Authority.create_service_issuer(
-            "tests", NOW, 10 * DAY
-        )
-
-    def files(self, name: str, pair: KeyPair) -> TlsFiles:
-        files = TlsFiles(*(self._folder / f"{name}.{kind}" for kind in ("crt", "key", "ca")))
-        files.certificate.write_bytes(pair.certificate)
-        files.key.write_bytes(pair.key)
-        all_believe = (self.authority, self.issuer, self.service_issuer)
-        files.authority.write_bytes(b"".join(each.certificate for each in all_believe))
-        return files
-
-    def of(self, identity: Identity, signed_by: Authority | None = None) -> TlsFiles:
-        hosts = ["127.0.0.1"] if identity.name == "tester" else []
-        pair = (signed_by or self.authority).pair(identity, NOW, DAY, hosts)
-        return self.files(f"{identity.kind.name}-{identity.name}", pair)
-
-
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
+def fleet(tmp_path: Path) -> FleetCertificates:
+    return FleetCertificates.create(tmp_path)
 
 
 def serial(files: TlsFiles) -> str:
-    return read_certificate(files.certificate.read_bytes()).serial
+    return read_own_certificate(files.certificate.read_bytes()).serial
 
 
 def talk(
-    fleet: Fleet,
+    fleet: FleetCertificates,
     caller: TlsFiles | Trust | None,
     conversation: Callable[[Peer, Stub, Running], Awaitable[Any]],
     **given: Any,
@@ -98,7 +67,9 @@ async def unary(peer: Peer, stub: Stub, _: Running) -> Any:
 # --- certificates -------------------------------------------------------------------------------
 
 
-def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(fleet: Fleet) -> None:
+def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(
+    fleet: FleetCertificates,
+) -> None:
     first, gate = fleet.of(CAMERA), Gate()
     gate.replace(Exclusions(serials=frozenset({serial(first)})))
     with pytest.raises(NotAllowed, match=f"{serial(first)} was revoked"):
@@ -106,7 +77,7 @@ def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(fle
     assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
 
 
-def test_a_dead_certificate_asks_for_no_health_and_no_contract(fleet: Fleet) -> None:
+def test_a_dead_certificate_asks_for_no_health_and_no_contract(fleet: FleetCertificates) -> None:
     camera, gate = fleet.of(CAMERA), Gate()
 
     async def look_around(peer: Peer, stub: Stub, it: Running) -> None:
@@ -128,8 +99,10 @@ def test_a_dead_certificate_asks_for_no_health_and_no_contract(fleet: Fleet) -> 
     talk(fleet, camera, look_around, gate=gate)
 
 
-def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(fleet: Fleet) -> None:
-    begins = read_certificate(fleet.of(CAMERA).certificate.read_bytes()).begins
+def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(
+    fleet: FleetCertificates,
+) -> None:
+    begins = read_own_certificate(fleet.of(CAMERA).certificate.read_bytes()).begins
     gate = Gate()
     gate.replace(Exclusions(dead_until={"camera": begins}))
     with pytest.raises(NotAllowed, match="device camera was revoked"):
@@ -138,92 +111,26 @@ def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(fleet: Fle
     assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
 
 
-def test_a_certificate_that_runs_out_during_a_connection_is_refused(fleet: Fleet) -> None:
+def test_a_certificate_that_runs_out_during_a_connection_is_refused(
+    fleet: FleetCertificates,
+) -> None:
     later = (NOW + 2 * DAY).timestamp()
     with pytest.raises(Unavailable, match="has run out"):
         talk(fleet, fleet.of(CAMERA), unary, gate=Gate(lambda: later))
 
 
-@pytest.mark.parametrize("kind", [Kind.OWNER, Kind.SERVICE])
-def test_the_device_issuer_makes_devices_and_nobody_else(fleet: Fleet, kind: Kind) -> None:
-    assert talk(fleet, fleet.of(CAMERA, fleet.issuer), unary) == b"hello"
-    with pytest.raises(NotAllowed, match="names a device, service or admin"):
-        talk(
-            fleet,
-            fleet.of(Identity(kind, "mallory"), fleet.issuer),
-            unary,
-            access={"Unary": frozenset({kind})},
-        )
-
-
-@pytest.mark.parametrize("kind", [Kind.OWNER, Kind.OPERATOR, Kind.VIEWER, Kind.DEVICE])
-def test_the_service_issuer_makes_services_and_nobody_else(fleet: Fleet, kind: Kind) -> None:
-    async def served_by_its_own() -> Any:
-        service = Identity(Kind.SERVICE, "tester")
-        server = fleet.of(service, fleet.service_issuer)
-        async with running(tls=server, access={"Unary": frozenset({Kind.SERVICE})}) as it:
-            peer = Peer("tester", it.server.address, "HFMDS_TESTER", server)
-            channel = open_channel(peer)
-            try:
-                return await unary(peer, Stub(channel), it)
-            finally:
-                await channel.close()
-
-    assert asyncio.run(served_by_its_own()) == b"hello"
-    with pytest.raises(NotAllowed, match="names a device, service or admin"):
-        talk(
-            fleet,
-            fleet.of(Identity(kind, "mallory"), fleet.service_issuer),
-            unary,
-            access={"Unary": frozenset({kind})},
-        )
-
-
-@pytest.mark.parametrize("spell", [str.upper, str.title, lambda unit: f" {unit}\t"])
-def test_who_has_an_issuers_key_makes_nobody_else_by_spelling_its_name_otherwise(
-    fleet: Fleet, spell: Callable[[str], str]
-) -> None:
-    for stolen, own in (
-        (fleet.issuer_pair, CAMERA),
-        (fleet.service_issuer_pair, Identity(Kind.SERVICE, "store")),
-    ):
-        thief = misspelt(stolen, spell)
-        assert thief.is_for_devices_alone == (own.kind is Kind.DEVICE)
-        believed = {"Unary": frozenset({own.kind, Kind.OWNER})}
-        assert (
-            talk(fleet, fleet.of(own, thief), unary, access=believed) == b"hello"
-        )  # as it is by TLS
-        with pytest.raises(NotAllowed, match="names a device, service or admin"):
-            talk(fleet, fleet.of(Identity(Kind.OWNER, "mallory"), thief), unary, access=believed)
-
-
-def misspelt(stolen: KeyPair, spell: Callable[[str], str]) -> Authority:
-    """One with the key of another, that spells its organisational unit otherwise."""
-    found = x509.load_pem_x509_certificate(stolen.certificate)
-    unit, key = NameOID.ORGANIZATIONAL_UNIT_NAME, load_pem_private_key(stolen.key, None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    name = x509.Name(
-        x509.NameAttribute(part.oid, spell(str(part.value)) if part.oid == unit else part.value)
-        for part in found.subject
-    )
-    made = x509.CertificateBuilder(
-        name, name, key.public_key(), found.serial_number, NOW - DAY, NOW + DAY
-    ).sign(key, hashes.SHA256())
-    return Authority(KeyPair(stolen.key, made.public_bytes(Encoding.PEM)))
-
-
 @pytest.mark.parametrize("days", [-1, 400, 5000])
 def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
-    fleet: Fleet, days: int
+    tmp_path: Path, days: int
 ) -> None:
     """Its clock is that of this machine: the fleet's is so many days ahead."""
     fleets_now = NOW + days * DAY
     service = Identity(Kind.SERVICE, "tester")
 
     async def reach() -> Any:
-        fleet.authority, _ = Authority.create("tests", fleets_now, 10 * DAY)
-        pair = fleet.authority.pair(service, fleets_now, DAY / 2, ["127.0.0.1"])
-        server = fleet.files("ahead", pair)
+        ahead = FleetCertificates.create(tmp_path, fleets_now)
+        pair = ahead.authority.pair(service, fleets_now, DAY / 2, ["127.0.0.1"])
+        server = ahead.files("ahead", pair)
         async with running(
             tls=server, access={"Unary": WHOEVER}, holder=holder, supervised=False
         ) as it:
@@ -243,7 +150,9 @@ def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
 
 
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["localhost"], []])
-def test_nobody_believes_a_server_of_the_device_issuer(fleet: Fleet, hosts: list[str]) -> None:
+def test_nobody_believes_a_server_of_the_device_issuer(
+    fleet: FleetCertificates, hosts: list[str]
+) -> None:
     async def main() -> None:
         service = Identity(Kind.SERVICE, "localhost")
         pretender = fleet.files("pretender", fleet.issuer.pair(service, NOW, DAY, hosts))
@@ -265,7 +174,7 @@ def test_nobody_believes_a_server_of_the_device_issuer(fleet: Fleet, hosts: list
 # --- calls under way ----------------------------------------------------------------------------
 
 
-def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
+def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
     gate, camera = Gate(), fleet.of(CAMERA)
 
     async def wait(peer: Peer, stub: Stub, it: Running) -> None:
@@ -282,7 +191,7 @@ def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> No
     talk(fleet, camera, wait, gate=gate)
 
 
-def test_two_changes_at_once_cut_a_call_once(fleet: Fleet) -> None:
+def test_two_changes_at_once_cut_a_call_once(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def wait(peer: Peer, stub: Stub, it: Running) -> None:
@@ -296,7 +205,7 @@ def test_two_changes_at_once_cut_a_call_once(fleet: Fleet) -> None:
     talk(fleet, fleet.of(CAMERA), wait, gate=gate)
 
 
-def test_a_download_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
+def test_a_download_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def download(peer: Peer, stub: Stub, it: Running) -> None:
@@ -313,7 +222,7 @@ def test_a_download_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
     talk(fleet, fleet.of(CAMERA), download, gate=gate)
 
 
-def test_a_stream_that_is_being_sent_goes_no_further(fleet: Fleet) -> None:
+def test_a_stream_that_is_being_sent_goes_no_further(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def flood(peer: Peer, stub: Stub, it: Running) -> None:
@@ -332,7 +241,7 @@ def test_a_stream_that_is_being_sent_goes_no_further(fleet: Fleet) -> None:
     talk(fleet, fleet.of(CAMERA), flood, gate=gate, access={"Flood": DEVICE})
 
 
-def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
+def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def upload(peer: Peer, stub: Stub, it: Running) -> None:
@@ -347,7 +256,7 @@ def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: Fleet) -> None:
     talk(fleet, fleet.of(CAMERA), upload, gate=gate)
 
 
-def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: Fleet) -> None:
+def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: FleetCertificates) -> None:
     async def hang_up(peer: Peer, stub: Stub, it: Running) -> None:
         waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=30))
         await it.probe.waiting.wait()
@@ -362,7 +271,7 @@ def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: Fleet) -> None:
 SICK = Exclusions(quarantined={"camera": "sends noise"})
 
 
-def test_a_device_in_quarantine_is_told_that_its_task_is_over(fleet: Fleet) -> None:
+def test_a_device_in_quarantine_is_told_that_its_task_is_over(fleet: FleetCertificates) -> None:
     gate = Gate()
     gate.replace(SICK)
     with pytest.raises(TooLate, match="camera is in quarantine: sends noise") as refusal:
@@ -370,7 +279,7 @@ def test_a_device_in_quarantine_is_told_that_its_task_is_over(fleet: Fleet) -> N
     assert refusal.value.reason == "quarantined"
 
 
-def test_where_nobody_has_a_certificate_a_device_is_who_it_says(fleet: Fleet) -> None:
+def test_where_nobody_has_a_certificate_a_device_is_who_it_says(fleet: FleetCertificates) -> None:
     gate = Gate()
     gate.replace(SICK)
 
@@ -429,7 +338,7 @@ def holder(token: str) -> Caller:
     return Caller(OLGA, Certificate(OLGA, "token-1", 0, FOR_EVER))
 
 
-def test_a_token_takes_the_place_of_a_certificate(fleet: Fleet) -> None:
+def test_a_token_takes_the_place_of_a_certificate(fleet: FleetCertificates) -> None:
     trust = Trust(fleet.of(CAMERA).authority)
     access = {"Unary": VIEWER, "Wait": DEVICE, "Upload": WHOEVER}
 
@@ -442,7 +351,7 @@ def test_a_token_takes_the_place_of_a_certificate(fleet: Fleet) -> None:
             await stub.upload(iter([b"whoever"])),
         ]
         for text in ("Bearer bad", "good", "Basic good", f"Bearer good{' ' * 300}"):
-            with pytest.raises(NotAllowed, match="names a device, service"), translating(peer):
+            with pytest.raises(NotAllowed, match="names no device"), translating(peer):
                 await stub.unary(b"hello", metadata=shown(text))
         with pytest.raises(NotAllowed, match="olga may not call Wait"), translating(peer):
             await stub.wait(b"", metadata=shown("Bearer good"))
@@ -452,7 +361,7 @@ def test_a_token_takes_the_place_of_a_certificate(fleet: Fleet) -> None:
     assert answers == [b"hello", b"whoever"]
 
 
-def test_a_call_with_a_token_is_cut_when_the_token_is_revoked(fleet: Fleet) -> None:
+def test_a_call_with_a_token_is_cut_when_the_token_is_revoked(fleet: FleetCertificates) -> None:
     gate, trust = Gate(), Trust(fleet.of(CAMERA).authority)
 
     async def watch(peer: Peer, stub: Stub, it: Running) -> None:

@@ -18,14 +18,14 @@ from grpc_reflection.v1alpha import reflection_pb2
 from hfmds.errors import InvalidInput, Unavailable
 from hfmds.service.client.channel import call, open_channel, translating
 from hfmds.service.limits.limits import Limits
-from hfmds.service.security.identity import Kind
+from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.server import supervision
 from hfmds.v1 import coordinator_pb2
 from tests.service import raw_http2
 from tests.service.loopback import SERVICE, Running, Stub, running
 from tests.service.raw_http2 import connected, is_closed
 from tests.service.test_gate import REFLECTION
-from tests.service.test_tls import Fleet, new_authority
+from tests.support.fleet_certificates import FleetCertificates
 
 HALF_A_HELLO = bytes.fromhex("16030100a5010000a10303")  # announces 165 bytes
 
@@ -84,10 +84,10 @@ async def test_a_byte_now_and_then_does_not_prolong_a_handshake() -> None:
 
 
 async def test_half_a_tls_hello_is_dropped(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, new_authority())
+    fleet = FleetCertificates.create(tmp_path)
 
     limits = Limits(handshake_seconds=0.5)
-    async with running(tls=fleet.of(Kind.SERVICE, "tester"), limits=limits) as it:
+    async with running(tls=fleet.of(Identity(Kind.SERVICE, "tester")), limits=limits) as it:
         with connected(it.peer.address) as silent, connected(it.peer.address) as half:
             half.sendall(HALF_A_HELLO)
             ends = [asyncio.to_thread(is_closed, each) for each in (silent, half)]
@@ -188,8 +188,8 @@ async def test_calls_beyond_a_rate_are_told_when_to_come_back(
 async def test_a_device_is_known_by_its_certificate_before_its_request_is_read(
     tmp_path: Path,
 ) -> None:
-    fleet = Fleet(tmp_path, new_authority())
-    server = fleet.of(Kind.SERVICE, "tester")
+    fleet = FleetCertificates.create(tmp_path)
+    server = fleet.of(Identity(Kind.SERVICE, "tester"))
     access = {"Wait": frozenset({Kind.DEVICE}), "Upload": frozenset({Kind.DEVICE})}
 
     async def standing() -> AsyncIterator[bytes]:
@@ -198,8 +198,8 @@ async def test_a_device_is_known_by_its_certificate_before_its_request_is_read(
 
     limits = Limits(device_calls=1)
     async with running(tls=server, access=access, limits=limits) as it:
-        greedy = replace(it.peer, tls=fleet.of(Kind.DEVICE, "greedy"))
-        other = replace(it.peer, tls=fleet.of(Kind.DEVICE, "other"))
+        greedy = replace(it.peer, tls=fleet.of(Identity(Kind.DEVICE, "greedy")))
+        other = replace(it.peer, tls=fleet.of(Identity(Kind.DEVICE, "other")))
         channels = [open_channel(peer) for peer in (greedy, other)]
         waiting = Stub(channels[0]).wait(b"")
         await it.probe.waiting.wait()

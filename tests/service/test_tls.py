@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
 from hfmds.cli.app import app
 from hfmds.errors import ConfigurationError, NotAllowed, Unavailable
-from hfmds.pki.authority import Authority, KeyPair
+from hfmds.pki.authority import Authority
 from hfmds.service.client.channel import Peer, call, open_channel
 from hfmds.service.process.settings import ServiceSettings, load_settings
 from hfmds.service.security.access import ANYONE, DEVICE, OPERATOR, VIEWER, require_own
@@ -35,34 +34,14 @@ from hfmds.v1 import (
 )
 from synthesis_store.api.store_service import ACCESS as STORE_ACCESS
 from tests.service.loopback import Stub, running
+from tests.support.fleet_certificates import DAY, LOCAL, FleetCertificates
 
-DAY = timedelta(days=1)
-LOCAL = ("127.0.0.1", "localhost")
 PROBE = {"Unary": OPERATOR, "Download": DEVICE, "Upload": DEVICE, "Abort": VIEWER, "Wait": ANYONE}
 
 
-@dataclass(frozen=True)
-class Fleet:
-    """An authority and a folder for its parties' files."""
-
-    folder: Path
-    authority: Authority
-
-    def files(self, name: str, pair: KeyPair, authority: bytes | None = None) -> TlsFiles:
-        files = TlsFiles(*(self.folder / f"{name}.{kind}" for kind in ("crt", "key", "ca")))
-        files.certificate.write_bytes(pair.certificate)
-        files.key.write_bytes(pair.key)
-        files.authority.write_bytes(authority or self.authority.certificate)
-        return files
-
-    def of(self, kind: Kind, name: str, **changes: Any) -> TlsFiles:
-        given: dict[str, Any] = {"now": datetime.now(UTC), "lifetime": DAY, "hosts": LOCAL}
-        return self.files(name, self.authority.pair(Identity(kind, name), **{**given, **changes}))
-
-
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path, new_authority())
+def fleet(tmp_path: Path) -> FleetCertificates:
+    return FleetCertificates.create(tmp_path)
 
 
 def new_authority() -> Authority:
@@ -90,47 +69,49 @@ async def unary(peer: Peer, stub: Stub) -> Any:
     return await call(peer, stub.unary, b"hello", timeout_seconds=20)
 
 
-def test_who_may_is_answered(fleet: Fleet) -> None:
-    server = fleet.of(Kind.SERVICE, "tester")
-    assert ask(server, fleet.of(Kind.OPERATOR, "olga"), unary) == b"hello"
-    assert ask(server, fleet.of(Kind.OWNER, "otto"), unary) == b"hello"
+def test_who_may_is_answered(fleet: FleetCertificates) -> None:
+    server = fleet.of(Identity(Kind.SERVICE, "tester"))
+    assert ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), unary) == b"hello"
+    assert ask(server, fleet.of(Identity(Kind.OWNER, "otto")), unary) == b"hello"
 
 
-def test_who_may_not_is_told_for_whom_it_is(fleet: Fleet) -> None:
-    server = fleet.of(Kind.SERVICE, "tester")
+def test_who_may_not_is_told_for_whom_it_is(fleet: FleetCertificates) -> None:
+    server = fleet.of(Identity(Kind.SERVICE, "tester"))
     for kind in (Kind.DEVICE, Kind.SERVICE, Kind.VIEWER):
         with pytest.raises(NotAllowed, match="for admin/operator, admin/owner"):
-            ask(server, fleet.of(kind, "mallory"), unary)
+            ask(server, fleet.of(Identity(kind, "mallory")), unary)
 
 
-def test_callers_without_a_good_certificate_do_not_get_in(fleet: Fleet) -> None:
-    server = fleet.of(Kind.SERVICE, "tester")
+def test_callers_without_a_good_certificate_do_not_get_in(fleet: FleetCertificates) -> None:
+    server = fleet.of(Identity(Kind.SERVICE, "tester"))
     past = datetime.now(UTC) - 3 * DAY
-    expired = fleet.of(Kind.OPERATOR, "expired", now=past)
+    expired = fleet.of(Identity(Kind.OPERATOR, "expired"), now=past)
     stranger = new_authority().pair(Identity(Kind.OPERATOR, "olga"), datetime.now(UTC), DAY)
     for caller in (None, expired, fleet.files("stranger", stranger)):
         with pytest.raises(Unavailable):
             ask(server, caller, unary)
 
 
-def test_a_server_that_is_not_who_it_should_be_is_not_called(fleet: Fleet) -> None:
-    caller = fleet.of(Kind.OPERATOR, "olga")
+def test_a_server_that_is_not_who_it_should_be_is_not_called(fleet: FleetCertificates) -> None:
+    caller = fleet.of(Identity(Kind.OPERATOR, "olga"))
     other = new_authority()
     pretender = other.pair(Identity(Kind.SERVICE, "tester"), datetime.now(UTC), DAY, LOCAL)
     for server in (
-        fleet.of(Kind.SERVICE, "elsewhere", hosts=("c.example",)),
-        fleet.of(Kind.SERVICE, "expired", now=datetime.now(UTC) - 3 * DAY),
-        fleet.of(Kind.DEVICE, "device"),  # a device's certificate is not for serving
+        fleet.of(Identity(Kind.SERVICE, "elsewhere"), hosts=("c.example",)),
+        fleet.of(Identity(Kind.SERVICE, "expired"), now=datetime.now(UTC) - 3 * DAY),
+        fleet.of(Identity(Kind.DEVICE, "device")),  # a device's certificate is not for serving
         fleet.files("pretender", pretender),
     ):
         with pytest.raises(Unavailable):
             ask(server, caller, unary)
 
 
-async def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(fleet: Fleet) -> None:
+async def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(
+    fleet: FleetCertificates,
+) -> None:
     with pytest.raises(Unavailable):
         async with running() as it:
-            caller = fleet.of(Kind.OPERATOR, "olga")
+            caller = fleet.of(Identity(Kind.OPERATOR, "olga"))
             peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
             channel = open_channel(peer)
             try:
@@ -139,14 +120,14 @@ async def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(fleet: F
                 await channel.close()
 
 
-def test_a_new_certificate_is_used_without_a_restart(fleet: Fleet) -> None:
-    server = fleet.of(Kind.SERVICE, "tester")
+def test_a_new_certificate_is_used_without_a_restart(fleet: FleetCertificates) -> None:
+    server = fleet.of(Identity(Kind.SERVICE, "tester"))
     second = new_authority()
 
     async def rotate(peer: Peer, stub: Stub) -> tuple[bytes, bytes]:
         before = await unary(peer, stub)
         fleet.files(
-            "tester",
+            "service-tester",
             second.pair(Identity(Kind.SERVICE, "tester"), datetime.now(UTC), DAY, LOCAL),
             second.certificate,
         )
@@ -159,13 +140,13 @@ def test_a_new_certificate_is_used_without_a_restart(fleet: Fleet) -> None:
         finally:
             await channel.close()
 
-    assert ask(server, fleet.of(Kind.OPERATOR, "olga"), rotate) == (b"hello", b"hello")
+    assert ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), rotate) == (b"hello", b"hello")
 
 
 def test_files_that_are_broken_do_not_fill_the_log(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture
+    fleet: FleetCertificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = fleet.of(Kind.SERVICE, "tester")
+    server = fleet.of(Identity(Kind.SERVICE, "tester"))
 
     async def connect_again_and_again(peer: Peer, stub: Stub) -> list[bytes]:
         server.key.write_text("half a key")
@@ -180,12 +161,12 @@ def test_files_that_are_broken_do_not_fill_the_log(
             await channel.close()
         return answers
 
-    answers = ask(server, fleet.of(Kind.OPERATOR, "olga"), connect_again_and_again)
+    answers = ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), connect_again_and_again)
     assert answers == [b"hello"] * 3  # by the certificate that it had
     assert caplog.text.count("cannot be read anew") == 1
 
 
-def test_health_is_told_to_every_party(fleet: Fleet) -> None:
+def test_health_is_told_to_every_party(fleet: FleetCertificates) -> None:
     async def health(peer: Peer, stub: Stub) -> Any:
         files = peer.tls
         assert files is not None
@@ -193,12 +174,14 @@ def test_health_is_told_to_every_party(fleet: Fleet) -> None:
         async with grpc.aio.secure_channel(peer.address, credentials) as channel:
             return await channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
 
-    assert ask(fleet.of(Kind.SERVICE, "tester"), fleet.of(Kind.DEVICE, "a"), health)
+    assert ask(
+        fleet.of(Identity(Kind.SERVICE, "tester")), fleet.of(Identity(Kind.DEVICE, "a")), health
+    )
 
 
 @pytest.mark.parametrize("wrong", ["certificate", "key", "authority"])
-def test_files_that_cannot_be_used_are_named(fleet: Fleet, wrong: str) -> None:
-    files = fleet.of(Kind.SERVICE, "tester")
+def test_files_that_cannot_be_used_are_named(fleet: FleetCertificates, wrong: str) -> None:
+    files = fleet.of(Identity(Kind.SERVICE, "tester"))
     getattr(files, wrong).write_text("not PEM")
     with pytest.raises(ConfigurationError, match="HFMDS_TLS_CERTIFICATE"):
         files.read()

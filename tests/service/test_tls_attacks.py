@@ -26,19 +26,20 @@ from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from tests.service.loopback import Running, running
 from tests.service.raw_http2 import PREFACE, connected, is_closed, settings
-from tests.service.test_tls import DAY, PROBE, Fleet, ask, new_authority, unary
+from tests.service.test_tls import PROBE, ask, unary
+from tests.support.fleet_certificates import DAY, FleetCertificates
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path, new_authority())
+def fleet(tmp_path: Path) -> FleetCertificates:
+    return FleetCertificates.create(tmp_path)
 
 
-def serving(fleet: Fleet, visit: Callable[[Running], Any]) -> Any:
+def serving(fleet: FleetCertificates, visit: Callable[[Running], Any]) -> Any:
     """What a visitor, who blocks, makes of a server with TLS."""
 
     async def scenario() -> Any:
-        async with running(tls=fleet.of(Kind.SERVICE, "tester"), access=PROBE) as it:
+        async with running(tls=fleet.of(Identity(Kind.SERVICE, "tester")), access=PROBE) as it:
             return await asyncio.to_thread(visit, it)
 
     return asyncio.run(scenario())
@@ -65,15 +66,17 @@ def spoken(it: Running, made: ssl.SSLContext) -> bytes:
     return b""
 
 
-def test_a_client_as_ours_is_spoken_to(fleet: Fleet) -> None:
+def test_a_client_as_ours_is_spoken_to(fleet: FleetCertificates) -> None:
     """Else the tests below would say nothing."""
-    olga = fleet.of(Kind.OPERATOR, "olga")
+    olga = fleet.of(Identity(Kind.OPERATOR, "olga"))
     assert serving(fleet, lambda it: spoken(it, context(olga)))[3:4] == b"\x04"  # its settings
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-def test_old_versions_of_tls_are_not_spoken(fleet: Fleet, version: ssl.TLSVersion) -> None:
-    old = context(fleet.of(Kind.OPERATOR, "olga"))
+def test_old_versions_of_tls_are_not_spoken(
+    fleet: FleetCertificates, version: ssl.TLSVersion
+) -> None:
+    old = context(fleet.of(Identity(Kind.OPERATOR, "olga")))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         old.minimum_version = old.maximum_version = version
@@ -82,17 +85,17 @@ def test_old_versions_of_tls_are_not_spoken(fleet: Fleet, version: ssl.TLSVersio
 
 
 @pytest.mark.parametrize("ciphers", ["AES128-SHA", "ECDHE-ECDSA-AES128-SHA", "NULL"])
-def test_weak_ciphers_are_not_spoken(fleet: Fleet, ciphers: str) -> None:
-    weak = context(fleet.of(Kind.OPERATOR, "olga"))
+def test_weak_ciphers_are_not_spoken(fleet: FleetCertificates, ciphers: str) -> None:
+    weak = context(fleet.of(Identity(Kind.OPERATOR, "olga")))
     weak.maximum_version = ssl.TLSVersion.TLSv1_2
     weak.set_ciphers(f"{ciphers}:@SECLEVEL=0")
     assert serving(fleet, lambda it: spoken(it, weak)) == b""
 
 
 @pytest.mark.parametrize("protocols", [[], ["http/1.1"]])
-def test_nothing_but_http2_is_agreed_on(fleet: Fleet, protocols: list[str]) -> None:
+def test_nothing_but_http2_is_agreed_on(fleet: FleetCertificates, protocols: list[str]) -> None:
     other = ssl.create_default_context()
-    files = fleet.of(Kind.OPERATOR, "olga")
+    files = fleet.of(Identity(Kind.OPERATOR, "olga"))
     other.load_verify_locations(files.authority)
     other.load_cert_chain(files.certificate, files.key)
     if protocols:
@@ -100,7 +103,7 @@ def test_nothing_but_http2_is_agreed_on(fleet: Fleet, protocols: list[str]) -> N
     assert serving(fleet, lambda it: spoken(it, other)) == b""
 
 
-def test_plain_text_to_a_port_with_tls_is_hung_up_on(fleet: Fleet) -> None:
+def test_plain_text_to_a_port_with_tls_is_hung_up_on(fleet: FleetCertificates) -> None:
     def visit(it: Running) -> bool:
         with connected(it.server.address) as plain:
             plain.sendall(PREFACE + settings())
@@ -109,8 +112,8 @@ def test_plain_text_to_a_port_with_tls_is_hung_up_on(fleet: Fleet) -> None:
     assert serving(fleet, visit)
 
 
-def test_a_conversation_cannot_be_played_again(fleet: Fleet) -> None:
-    made = context(fleet.of(Kind.OPERATOR, "olga"))
+def test_a_conversation_cannot_be_played_again(fleet: FleetCertificates) -> None:
+    made = context(fleet.of(Identity(Kind.OPERATOR, "olga")))
 
     def visit(it: Running) -> bool:
         said = said_in_a_conversation(it, made)
@@ -146,16 +149,8 @@ def said_in_a_conversation(it: Running, made: ssl.SSLContext) -> list[bytes]:
     return said
 
 
-def test_a_certificate_that_its_owner_signed_is_worth_nothing(fleet: Fleet) -> None:
-    server = fleet.of(Kind.SERVICE, "tester")
-    own = Authority.create("tests", datetime.now(UTC), 10 * DAY)[0]  # of the same name
-    pair = own.pair(Identity(Kind.OWNER, "mallory"), datetime.now(UTC), DAY)
-    with pytest.raises(Unavailable):
-        ask(server, fleet.files("mallory", pair), unary)
-
-
-def test_a_device_cannot_make_certificates(fleet: Fleet) -> None:
-    server, now = fleet.of(Kind.SERVICE, "tester"), datetime.now(UTC)
+def test_a_device_cannot_make_certificates(fleet: FleetCertificates) -> None:
+    server, now = fleet.of(Identity(Kind.SERVICE, "tester")), datetime.now(UTC)
     device = fleet.authority.pair(Identity(Kind.DEVICE, "camera"), now, DAY)
     made = Authority(device).pair(Identity(Kind.OPERATOR, "mallory"), now, timedelta(hours=1))
     chained = replace(made, certificate=made.certificate + device.certificate)
@@ -163,8 +158,8 @@ def test_a_device_cannot_make_certificates(fleet: Fleet) -> None:
         ask(server, fleet.files("mallory", chained), unary)
 
 
-def test_a_certificate_that_is_not_good_yet_is_not_good(fleet: Fleet) -> None:
-    server = fleet.of(Kind.SERVICE, "tester")
-    early = fleet.of(Kind.OPERATOR, "olga", now=datetime.now(UTC) + 3 * DAY)
+def test_a_certificate_that_is_not_good_yet_is_not_good(fleet: FleetCertificates) -> None:
+    server = fleet.of(Identity(Kind.SERVICE, "tester"))
+    early = fleet.of(Identity(Kind.OPERATOR, "olga"), now=datetime.now(UTC) + 3 * DAY)
     with pytest.raises(Unavailable):
         ask(server, early, unary)

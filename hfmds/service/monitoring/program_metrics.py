@@ -84,12 +84,12 @@ class CertificateExpiry(Collector):
 
     def _ends_at(self) -> float | None:
         # Imported here: who has no TLS does without the library it loads.
-        from hfmds.service.security.certificates import read_certificate
+        from hfmds.service.security.certificates import read_own_certificate
 
         try:
             changed_at = self._certificate.stat().st_mtime_ns
             if self._read is None or self._read[0] != changed_at:
-                self._read = changed_at, read_certificate(self._certificate.read_bytes()).ends
+                self._read = changed_at, read_own_certificate(self._certificate.read_bytes()).ends
         except (OSError, ValueError) as error:
             # Half replaced, or gone: what was read before is what the program shows.
             log.warning("cannot read when the certificate ends: %s", error)

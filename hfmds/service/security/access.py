@@ -30,13 +30,20 @@ IN_QUARANTINE = frozenset({"CheckIn", "Leave", "RenewCertificate", "BeginEnrolme
 """What a device may call while it is in quarantine: it stays a device, and waits."""
 
 
-def require_access(access: Access, method: str, identity: Identity | None) -> Identity:
-    """Who calls; NotAllowed if the method is not for it."""
+def require_known(identity: Identity | None) -> Identity:
+    """Return the identity of the caller; NotAllowed if it is a stranger."""
     if identity is None:
         raise NotAllowed(
-            "nothing that the caller showed names a device, service or admin of this fleet; is its "
-            "certificate, or its token, one of this fleet, and not over?"
+            "the caller's certificate or token names no device, service or admin of this fleet; "
+            "show a certificate that one of the fleet's authorities signed directly for its kind "
+            "of party, or a token that has not ended"
         )
+    return identity
+
+
+def require_access(access: Access, method: str, identity: Identity | None) -> Identity:
+    """Return the identity of the caller; NotAllowed if the method is not for it."""
+    identity = require_known(identity)
     admitted = access[method] or ()
     if identity.kind not in admitted:
         kinds = ", ".join(sorted(kind.value for kind in admitted))

@@ -88,7 +88,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._gate = gate
         self._throttle = Throttle(metrics.process, limits, metrics.refuse)
         self._seldom = Seldom(_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE)
-        self._supervision = Supervision(metrics.process, metrics.refuse, gate)
+        self._supervision = Supervision(metrics.process, metrics.refuse, recognise, gate)
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path; those that exist
 
     async def intercept_service(
@@ -225,7 +225,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         access = self._access[method.service]
         if access[method.name] is not WHOEVER:
             require_access(access, method.name, caller.identity)
-        remember(caller.identity)
+        remember(caller)
         return caller
 
 

@@ -19,7 +19,8 @@ from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.process.address import bound_socket, join_address, split_address
 from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.access import Access
-from hfmds.service.security.caller import Caller, by_certificate, by_token
+from hfmds.service.security.caller import Caller, Recognise, by_certificate, by_token
+from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import TlsFiles
 from hfmds.service.server.interceptors import CallInterceptor
@@ -78,10 +79,8 @@ class GrpcServer:
         self._tls = tls
         self._supervised = supervised
         self._with_certificates = holder is None
-        recognise = by_token(holder) if holder else by_certificate
-        interceptor = CallInterceptor(
-            metrics, limits, self._access, recognise if tls else None, gate or Gate()
-        )
+        recognise = _recognise(tls, holder)
+        interceptor = CallInterceptor(metrics, limits, self._access, recognise, gate or Gate())
         options = (*_OPTIONS, *limits.options(connections_allowed()))
         self._server = grpc.aio.server(interceptors=(interceptor,), options=options)
         self._by_name = _ByName(self._server)
@@ -193,6 +192,13 @@ class GrpcServer:
         status = statuses.NOT_SERVING if self._unready_reason else statuses.SERVING
         for name in ("", *self._access):
             await self._health.set(name, status)
+
+
+def _recognise(tls: TlsFiles | None, holder: Callable[[str], Caller] | None) -> Recognise | None:
+    """Choose how to know callers; None if nobody can be known, for lack of TLS."""
+    if tls is None:
+        return None
+    return by_token(holder) if holder else by_certificate(Issuers(tls.authority))
 
 
 class _ByName:

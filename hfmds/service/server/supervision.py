@@ -8,8 +8,8 @@ Whoever is revoked begins nothing here; a stream that is open goes on until its 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -17,7 +17,8 @@ import grpc
 from hfmds.errors import HfmdsError, InvalidInput
 from hfmds.service.limits.limits import Limits
 from hfmds.service.limits.throttle import Throttle
-from hfmds.service.security.certificates import certificate_of
+from hfmds.service.security.access import require_known
+from hfmds.service.security.caller import Recognise
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.status import metadata_of, status_of
 
@@ -29,7 +30,14 @@ _MAX_MESSAGE_BYTES = 1024  # names of services and files; those that are watched
 class Supervision:
     """Limits the handlers of gRPC's own services."""
 
-    def __init__(self, process: str, refused: Callable[[str], None], gate: Gate) -> None:
+    def __init__(
+        self,
+        process: str,
+        refused: Callable[[str], None],
+        recognise: Recognise | None,
+        gate: Gate,
+    ) -> None:
+        self._recognise = recognise
         self._gate = gate
         self._checks = Throttle(process, _LIMITS, refused)
         self._streams = Throttle(process, _LIMITS, refused)
@@ -43,18 +51,22 @@ class Supervision:
             return grpc.unary_stream_rpc_method_handler(self._watch(handler.unary_stream), *coders)
         return grpc.stream_stream_rpc_method_handler(self._talk(handler.stream_stream), *coders)
 
-    @contextmanager
-    def _call(self, throttle: Throttle, context: grpc.aio.ServicerContext) -> Iterator[None]:
+    @asynccontextmanager
+    async def _call(
+        self, throttle: Throttle, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[None]:
         with throttle.call(context.peer(), time.monotonic()):
-            certificate = certificate_of(context)
-            if certificate is not None:
-                self._gate.exclusions.require_alive(certificate)
+            if self._recognise is not None:
+                caller = await self._recognise(context)
+                require_known(caller.identity)
+                if caller.certificate is not None:
+                    self._gate.exclusions.require_alive(caller.certificate)
             yield
 
     def _check(self, inner: Any) -> Any:
         async def check(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
-                with self._call(self._checks, context):
+                async with self._call(self._checks, context):
                     return await inner(_small(request), context)
             except HfmdsError as error:
                 await _refuse(context, error)
@@ -64,7 +76,7 @@ class Supervision:
     def _watch(self, inner: Any) -> Any:
         async def watch(request: Any, context: grpc.aio.ServicerContext) -> None:
             try:
-                with self._call(self._streams, context):
+                async with self._call(self._streams, context):
                     await inner(_small(request), context)  # writes by itself
             except HfmdsError as error:
                 await _refuse(context, error)
@@ -82,7 +94,7 @@ class Supervision:
             requests: AsyncIterator[Any], context: grpc.aio.ServicerContext
         ) -> AsyncIterator[Any]:
             try:
-                with self._call(self._streams, context):
+                async with self._call(self._streams, context):
                     asked = each(requests, context.peer())
                     async with aclosing(inner(asked, context)) as responses:
                         async for response in responses:
