@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinator.parts import Parts
-from coordinator.replicas.notices import Topic
+from coordinator.devices.registry import Registry
+from coordinator.records.drain import DrainRecords
+from coordinator.records.events import EventRecords
+from coordinator.records.funnel import FunnelRecords, StageNotes
+from coordinator.records.runs import RunRecords
+from coordinator.replicas.notices import Switchboard, Topic
+from hfmds.domain.devices import Device
 from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event
 from hfmds.wire.conversions.operations import Drain, Funnel, Status
@@ -17,40 +22,59 @@ _PAGE_EVENTS = 1000
 class Oversight:
     """The whole, as operators see it. Methods block: call them in a thread."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        runs: RunRecords,
+        events: EventRecords,
+        drain: DrainRecords,
+        funnel: FunnelRecords,
+        stages: StageNotes,
+        registry: Registry,
+        notices: Switchboard,
+    ) -> None:
+        self._runs = runs
+        self._events = events
+        self._drain = drain
+        self._funnel = funnel
+        self._stages = stages
+        self._registry = registry
+        self._notices = notices
 
     def events(self, run: str, after: int = 0) -> tuple[str, Sequence[Event]]:
         """The unique id of the run that is meant, and the next events of its log."""
-        run_uid = self._parts.events.log_of(run)
-        return run_uid, self._parts.events.events(run_uid, after, _PAGE_EVENTS)
+        run_uid = self._events.log_of(run)
+        return run_uid, self._events.events(run_uid, after, _PAGE_EVENTS)
 
     def last_events(self, run: str, most: int) -> Sequence[Event]:
         """The end of the log of the run that is meant: so many events, in order."""
-        run_uid = self._parts.events.log_of(run)
-        last = self._parts.events.last_sequence(run_uid)
-        return self._parts.events.events(run_uid, last - most, most)
+        run_uid = self._events.log_of(run)
+        last = self._events.last_sequence(run_uid)
+        return self._events.events(run_uid, last - most, most)
 
     def funnels(self, run_id: str, round_number: int) -> Sequence[Funnel]:
         """How far tasks came, up to this moment."""
-        self._parts.stages.write()
-        return self._parts.funnel.funnels(run_id, round_number)
+        self._stages.write()
+        return self._funnel.funnels(run_id, round_number)
 
     def set_drain(self, on: bool, by: str) -> Drain:
         """Drain the coordinator, or end that."""
-        drain = self._parts.drain.set(on, by)
-        self._parts.switchboard.post(Topic.WORK)  # who waits for work is sent away, or gets some
-        self._parts.switchboard.post(Topic.RUN)  # rounds that waited go on
+        drain = self._drain.set(on, by)
+        self._notices.post(Topic.WORK)  # who waits for work is sent away, or gets some
+        self._notices.post(Topic.RUN)  # rounds that waited go on
         return drain
+
+    def devices(self, after: str = "", most: int | None = None) -> tuple[Device, ...]:
+        """Return the devices that ever checked in, by id: at most so many, after an id."""
+        return tuple(self._registry.list(after, most))
 
     def status(self) -> Status:
         """How the coordinator is."""
-        self._parts.stages.write()
-        tasks = self._parts.funnel.stages()
+        self._stages.write()
+        tasks = self._funnel.stages()
         return Status(
-            drain=self._parts.drain.get(),
-            runs=_named(self._parts.runs.states()),
-            devices=_named(self._parts.registry.states()),
+            drain=self._drain.get(),
+            runs=_named(self._runs.states()),
+            devices=_named(self._registry.states()),
             tasks={
                 stage.name.lower(): count
                 for stage, count in tasks.items()

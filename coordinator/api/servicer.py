@@ -277,7 +277,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListDevices(
         self, request: admin_pb2.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> admin_pb2.ListDevicesResponse:
-        found = await asyncio.to_thread(self._runs.devices, request.page_token, ASKED_FOR_A_PAGE)
+        found = await asyncio.to_thread(
+            self._oversight.devices, request.page_token, ASKED_FOR_A_PAGE
+        )
         entries, more = first_page_of(map(device_message, found), request.page_size)
         token = entries[-1].device_id if more else ""
         return admin_pb2.ListDevicesResponse(devices=entries, next_page_token=token)

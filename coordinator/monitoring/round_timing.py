@@ -39,7 +39,8 @@ class RoundWatch:
             self._round = tracing.begin("round", place, run=self._run.run_id, round=number)
 
     def enter(self, phase: Phase) -> None:
-        """The round is in this phase now; in which it may have been before."""
+        """The round has made progress in this phase; it may have been in it before."""
+        self._metrics.run_progressed(self._run.run_id)
         if phase is self._phase:
             return
         self._leave()

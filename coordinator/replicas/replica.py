@@ -10,12 +10,13 @@ import socket
 
 from sqlalchemy import Engine
 
-from coordinator.parts import Parts
-from coordinator.replicas.leadership import Leadership
+from coordinator.devices.registry import Registry
+from coordinator.monitoring.metrics import Metrics
+from coordinator.replicas.leadership import Leader, Leadership
 from coordinator.replicas.notices import SharedSwitchboard
 from coordinator.replicas.presence import Presence
 from coordinator.replicas.shared_content import require_shared_content
-from coordinator.runs.runs import Runs
+from hfmds.storage.blobs import Blobs
 
 
 class Replica:
@@ -26,12 +27,19 @@ class Replica:
         self._name = f"{socket.gethostname()[:100]}-{secrets.token_hex(4)}"  # nobody else's
         self.switchboard = SharedSwitchboard(engine, self._name)
 
-    def join(self, runs: Runs, parts: Parts, lease_seconds: float) -> None:
+    def join(
+        self,
+        leader: Leader,
+        registry: Registry,
+        marks: Blobs,
+        metrics: Metrics,
+        lease_seconds: float,
+    ) -> None:
         """Join the others; from now on it may have to drive the runs at any time."""
-        require_shared_content(self._engine, parts.contents.marks())
-        self._presence = Presence(self._engine, self._name, parts.registry, self.switchboard)
+        require_shared_content(self._engine, marks)
+        self._presence = Presence(self._engine, self._name, registry, self.switchboard)
         self._leadership = Leadership(
-            self._engine, self._name, lease_seconds, runs, self.switchboard, parts.metrics
+            self._engine, self._name, lease_seconds, leader, self.switchboard, metrics
         )
         self.switchboard.start()
         self._presence.start()

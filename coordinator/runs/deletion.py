@@ -11,13 +11,15 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from coordinator.parts import Parts
-from coordinator.records.runs import RunRecord
+from coordinator.records.runs import RunRecord, RunRecords
 from coordinator.replicas.leadership import Deposed
+from coordinator.runs.content import RunContents
+from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.leftovers import drop_leftovers
+from coordinator.runs.pool_store import PoolStore
 from hfmds.errors import HfmdsError, NotFound, Unavailable
 from hfmds.service.monitoring.logs import log_context
 
@@ -30,14 +32,24 @@ _AGAIN_SECONDS = 0.5
 class Deletion:
     """Removes runs that are marked, and clears those that have ended. Thread-safe."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        contents: RunContents,
+        store: PoolStore,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+    ) -> None:
+        """`loop` is the event loop on which the store is called."""
+        self._contents = contents
+        self._store = store
+        self._loop = loop
+        self._clock = clock
         self._lock = threading.Lock()
         self._removing: set[str] = set()
         # A run that is removed may be created anew: till then nobody clears the old one.
         self._one_by_one = threading.Lock()
 
-    def begin(self, parts: Parts, run_id: str) -> None:
+    def begin(self, records: DriverRecords, run_id: str) -> None:
         """Remove a marked run that nobody works for, with the parts of one who leads.
 
         Returns at once.
@@ -47,49 +59,49 @@ class Deletion:
                 return
             self._removing.add(run_id)
         threading.Thread(
-            target=self._remove, args=(parts, run_id), name=f"delete-{run_id}", daemon=True
+            target=self._remove, args=(records, run_id), name=f"delete-{run_id}", daemon=True
         ).start()
 
-    def begin_clearing(self, parts: Parts) -> None:
+    def begin_clearing(self, records: DriverRecords) -> None:
         """Clear all runs that have ended, with the parts of one who leads. Returns at once."""
 
         def clear_all() -> None:
             with _saying("runs are not cleared yet"):
-                for run in parts.runs.list():
+                for run in records.runs.list():
                     if run.state.ended:
-                        self.clear(parts, run.run_id)
+                        self.clear(records, run.run_id)
 
         threading.Thread(target=clear_all, name="clear", daemon=True).start()
 
-    def clear(self, parts: Parts, run_id: str) -> None:
+    def clear(self, records: DriverRecords, run_id: str) -> None:
         """Free what a run that has ended does not need, with the parts of one who leads."""
         with log_context(run=run_id), self._one_by_one, _saying("the run is not cleared yet"):
-            drop_leftovers(parts, run_id)
+            drop_leftovers(records, self._contents.of(run_id).blobs, run_id)
 
-    def _remove(self, parts: Parts, run_id: str) -> None:
+    def _remove(self, records: DriverRecords, run_id: str) -> None:
         with log_context(run=run_id), _saying("the run is not deleted yet"):
             try:
-                run = parts.runs.get(run_id)
+                run = records.runs.get(run_id)
                 # In this order: what has no row any more would never be found again.
-                self._release(parts, run)
+                self._release(records.runs, run)
                 with self._one_by_one:
-                    _remove_content(parts, run)
-                    parts.runs.finish_deletion(run_id, parts.clock())
+                    self._remove_content(records.runs, run)
+                    records.runs.finish_deletion(run_id, self._clock())
                 log.info("run deleted")
             finally:
                 with self._lock:
                     self._removing.discard(run_id)
 
-    def _release(self, parts: Parts, run: RunRecord) -> None:
+    def _release(self, runs: RunRecords, run: RunRecord) -> None:
         """Have the synthesis store give up the run's snapshots, if its method makes any."""
         if not run.spec.recipe.method.samples_per_device:
             return
         told = False
-        while not parts.loop.is_closed():
-            parts.runs.require_deleting(run.run_uid)
-            call = parts.store.release_run(run.run_id)
+        while not self._loop.is_closed():
+            runs.require_deleting(run.run_uid)
+            call = self._store.release_run(run.run_id)
             try:
-                asyncio.run_coroutine_threadsafe(call, parts.loop).result(_STORE_SECONDS)
+                asyncio.run_coroutine_threadsafe(call, self._loop).result(_STORE_SECONDS)
                 return
             except Unavailable as error:
                 if not told:
@@ -98,19 +110,18 @@ class Deletion:
                 time.sleep(_AGAIN_SECONDS)
         raise Unavailable("the coordinator has stopped; it goes on when it is started again")
 
+    def _remove_content(self, runs: RunRecords, run: RunRecord) -> None:
+        """Delete all bytes of a run, asking before each blob whether it is still ours to do.
 
-def _remove_content(parts: Parts, run: RunRecord) -> None:
-    """Delete all bytes of a run, asking before each blob whether it is still ours to do.
-
-    Content knows runs by id only: somebody else may lead by now, have deleted this run, and have
-    been told to create another one with its id, which may need the very same bytes.
-    """
-    blobs = parts.contents.of(run.run_id).blobs
-    for digest in tuple(blobs.digests()):
-        parts.runs.require_deleting(run.run_uid)
-        blobs.delete(digest)
-    parts.runs.require_deleting(run.run_uid)
-    parts.contents.remove(run.run_id)
+        Content knows runs by id only: somebody else may lead by now, have deleted this run, and
+        have been told to create another one with its id, which may need the very same bytes.
+        """
+        blobs = self._contents.of(run.run_id).blobs
+        for digest in tuple(blobs.digests()):
+            runs.require_deleting(run.run_uid)
+            blobs.delete(digest)
+        runs.require_deleting(run.run_uid)
+        self._contents.remove(run.run_id)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ class HeldOut:
 
     def __init__(self, source: str | None, learning: Learning) -> None:
         """Load the source; ConfigurationError if it cannot be used."""
-        self._learning = learning
+        self.learning = learning
         what = "the held-out set (HFMDS_HELD_OUT)"
         self._images = load_named_images(source, what) if source else None
 
@@ -33,4 +33,4 @@ class HeldOut:
         """Accuracy and loss; None without a set."""
         if self._images is None:
             return None
-        return self._learning.evaluate(recipe, weights, self._images.labelled_for(recipe))
+        return self.learning.evaluate(recipe, weights, self._images.labelled_for(recipe))

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.parts import Parts
+from coordinator.runs.driver_records import DriverRecords
 from hfmds.domain.runs import RunState
+from hfmds.storage.blobs import Blobs
 
 log = logging.getLogger(__name__)
 
 
-def drop_leftovers(parts: Parts, run_id: str) -> None:
+def drop_leftovers(records: DriverRecords, blobs: Blobs, run_id: str) -> None:
     """Delete all content of a run that has ended but its models and the server's last state.
 
     Meanwhile nobody may delete the run and create another with its id.
     """
-    run = parts.runs.get(run_id)
+    run = records.runs.get(run_id)
     if not run.state.ended or run.state is RunState.DELETING:
         return
-    blobs = parts.contents.of(run_id).blobs
     # Before asking what is needed: should we not lead any more, asking tells.
     there = tuple(blobs.digests())
-    needed = parts.phases.models_handed_out(run_id) - parts.runs.dropped_models(run_id)
+    needed = records.phases.models_handed_out(run_id) - records.runs.dropped_models(run_id)
     last = run.last_round
     kept = (run.start, last and last.weights, last and last.server_state)
     needed |= {digest.sha256 for digest in kept if digest}

@@ -12,12 +12,12 @@ class Models:
     """Stores the models of one run."""
 
     def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+        self.blobs = blobs
         self._last: tuple[Weights, Digest] | None = None
 
     def put(self, weights: Weights) -> Digest:
         """The model's name; it is durable when this returns."""
         # The same object, not equal ones: a round's model is the next one's to begin with.
         if self._last is None or self._last[0] is not weights:
-            self._last = weights, self._blobs.put_bytes(encode_weights(weights))
+            self._last = weights, self.blobs.put_bytes(encode_weights(weights))
         return self._last[1]

@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from coordinator.parts import Parts
-from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseTask
+from coordinator.monitoring.metrics import Metrics
+from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords, PhaseTask
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import TaskState
 from coordinator.records.task_rows import Task
-from coordinator.runs.run_control import RunControl
+from coordinator.runs.run_control import LOOK_AGAIN_SECONDS, RunControl
 from coordinator.runs.selection import Selection
 from hfmds.domain.runs import Phase, Progress
 from hfmds.domain.tasks import LateReason
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_SECONDS = 1.0  # leases and deadlines run out without anyone ringing
 _SHOWN = {
     "train": Phase.TRAINING,
     "synthesise": Phase.SYNTHESISING,
@@ -36,22 +35,17 @@ class PhaseConductor:
         self,
         run: RunRecord,
         control: RunControl,
-        parts: Parts,
+        phases: PhaseRecords,
         selection: Selection,
-        meanwhile: Callable[[], None] = lambda: None,
+        metrics: Metrics,
     ) -> None:
-        """`meanwhile` is called whenever devices have been asked: nobody waits for it then."""
         self._recipe = run.spec.recipe
         self._policy = run.spec.policy
         self._control = control
-        self._phases = parts.phases
-        self._registry = parts.registry
-        self._announce_to = parts.switchboard.announce
-        self._drain = parts.drain
-        self._metrics = parts.metrics
-        self._clock = parts.clock
+        self._phases = phases
         self._selection = selection
-        self._meanwhile = meanwhile
+        self._metrics = metrics
+        self._clock = control.now
         self._closed_by = LateReason.GOAL_REACHED
 
     def conduct(
@@ -62,29 +56,32 @@ class PhaseConductor:
         # After a restart nobody is there yet, and leases may have run out: give devices time.
         patient_until = 0.0
         if phase is not None:
-            patience = max(self._policy.lease_seconds, self._registry.away_seconds)
+            patience = max(self._policy.lease_seconds, self._selection.away_seconds)
             patient_until = self._clock() + patience
         else:
-            self._wait_while_drained(plan.key.round_number)
+            self._control.wait_while_drained(plan.key.round_number)
             devices, seen = choose_devices(), self._selection.seen()
             phase = self._phases.open(plan, devices, self._clock(), seen)
             self._metrics.funnel.assigned(plan.key.kind, len(devices))
             self._metrics.funnel.dropped(plan.key.kind, [LateReason.STALE] * phase.stale)
         self._announce(phase)
-        self._meanwhile()
         opened = not phase.closed
         self._closed_by = LateReason.GOAL_REACHED  # as a result does that is the last one wanted
         while not phase.closed:
-            self._control.heed()
+            self._control.wait_until_running()
             rings = self._control.bell.rings
             phase = self._phases.get(plan.key)
             self._show(phase)
             if not phase.closed and not self._move_on(plan, phase, patient_until):
-                self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
+                self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
         self._show(phase)
+        results = self._phases.results(plan.key)
         if opened:
             self._count(plan, phase)
-        return self._phases.results(plan.key)
+            if plan.asynchronous:
+                ages = (task.counted_round - task.key.round_number for task in results)
+                self._metrics.updates_counted(ages)
+        return results
 
     def _count(self, plan: PhasePlan, phase: PhaseRecord) -> None:
         """Count how a phase ended, and the tasks it does without."""
@@ -93,14 +90,6 @@ class PhaseConductor:
             over = (task for task in phase.tasks if task.state is TaskState.OVER)
             reasons = [LateReason[task.over_reason] for task in over]
             self._metrics.funnel.dropped(phase.key.kind, reasons)
-
-    def _wait_while_drained(self, round_number: int) -> None:
-        """Open nothing new; an operator drained the coordinator, and will end that."""
-        while self._drain.is_on():
-            rings = self._control.bell.rings
-            self._control.heed()
-            self._control.show(Progress(round_number, Phase.DRAINED, 0, 0))
-            self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
 
     def _move_on(self, plan: PhasePlan, phase: PhaseRecord, patient_until: float) -> bool:
         """Take the next step that is due; true if there is something new to look at."""
@@ -181,7 +170,7 @@ class PhaseConductor:
         if devices:
             self._phases.ask(phase.key, devices, self._clock())
             self._metrics.funnel.assigned(phase.key.kind, len(devices))
-            self._announce_to(devices)
+            self._control.announce(tuple(devices))
         return bool(devices)
 
     def _extend_or_pause(self, phase: PhaseRecord, patient: bool) -> None:
@@ -214,7 +203,7 @@ class PhaseConductor:
         return f"{told}all took longer than policy.task_deadline_seconds, {allowed}"
 
     def _announce(self, phase: PhaseRecord) -> None:
-        self._announce_to(task.device_id for task in phase.pending)
+        self._control.announce(tuple(task.device_id for task in phase.pending))
 
     def _show(self, phase: PhaseRecord) -> None:
         expected = min(phase.goal or len(phase.tasks), len(phase.tasks))

@@ -7,19 +7,21 @@ after a restart the same calls find what was done and go on from there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
-from coordinator.parts import Parts
 from coordinator.records.phases import PhasePlan
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import RoundState
 from coordinator.records.task_rows import PhaseKey, Task
+from coordinator.runs.driver_records import DriverRecords
+from coordinator.runs.held_out import HeldOut
 from coordinator.runs.models import Models
 from coordinator.runs.phase_conductor import PhaseConductor
-from coordinator.runs.run_control import RunControl
+from coordinator.runs.pool_store import PoolStore
+from coordinator.runs.run_control import LOOK_AGAIN_SECONDS, RunControl
 from coordinator.runs.selection import Selection
 from hfmds.algorithm.aggregation.blocks import Moved
 from hfmds.algorithm.aggregation.compression import unpacked
@@ -41,31 +43,35 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_LOOK_AGAIN_SECONDS = 1.0  # devices go without anyone ringing
 _STORE_RETRY_SECONDS = 1.0
 
 
 class RemoteFleet:
     """A `Fleet` whose devices are behind the network."""
 
-    def __init__(self, run: RunRecord, control: RunControl, parts: Parts, models: Models) -> None:
+    def __init__(
+        self,
+        run: RunRecord,
+        control: RunControl,
+        records: DriverRecords,
+        selection: Selection,
+        conductor: PhaseConductor,
+        store: PoolStore,
+        models: Models,
+        held_out: HeldOut,
+    ) -> None:
         self._run_id = run.run_id
         self._pool_id = run.pool_id
         self._spec = run.spec
         self._control = control
-        self._rounds = parts.rounds
-        self._phases = parts.phases
-        self._content = parts.contents.of(run.run_id)
+        self._rounds = records.rounds
+        self._phases = records.phases
+        self._selection = selection
+        self._conductor = conductor
+        self._store = store
         self._models = models
-        self._store = parts.store
-        self._held_out = parts.held_out
-        self._metrics = parts.metrics
-        self._clock = parts.clock
-        self._registry = parts.registry
-        self._dispatch = parts.dispatch
-        self._selection = Selection(run, parts.registry, parts.phases)
-        self._conductor = PhaseConductor(run, control, parts, self._selection, self._forget_updates)
-        self._updates: tuple[Update, ...] = ()  # of the last round that has trained
+        self._held_out = held_out
+        self._clock = control.now
         self._candidates: Sequence[Candidate] = ()  # of the round that is about to train
         self._round_number = 0  # of the round that is to be evaluated
 
@@ -130,16 +136,12 @@ class RemoteFleet:
         accepted = self._conductor.conduct(plan, choose_devices)
         self._control.show(Progress(round_number, Phase.AGGREGATING, len(accepted), len(accepted)))
         self._round_number = round_number
-        if mode:
-            ages = (task.counted_round - task.key.round_number for task in accepted)
-            self._metrics.updates_counted(ages)
         # Each is read in pieces, when they are needed.
         began_at = cache(self._model)
-        self._updates = tuple(
+        return tuple(
             self._moved(self._update(task, began_at(task.weights)), task, weights)
             for task in accepted
         )
-        return self._updates
 
     def evaluate(self, weights: Weights) -> Evaluation | None:
         self._models.put(weights)
@@ -165,50 +167,36 @@ class RemoteFleet:
 
     # --- parts ----------------------------------------------------------------------------------
 
-    def _forget_updates(self) -> None:
-        """Close the files of updates that are used up, so that the next can be written over them.
-
-        Not earlier, between two rounds, when all wait for the next one.
-        """
-        self._updates = ()
-
     def _enough_devices(self, round_number: int, kind: str = "train") -> Sequence[str]:
         minimum = self._spec.policy.minimum_devices
         self._rounds.begin(self._run_id, round_number, self._clock())
         while True:
-            self._control.heed()
+            self._control.wait_until_running()
             rings = self._control.bell.rings
             able = self._selection.able(kind)
             count = len({*able, *self._still_at_work()})
             if count < minimum:
                 waits = Progress(round_number, Phase.WAITING_FOR_DEVICES, count, minimum)
-            elif self._plan_ready(able):
+            elif self._selection.plan_ready(able, self._control.bell.ring):
                 return able
             else:
                 waits = Progress(round_number, Phase.MAKING_PLAN, 0, 0)
             self._control.show(waits)
-            self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
-
-    def _plan_ready(self, devices: Collection[str]) -> bool:
-        """Whether the devices can begin; else a phase's time would pass with the plan's making."""
-        here = self._registry.available(self._run_id)
-        profiles = [profile for device_id, profile in here.items() if device_id in devices]
-        model = self._spec.recipe.model
-        return self._dispatch.plan_ready(model, profiles, self._control.bell.ring)
+            self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
 
     def _evaluators(self, round_number: int) -> Sequence[str]:
         """Devices to evaluate the new model: as many as are there, when their time is over."""
         policy, evaluating = self._spec.policy, self._rounds.in_progress(self._run_id)
         since = evaluating.entered_at if evaluating else self._clock()
         while True:
-            self._control.heed()
+            self._control.wait_until_running()
             rings = self._control.bell.rings
             there = len(self._selection.here())  # after a restart they are not back yet
             in_time = self._clock() < since + policy.deadline_seconds
             if there >= policy.least_evaluations or not in_time:
                 able = self._selection.evaluators(policy.evaluation.devices, self._clock())
                 return choose_evaluators(policy.evaluation, able, self._spec.recipe, round_number)
-            self._control.bell.wait(rings, _LOOK_AGAIN_SECONDS)
+            self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
 
     def _still_at_work(self) -> set[str]:
         """Devices that go on from earlier rounds, as they do in asynchronous ones.
@@ -225,10 +213,10 @@ class RemoteFleet:
         """Call the store until it is there; what it refuses pauses the run."""
         told = False
         while True:
-            self._control.heed()
+            self._control.wait_until_running()
             rings = self._control.bell.rings
             try:
-                return self._control.on_loop(call)
+                return self._control.call(call())
             except Unavailable as error:
                 if not told:
                     log.warning("the run waits for the synthesis store: %s", error)
@@ -239,11 +227,11 @@ class RemoteFleet:
                 self._control.pause(f"round {round_number}: the synthesis store refuses: {error}")
 
     def _model(self, weights: Digest) -> StoredWeights:
-        return StoredWeights(self._content.blobs.local_path(weights), "the model")
+        return StoredWeights(self._models.blobs.local_path(weights), "the model")
 
     def _update(self, task: Task, began_at: Weights) -> Update:
         report = decode_update_report(task.report)
-        path = self._content.blobs.local_path(report.update)
+        path = self._models.blobs.local_path(report.update)
         packed = StoredTensors(path, f"the update of device {task.device_id!r}")
         weights = unpacked(self._spec.recipe, packed, began_at)
         return Update(task.device_id, weights, report.samples, report.loss, report.traffic)

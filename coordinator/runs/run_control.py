@@ -1,29 +1,117 @@
-"""How a run's driver steers what works for it in its thread."""
+"""How operators and the process steer one run's driver, and what the driver tells them."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from coordinator.devices.wakeup import Bell
-from hfmds.domain.runs import Progress
+from coordinator.monitoring.round_timing import RoundWatch
+from coordinator.records.drain import DrainRecords
+from coordinator.records.runs import RunRecords
+from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.runs.progress_notice import news_of
+from hfmds.domain.runs import Phase, Progress, RunState
+from hfmds.errors import WrongState
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+LOOK_AGAIN_SECONDS = 1.0  # leases, deadlines and devices run out without a wake-up
+_PAUSED_LOOK_SECONDS = 60.0
+_LOOP_LOOK_SECONDS = 0.5
 
-class RunControl(Protocol):
-    """What the fleet listens to between two looks at the devices."""
 
-    bell: Bell
+class RunStopped(Exception):
+    """The run has ended, or this process must stop driving it."""
 
-    def heed(self) -> None:
-        """Raise if the run is to stop; block while it is paused."""
+
+class RunControl:
+    """Pauses, stops and shows one run. Its methods block, except `stop`."""
+
+    def __init__(
+        self,
+        run_id: str,
+        runs: RunRecords,
+        drain: DrainRecords,
+        notices: Switchboard,
+        timing: RoundWatch,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+    ) -> None:
+        """`loop` is the event loop on which asynchronous calls run."""
+        self.run_id = run_id
+        self.bell = Bell()  # rings when the driver should look again
+        self.progress: Progress | None = None
+        self.timing = timing
+        self.now = clock
+        self.stopping = False
+        self._runs = runs
+        self._drain = drain
+        self._notices = notices
+        self._loop = loop
+
+    def stop(self) -> None:
+        """Make the driver stop soon. Recorded work stays."""
+        self.stopping = True
+        self.bell.ring()
+
+    def wait_until_running(self) -> None:
+        """Block while the run is paused; raise RunStopped if it has ended or must stop here."""
+        while True:
+            rings = self.bell.rings
+            if self.stopping:
+                raise RunStopped
+            state = self._runs.state(self.run_id)
+            if state.ended:
+                raise RunStopped
+            if state is RunState.RUNNING:
+                return
+            self.bell.wait(rings, _PAUSED_LOOK_SECONDS)
+
+    def wait_while_drained(self, round_number: int) -> None:
+        """Block while an operator keeps the coordinator drained."""
+        while self._drain.is_on():
+            rings = self.bell.rings
+            self.wait_until_running()
+            self.show(Progress(round_number, Phase.DRAINED, 0, 0))
+            self.bell.wait(rings, LOOK_AGAIN_SECONDS)
 
     def pause(self, reason: str) -> None:
         """Pause the run until an operator resumes it."""
+        log.error("the run is paused: %s", reason)
+        try:
+            self._runs.pause(self.run_id, self.now(), reason)
+        except WrongState:  # an operator cancelled it, which `wait_until_running` notices
+            return
+        self.notify_watchers()
 
     def show(self, progress: Progress) -> None:
-        """Tell operators what is going on."""
+        """Show operators what the run does now."""
+        if progress != self.progress:
+            self.progress = progress
+            self.timing.enter(progress.phase)
+            self.notify_watchers()
 
-    def on_loop(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Make an asynchronous call from this thread and wait for its result."""
+    def notify_watchers(self) -> None:
+        """Tell the watchers of all coordinators that the run has changed."""
+        self._notices.post(Topic.NEWS, *news_of(self.run_id, self.progress))
+
+    def announce(self, devices: tuple[str, ...]) -> None:
+        """Tell these devices that there may be work for them."""
+        self._notices.announce(devices)
+
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run an asynchronous call on the event loop and return its result."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        while True:
+            try:
+                return future.result(_LOOP_LOOK_SECONDS)
+            except concurrent.futures.TimeoutError:
+                if self.stopping:
+                    future.cancel()
+                    raise RunStopped from None

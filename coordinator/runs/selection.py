@@ -6,23 +6,39 @@ again asks the same devices.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 from coordinator.devices.registry import Registry
 from coordinator.records.phases import PhaseRecords, Seen
 from coordinator.records.runs import RunRecord
 from hfmds.algorithm.sampling import Candidate, sample_cohort
+from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.recipe import ModelSpec
+
+
+class PlanReady(Protocol):
+    """Tells whether devices can begin to work on a model at once."""
+
+    def __call__(
+        self, model: ModelSpec, profiles: Iterable[DeviceProfile], when_ready: Callable[[], None]
+    ) -> bool:
+        """Return False if a device needs a plan that is still being made; report its end."""
 
 
 class Selection:
     """Chooses devices for one run."""
 
-    def __init__(self, run: RunRecord, registry: Registry, phases: PhaseRecords) -> None:
+    def __init__(
+        self, run: RunRecord, registry: Registry, phases: PhaseRecords, plan_ready: PlanReady
+    ) -> None:
         self._run_id = run.run_id
         self._recipe = run.spec.recipe
         self._policy = run.spec.policy
         self._registry = registry
+        self.away_seconds = registry.away_seconds
         self._phases = phases
+        self._plan_ready = plan_ready
         self.withdrawn: frozenset[str] = frozenset()  # of these the store takes no images
 
     def here(self, kind: str = "train") -> list[str]:
@@ -44,6 +60,12 @@ class Selection:
         unable = self._phases.unable(self._run_id, "synthesise", "train")
         able = [device_id for device_id in here if device_id not in unable]
         return able if len(able) >= self._policy.minimum_devices else here
+
+    def plan_ready(self, devices: Collection[str], when_ready: Callable[[], None]) -> bool:
+        """Whether the devices can begin; else a phase's time would pass with the plan's making."""
+        here = self._registry.available(self._run_id)
+        profiles = [profile for device_id, profile in here.items() if device_id in devices]
+        return self._plan_ready(self._recipe.model, profiles, when_ready)
 
     def evaluators(self, wanted: int, now: float) -> list[Candidate]:
         """The devices that could evaluate a model; without those at work if the others suffice."""

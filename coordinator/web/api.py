@@ -175,7 +175,7 @@ class Api:
         known = [one.value for one in DeviceState]
         if state not in ("", *known):
             raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
-        devices = await self._in_thread(self._runs.devices)
+        devices = await self._in_thread(self._oversight.devices)
         return devices_shape(devices, state, self._gate.exclusions.quarantined)
 
     async def _pictured(self, request: web.Request) -> Shape:

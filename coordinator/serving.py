@@ -1,0 +1,131 @@
+"""Serves the coordinator: opens its storage and its ports, and closes them in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from prometheus_client import CollectorRegistry
+
+from coordinator.api.servicer import AdminServicer, CoordinatorServicer
+from coordinator.identity.wiring import open_membership
+from coordinator.monitoring.device_standing import head_count
+from coordinator.monitoring.metrics import Metrics
+from coordinator.replicas.notices import Switchboard
+from coordinator.replicas.replica import Replica
+from coordinator.settings import CoordinatorSettings
+from coordinator.web.server import serving_page
+from coordinator.wiring import build, open_tables
+from hfmds.plans.library import PlanLibrary
+from hfmds.service.client.certificate_rotation import following_rotation
+from hfmds.service.client.peer import Peer
+from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.program_metrics import show_program, show_readiness
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
+from hfmds.service.process.collector import spare_what_stays
+from hfmds.service.process.process import published_addresses
+from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.server.server import GrpcServer
+from hfmds.storage.database import database_look
+from hfmds.storage.files import FolderLock
+from hfmds.storage.health import watching
+from hfmds.wire.clients.store_client import StoreClient
+
+_STORAGE_THREADS = 12  # fewer than the database's connections
+
+
+async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set. The coordinator is ready once its runs go on."""
+    registry = CollectorRegistry()
+    show_program("coordinator", registry, settings.tls, settings.disk_places)
+    metrics = Metrics(registry)
+    rpc_metrics, gate = RpcMetrics("coordinator", registry), Gate()
+    server = GrpcServer(
+        settings.listen, rpc_metrics, limits=settings.limits, tls=settings.tls, gate=gate
+    )
+    show_readiness("coordinator", registry, server.unready_reason)
+    store = StoreClient(Peer("synthesis store", settings.store, "HFMDS_STORE", settings.tls))
+    with (
+        closing(FolderLock(settings.data_dir, "HFMDS_DATA_DIR")),
+        MetricsServer(settings.metrics_listen, registry, server.unready_reason) as metrics_http,
+    ):
+        loop = asyncio.get_running_loop()
+        # Each call that waits for a commit holds a thread, so one thread per core is too few.
+        loop.set_default_executor(ThreadPoolExecutor(_STORAGE_THREADS, "storage"))
+        engine = await asyncio.to_thread(open_tables, settings)
+        # Only one process can open SQLite's file, so that process always leads.
+        replica = Replica(engine) if engine.dialect.name == "postgresql" else None
+        notices = replica.switchboard if replica else Switchboard()
+        library = PlanLibrary(settings.plans_dir, settings.plans_max_bytes)
+        app = await asyncio.to_thread(
+            build, settings, engine, notices, metrics, store, loop, library
+        )
+        metrics.count(devices=app.registry.states, runs=app.runs.census)
+        metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
+        metrics.know(members=lambda: head_count(engine, time.time()))
+        CoordinatorServicer(app.dispatch, gate).add_to(server)
+        admin = AdminServicer(app.runs, app.oversight)
+        admin.add_to(server)
+        membership = await asyncio.to_thread(
+            open_membership, settings, engine, gate, store, app.dispatch.leave
+        )
+        membership.add_to(server)
+        await asyncio.to_thread(app.drivers.show_ended_runs)
+        if replica:
+            await asyncio.to_thread(
+                replica.join,
+                app.drivers,
+                app.registry,
+                app.contents.marks(),
+                metrics,
+                settings.leader_lease_seconds,
+            )
+        else:
+            await asyncio.to_thread(app.drivers.lead)  # before a call can create another run
+            metrics.leads(True)
+        shutdown = Shutdown(settings.shutdown_grace_seconds)
+        async with (
+            following_rotation(settings.tls, store),
+            membership.lookout.looking_out(),
+            server.serving(shutdown),
+            membership.serving_tokens(settings, rpc_metrics, admin, shutdown) as tokens,
+            serving_page(
+                settings.web_listen,
+                app.runs,
+                app.oversight,
+                store,
+                tls=settings.tls,
+                holder=membership.tokens.admin,
+                gate=gate,
+            ) as page,
+        ):
+            spare_what_stays()
+            await server.set_ready(True)
+            with (
+                database_look(engine) as database,
+                watching(
+                    {"the database": database, "content": app.contents.marks().look},
+                    settings.storage_patience_seconds,
+                ) as trouble,
+                published_addresses(
+                    settings.address_file,
+                    grpc=server.address,
+                    metrics=metrics_http.address,
+                    **tokens,
+                    **page,
+                ),
+            ):
+                async with server.following(trouble):
+                    await stop.wait()
+            app.dispatch.close()  # devices that wait for work go at once
+            app.drivers.stop()
+            app.runs.end_watches()
+            stopping = asyncio.create_task(shutdown.stop())  # from now on it is not ready
+            if replica:
+                await asyncio.to_thread(replica.leave)
+            await stopping
+        await asyncio.to_thread(app.drivers.close, shutdown.left_seconds())
+    await store.close()

@@ -1,0 +1,152 @@
+"""Builds the coordinator: each object gets the few others that it works with.
+
+`serving.serve` runs what `build` returns. Tests call `build` too, with a store and a clock of
+their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from coordinator.api.operations import Oversight
+from coordinator.devices.dispatch import Dispatch
+from coordinator.devices.plans import Library, Plans
+from coordinator.devices.registry import Registry
+from coordinator.monitoring.metrics import Metrics
+from coordinator.monitoring.round_timing import RoundWatch
+from coordinator.records.drain import DrainRecords
+from coordinator.records.events import EventRecords
+from coordinator.records.funnel import FunnelRecords, StageNotes
+from coordinator.records.runs import RunRecord
+from coordinator.records.tasks import TaskRecords
+from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.runs.checkpoints import Checkpoints
+from coordinator.runs.content import RunContents
+from coordinator.runs.deletion import Deletion
+from coordinator.runs.driver import RunDriver
+from coordinator.runs.driver_records import DriverRecords
+from coordinator.runs.drivers import Drivers
+from coordinator.runs.held_out import HeldOut
+from coordinator.runs.learning import Learning
+from coordinator.runs.models import Models
+from coordinator.runs.phase_conductor import PhaseConductor
+from coordinator.runs.pool_store import PoolStore
+from coordinator.runs.remote_fleet import RemoteFleet
+from coordinator.runs.run_control import RunControl
+from coordinator.runs.runs import Runs
+from coordinator.runs.selection import Selection
+from coordinator.settings import CoordinatorSettings
+from hfmds.service.limits.retry_schedule import Pace
+from hfmds.storage.database import open_database, shown_url
+from hfmds.storage.locations import open_location
+from hfmds.storage.schema import Schema
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """The coordinator without its ports."""
+
+    engine: Engine
+    records: DriverRecords
+    tasks: TaskRecords
+    drain: DrainRecords
+    funnel: FunnelRecords
+    stages: StageNotes
+    metrics: Metrics
+    registry: Registry
+    contents: RunContents
+    dispatch: Dispatch
+    deletion: Deletion
+    drivers: Drivers
+    runs: Runs
+    oversight: Oversight
+
+
+def open_tables(settings: CoordinatorSettings) -> Engine:
+    """Open the coordinator's database, with the tables that this version works with."""
+    engine = open_database(settings.resolved_database_url, "coordinator")
+    log.info("database opened", extra={"database": shown_url(engine)})
+    Schema("coordinator").prepare(engine)
+    return engine
+
+
+def build(
+    settings: CoordinatorSettings,
+    engine: Engine,
+    notices: Switchboard,
+    metrics: Metrics,
+    store: PoolStore,
+    loop: asyncio.AbstractEventLoop,
+    library: Library | None,
+    clock: Clock = time.time,
+) -> App:
+    """Build the coordinator on its database. Without a `library`, no device gets a plan."""
+    records, tasks = DriverRecords.on(engine), TaskRecords(engine)
+    drain, funnel = DrainRecords(engine, clock), FunnelRecords(engine)
+    stages = StageNotes(engine, metrics.funnel.reached)
+    blobs = open_location(
+        settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
+    )
+    contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
+    contents.purge(settings.upload_ttl_seconds, clock())
+    registry = Registry(engine, tasks, clock, settings.device_away_seconds)
+    dispatch = Dispatch(
+        records.runs,
+        tasks,
+        registry,
+        contents,
+        metrics,
+        drain,
+        stages,
+        clock,
+        Pace(settings.check_ins_per_second, settings.retry_seconds),
+        settings.max_waiting_devices,
+        Plans(engine, blobs, library, settings.plans_max_bytes) if library else None,
+    )
+    held_out = HeldOut(settings.held_out, Learning(settings.threads))
+
+    def new_driver(run: RunRecord, records: DriverRecords) -> RunDriver:
+        models = Models(contents.of(run.run_id).blobs)
+        timing = RoundWatch(run, metrics)
+        control = RunControl(run.run_id, records.runs, drain, notices, timing, loop, clock)
+        selection = Selection(run, registry, records.phases, dispatch.plan_ready)
+        conductor = PhaseConductor(run, control, records.phases, selection, metrics)
+        fleet = RemoteFleet(run, control, records, selection, conductor, store, models, held_out)
+        checkpoints = Checkpoints(run, records, models, held_out.learning)
+        return RunDriver(run, control, records, fleet, checkpoints, models, metrics)
+
+    deletion = Deletion(contents, store, loop, clock)
+    drivers = Drivers(records, new_driver, deletion, notices, metrics)
+    registry.on_arrival(drivers.wake)
+    dispatch.on_result(drivers.task_ended)
+    notices.listen(Topic.WORK, dispatch.announce_to)
+    notices.listen(Topic.RUN, drivers.wake)
+    runs = Runs(records.runs, drivers, contents, held_out, notices, clock)
+    events = EventRecords(engine)
+    oversight = Oversight(records.runs, events, drain, funnel, stages, registry, notices)
+    return App(
+        engine=engine,
+        records=records,
+        tasks=tasks,
+        drain=drain,
+        funnel=funnel,
+        stages=stages,
+        metrics=metrics,
+        registry=registry,
+        contents=contents,
+        dispatch=dispatch,
+        deletion=deletion,
+        drivers=drivers,
+        runs=runs,
+        oversight=oversight,
+    )
