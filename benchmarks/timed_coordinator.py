@@ -38,7 +38,7 @@ STEPS = (
     "coordinator.devices.dispatch:Dispatch._outcomes_now",
     "coordinator.devices.uploads:Updates._judged",
     "coordinator.devices.results:Results._accept_all",
-    "coordinator.runs.driver:RunDriver._completed",
+    "coordinator.runs.checkpoints:Checkpoints.record",
     "coordinator.runs.driver:RunDriver._drop_updates",
     "coordinator.runs.remote_fleet:RemoteFleet.available",
     "coordinator.runs.remote_fleet:RemoteFleet.train",

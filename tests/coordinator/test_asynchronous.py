@@ -55,7 +55,7 @@ async def weights_after(bench: Workbench, folder: Path, number: int) -> Weights:
 async def round_is(bench: Workbench, number: int) -> None:
     """Wait until the run trains in this round."""
     while True:
-        found = bench.parts.rounds.in_progress("run")
+        found = bench.records.rounds.in_progress("run")
         if found and found.number == number and found.state.name == "TRAINING":
             return
         await asyncio.sleep(0.01)
@@ -279,7 +279,7 @@ async def test_updates_are_kept_until_they_count_and_models_for_ever(tmp_path: P
         assert await bench.submit("c", c, digest) is False
         await bench.do("a", await bench.check_in("a"), nudge(1.0))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
-        await asyncio.to_thread(bench.runs.close, 10.0)  # it frees space after its record
+        await asyncio.to_thread(bench.drivers.close, 10.0)  # it frees space after its record
         stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
         assert len(stored) == 3  # w^0, w^1, w^2, and nothing to be written over
 
@@ -303,7 +303,7 @@ async def test_a_task_of_an_ended_round_is_still_leased_to_its_device(tmp_path: 
         await bench.do("a", a, echo)
         await bench.do("b", b, echo)
         await round_is(bench, 2)
-        assert bench.parts.tasks.get("c", c.task_id).state is TaskState.LEASED
+        assert bench.app.tasks.get("c", c.task_id).state is TaskState.LEASED
         assert await bench.check_in("c") == c  # and not one of round 2 as well
 
 
@@ -336,7 +336,7 @@ async def test_two_devices_with_the_very_same_update_both_count(tmp_path: Path) 
         await bench.submit("a", a, update)
         await bench.do("c", c, nudge(2.0))
         await round_is(bench, 2)  # now a's bytes are spent, and b's with them
-        assert not bench.parts.contents.of("run").blobs.contains(update)
+        assert not bench.app.contents.of("run").blobs.contains(update)
         with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
             await bench.submit("b", b, update)
         await bench.upload("b", b, same)
@@ -356,7 +356,7 @@ async def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_agai
         waiting = await bench.arrive("a")
         await bench.create(spec(rounds=1, devices=1, buffer_size=1))
         [a] = await asyncio.gather(*waiting)
-        tasks, update = bench.parts.tasks, a.weights
+        tasks, update = bench.app.tasks, a.weights
         with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
             tasks.accept("a", a.task_id, update, b"", 1.0, is_here=lambda: False)
         assert tasks.get("a", a.task_id).state is TaskState.LEASED
@@ -367,7 +367,7 @@ async def test_while_updates_are_dropped_none_is_accepted(tmp_path: Path) -> Non
         waiting = await bench.arrive("a", "b")
         await bench.create(spec(rounds=2, devices=1, buffer_size=2))
         a, _ = await asyncio.gather(*waiting)
-        with bench.parts.phases.spent_updates("run", 1) as spent:
+        with bench.records.phases.spent_updates("run", 1) as spent:
             assert spent == set()
             accepting = asyncio.create_task(bench.do("a", a, nudge(1.0)))
             await asyncio.sleep(0.3)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.replicas.leadership import Deposed
-from coordinator.runs.deletion import Deletion
+from coordinator.runs.driver_records import DriverRecords
 from hfmds.domain.runs import ModelVersion, RunState
 from hfmds.errors import InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.event_chain import flaw
@@ -56,7 +56,7 @@ async def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> 
         with pytest.raises(NotFound, match="no run 'run'"):
             bench.runs.get("run")
         assert not (tmp_path / "blobs" / "run").exists()
-        assert not (tmp_path / "staging" / "run").exists()
+        assert not (tmp_path / "uploads" / "run").exists()
         assert rows_of(tmp_path, "run") == 0
         assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
         run_uid, events = bench.oversight.events("run")
@@ -125,9 +125,9 @@ async def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
 ) -> None:
     async with workbench(tmp_path) as bench:
         await complete(bench)
-        bench.parts.runs.begin_deletion("run", 1.0, "olga")
+        bench.records.runs.begin_deletion("run", 1.0, "olga")
         if content_was_removed:
-            bench.parts.contents.remove("run")
+            bench.app.contents.remove("run")
         assert bench.runs.get("run").state is RunState.DELETING
         with pytest.raises(WrongState, match="is being deleted; create it when it is gone"):
             await bench.create(make_spec())
@@ -145,8 +145,8 @@ async def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times:
         await bench.play("a", 2, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         await thread_ends("run-run")
-        bench.parts.runs.begin_deletion("run", 1.0, "olga")
-        blobs = bench.parts.contents.of("run").blobs
+        bench.records.runs.begin_deletion("run", 1.0, "olga")
+        blobs = bench.app.contents.of("run").blobs
         for number in range(9):
             blobs.put_bytes(bytes([number]))
         before, asked = len(list(blobs.digests())), 0
@@ -158,8 +158,8 @@ async def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times:
                 raise Deposed
 
         with opened_database(database_of(tmp_path)) as engine:
-            deposed = bench.parts.on(fenced(engine, fence))
-            Deletion(bench.parts).begin(deposed, "run")
+            deposed = DriverRecords.on(fenced(engine, fence))
+            bench.app.deletion.begin(deposed, "run")
             await thread_ends("delete-run")
         # The first two times are before the store is told, the third before the first blob.
         assert len(bench.store.released) == (times >= 2)
@@ -170,13 +170,13 @@ async def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times:
 async def test_a_run_that_got_the_id_of_a_deleted_one_keeps_its_content(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await complete(bench)
-        old = bench.parts.runs.get("run").run_uid
+        old = bench.records.runs.get("run").run_uid
         await asyncio.to_thread(bench.runs.delete, "run")
         await complete(bench)
-        bench.parts.runs.begin_deletion("run", 1.0, "olga")
+        bench.records.runs.begin_deletion("run", 1.0, "olga")
         with pytest.raises(NotFound, match="not there to be deleted any more"):
-            bench.parts.runs.require_deleting(old)
-        bench.parts.runs.require_deleting(bench.parts.runs.get("run").run_uid)
+            bench.records.runs.require_deleting(old)
+        bench.records.runs.require_deleting(bench.records.runs.get("run").run_uid)
 
 
 async def test_a_run_that_is_to_start_from_a_model_never_gets_fresh_weights(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_a_run_that_is_to_start_from_a_model_never_gets_fresh_weights(tmp_
         spec = replace(make_spec(), start_from=ModelVersion("run", 1))
         # As if another run of that id was there when its model was to be copied.
         with pytest.raises(Unavailable, match="'next' was deleted just now; create it again"):
-            bench.parts.runs.create("next", spec, 1.0)
+            bench.records.runs.create("next", spec, 1.0)
         await bench.create(spec, "next")
 
 

@@ -252,15 +252,15 @@ async def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(
 ) -> None:
     async with workbench(tmp_path) as bench:
         (waiting,) = await bench.arrive("a")
-        while not bench.runs.devices():  # noqa: ASYNC110
+        while not bench.oversight.devices():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert [device.state for device in bench.runs.devices()] == [DeviceState.AVAILABLE]
+        assert [device.state for device in bench.oversight.devices()] == [DeviceState.AVAILABLE]
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert [device.state for device in bench.runs.devices()] == [DeviceState.AWAY]
+        assert [device.state for device in bench.oversight.devices()] == [DeviceState.AWAY]
         await bench.create(make_spec())
         await bench.check_in("a")
-        (device,) = bench.runs.devices()
+        (device,) = bench.oversight.devices()
         assert device.state is DeviceState.WORKING
         assert device.task_id is not None
         assert device.profile == PROFILE
@@ -272,10 +272,10 @@ def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
         for _ in range(2):
             await bench.dispatch.report_failure("a", assignment.task_id, "broken")
         await bench.until(lambda run: run.state is RunState.PAUSED)
-        assert [device.failed_tasks for device in bench.runs.devices()] == [1]
+        assert [device.failed_tasks for device in bench.oversight.devices()] == [1]
         bench.runs.resume("run")
         await bench.play("a", 1, echo)
-        (device,) = bench.runs.devices()
+        (device,) = bench.oversight.devices()
         assert (device.accepted_tasks, device.failed_tasks) == (1, 1)
 
     with_task(tmp_path, scenario)
@@ -301,7 +301,7 @@ async def test_devices_are_listed_in_parts_and_counted_by_state(tmp_path: Path) 
             if name != "a":
                 await bench.dispatch.report_failure(name, (await task).task_id, "no battery")
         await bench.dispatch.leave("c")
-        registry = bench.parts.registry
+        registry = bench.app.registry
         everything = registry.list()
         assert [device.device_id for device in everything] == names
         assert [device.failed_tasks for device in everything] == [0, 1, 1]
@@ -325,7 +325,7 @@ async def test_nobody_waits_for_a_device_that_said_goodbye_and_it_gets_its_task_
         await bench.create(make_spec(rounds=2, devices=1))
         task = await leaving
         await bench.dispatch.leave("leaving")
-        states = {device.device_id: device.state for device in bench.runs.devices()}
+        states = {device.device_id: device.state for device in bench.oversight.devices()}
         assert states["leaving"] is DeviceState.AWAY
         assert await bench.check_in("leaving") == task
         await bench.dispatch.leave("leaving")

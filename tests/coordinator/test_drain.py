@@ -24,7 +24,7 @@ async def test_a_drained_coordinator_hands_out_nothing_but_takes_what_is_out(
         first, second = await bench.arrive("a", "b")
         a = await first
         await second
-        await bench.parts.dispatch.leave("b")
+        await bench.app.dispatch.leave("b")
         await drain(bench, True)
         # A device that was killed goes on with the task it holds.
         assert (await bench.check_in("a")).task_id == a.task_id
@@ -80,9 +80,9 @@ async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_pa
         status = bench.oversight.status()
         assert status.drain == first
         assert status.runs == {"running": 1, "cancelled": 1}
-        assert bench.parts.drain.is_on()
+        assert bench.app.drain.is_on()
         assert not (await drain(bench, False, "otto")).on
-        assert not bench.parts.drain.is_on()
+        assert not bench.app.drain.is_on()
         told = [
             (event.kind, json.loads(event.details)["by"])
             for event in bench.oversight.events("run")[1]
@@ -95,8 +95,8 @@ async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_pa
 
 async def test_the_metrics_say_so(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
-        metrics, parts = bench.registry, bench.parts
-        parts.metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+        metrics, app = bench.registry, bench.app
+        app.metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
         await bench.create(make_spec())
         await bench.check_in("a")
         assert metrics.get_sample_value("hfmds_coordinator_drained") == 0

@@ -106,8 +106,8 @@ async def test_the_coordinator_sees_downloads_and_uploads_by_itself(tmp_path: Pa
         assignment = await bench.check_in("a")
 
         async def stage() -> TaskStage | None:
-            await asyncio.to_thread(bench.parts.stages.write)
-            (device,) = await asyncio.to_thread(bench.parts.registry.list)
+            await asyncio.to_thread(bench.app.stages.write)
+            (device,) = await asyncio.to_thread(bench.app.registry.list)
             assert device.state is DeviceState.WORKING
             return device.stage
 

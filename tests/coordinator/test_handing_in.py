@@ -57,7 +57,7 @@ class Scene:
         return await self.client.submit_update(self.task.task_id, report)
 
     def accepted(self) -> int:
-        (device,) = self.bench.runs.devices()
+        (device,) = self.bench.oversight.devices()
         return device.accepted_tasks
 
 
@@ -105,7 +105,7 @@ def test_a_repeated_upload_counts_nothing_again(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         sent = await scene.upload()
         await scene.bench.until(lambda run: run.completed_rounds == 1)
-        scene.bench.parts.contents.of("run").blobs.delete(scene.update)  # as after its round
+        scene.bench.app.contents.of("run").blobs.delete(scene.update)  # as after its round
         assert await scene.upload() == 0
         state = await scene.bench.dispatch.query_upload("a", scene.task.task_id, scene.update)
         assert state.complete  # for who asks first, as after an answer that was lost

@@ -12,7 +12,7 @@ from tests.coordinator.workbench import Workbench, make_spec, model_after, nudge
 
 
 def content(bench: Workbench) -> set[str]:
-    return {digest.sha256 for digest in bench.parts.contents.of("run").blobs.digests()}
+    return {digest.sha256 for digest in bench.app.contents.of("run").blobs.digests()}
 
 
 async def until_cleared(bench: Workbench, leftover: str) -> None:
@@ -31,7 +31,7 @@ async def test_updates_that_a_killed_coordinator_left_go_at_the_next_start(tmp_p
             await asyncio.sleep(0.01)
         kept = content(bench)
         # As if it had been killed between the record of the last round and this.
-        left = bench.parts.contents.of("run").blobs.put_bytes(b"an update").sha256
+        left = bench.app.contents.of("run").blobs.put_bytes(b"an update").sha256
     async with workbench(tmp_path) as bench:
         await until_cleared(bench, left)
         assert content(bench) == kept
@@ -62,5 +62,5 @@ async def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
         await bench.create(make_spec(devices=1))
         [a] = await asyncio.gather(*waiting)
         update = await bench.upload("a", a, b"uploaded, not handed in")
-        drop_leftovers(bench.parts, "run")
+        drop_leftovers(bench.records, bench.app.contents.of("run").blobs, "run")
         assert update.sha256 in content(bench)

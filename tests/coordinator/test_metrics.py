@@ -100,7 +100,7 @@ def test_of_many_tasks_few_are_remembered() -> None:
 async def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         read = Read(bench.registry)
-        bench.parts.metrics.count(devices=bench.parts.registry.states, runs=bench.runs.census)
+        bench.app.metrics.count(devices=bench.app.registry.states, runs=bench.runs.census)
         await bench.create(make_spec(devices=2, refresh_every=1))
         await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
         assert read("rounds", state="completed") == 0
@@ -212,7 +212,7 @@ async def test_a_coordinator_that_leads_no_more_does_not_show_the_runs_of_anothe
         await bench.play("a", 1, echo)
         await bench.check_in("a")  # of the second round
         assert read("round_number", run="run") == 1
-        bench.runs.follow()
+        bench.drivers.follow()
         await read.until_left("run")
         assert b'run="run"' not in generate_latest(bench.registry)
 
@@ -304,14 +304,14 @@ def test_a_scrape_does_without_what_the_database_does_not_answer(
 
 async def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
-        parts, asked = bench.parts, []
-        parts.metrics.count(devices=parts.registry.states, runs=bench.runs.census)
-        parts.metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+        app, asked = bench.app, []
+        app.metrics.count(devices=app.registry.states, runs=bench.runs.census)
+        app.metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
         await bench.create(make_spec(rounds=2, devices=1))
         await bench.play("a", 1, echo)
         with opened_database(database_of(tmp_path)) as engine, reading(engine) as session:
 
-            @event.listens_for(parts.tasks._engine, "before_cursor_execute")
+            @event.listens_for(app.tasks._engine, "before_cursor_execute")
             def _note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
                 asked.append((statement, values))
 
@@ -332,9 +332,9 @@ async def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path
 
 async def test_hostile_names_make_no_series(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
-        metrics, parts = bench.parts.metrics, bench.parts
-        metrics.count(devices=parts.registry.states, runs=bench.runs.census)
-        metrics.watch(drained=parts.drain.is_on, stages=parts.funnel.stages)
+        metrics, app = bench.app.metrics, bench.app
+        metrics.count(devices=app.registry.states, runs=bench.runs.census)
+        metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
         before = generate_latest(bench.registry)
         hostile = replace(PROFILE, engine="evil-engine", software_version="evil-version")
         for number in range(8):

@@ -31,7 +31,7 @@ async def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to
 async def test_a_device_that_was_told_to_come_late_is_there_until_then(tmp_path: Path) -> None:
     now = [1000.0]
     async with workbench(tmp_path, clock=lambda: now[0], away_seconds=10.0) as bench:
-        registry = bench.parts.registry
+        registry = bench.app.registry
         with registry.visit("a", PROFILE, ""):
             registry.expect("a", 100.0)
         now[0] = 1109.0

@@ -81,7 +81,7 @@ async def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(
             # Not for devices: who looks is not sent to look for them.
             await bench.until(lambda run: run.progress == Progress(1, Phase.MAKING_PLAN, 0, 0))
             # No phase is open, whose time would pass.
-            assert bench.parts.phases.find(PhaseKey("run", 1, "train")) is None
+            assert bench.records.phases.find(PhaseKey("run", 1, "train")) is None
             library.may.set()
             assert (await waiting).plan == digest_of(PLAN)
             assert len(library.made) == 1

@@ -34,7 +34,7 @@ ROUND_1 = PhaseKey("run", 1, "train")
 async def asked(bench: Workbench, least: int, key: PhaseKey = ROUND_1) -> list[str]:
     """The devices that have a task of the phase, once there are so many."""
     while True:
-        phase = bench.parts.phases.find(key)
+        phase = bench.records.phases.find(key)
         if phase and len(phase.tasks) >= least:
             return [task.device_id for task in phase.tasks]
         await asyncio.sleep(0.01)
@@ -235,7 +235,7 @@ async def test_a_run_waits_for_a_device_that_suits_it_also_if_it_was_there_befor
         assert isinstance(task, Assignment)
         await bench.do("phone", task, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
-        assert [device.profile for device in bench.runs.devices()] == [plugged_in]
+        assert [device.profile for device in bench.oversight.devices()] == [plugged_in]
 
 
 async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> None:
@@ -244,11 +244,11 @@ async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> N
     async with workbench(tmp_path) as bench:
         await bench.dispatch.check_in("a", profile, 0.0, "")
     async with workbench(tmp_path) as bench:
-        assert [device.profile for device in bench.runs.devices()] == [profile]
+        assert [device.profile for device in bench.oversight.devices()] == [profile]
         # Its free memory of today is known, though not worth a write.
         today = replace(profile, free_memory_bytes=GIB)
         await bench.dispatch.check_in("a", today, 0.0, "")
-        assert [device.profile for device in bench.runs.devices()] == [today]
+        assert [device.profile for device in bench.oversight.devices()] == [today]
 
 
 async def test_the_devices_that_learn_least_well_are_chosen_once_all_have_trained(
@@ -336,7 +336,7 @@ async def test_devices_busy_with_another_run_are_not_drawn_while_others_suffice(
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert {item.device_ids for item in bench.runs.rounds("run")} == {("c", "d")}
         assert bench.runs.get("long").state is RunState.RUNNING
-        assert bench.parts.tasks.get("a", held[0].task_id).state is TaskState.LEASED
+        assert bench.app.tasks.get("a", held[0].task_id).state is TaskState.LEASED
 
 
 async def test_a_round_that_has_its_goal_does_not_wait_for_a_device_busy_with_another_run(

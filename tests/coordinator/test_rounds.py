@@ -64,7 +64,7 @@ async def test_rounds_do_not_depend_on_how_the_database_orders_text(tmp_path: Pa
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         in_order = ("Phone-1", "dev1", "dev_1", "edge-1")
         assert [done.device_ids for done in bench.runs.rounds("run")] == [in_order] * 2
-        phase = bench.parts.phases.get(PhaseKey("run", 1, "train"))
+        phase = bench.records.phases.get(PhaseKey("run", 1, "train"))
         assert tuple(task.device_id for task in phase.tasks) == in_order
 
 
@@ -89,14 +89,14 @@ async def test_a_device_that_knows_of_no_later_learning_rate_trains_at_that_of_t
         assigned = await bench.play("a", 3, echo)
         rates = [TrainingRecipe(learning_rate=rate) for rate in (0.5, 0.05, 0.05)]
         assert [each.recipe.training for each in assigned] == rates
-        assert bench.parts.runs.get("run").spec.recipe.training == falling
+        assert bench.records.runs.get("run").spec.recipe.training == falling
 
 
 async def test_nobody_works_out_the_id_of_a_pool(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
-        run = bench.parts.runs.get("run")
-        again = bench.parts.runs.get("run")  # as after a restart
+        run = bench.records.runs.get("run")
+        again = bench.records.runs.get("run")  # as after a restart
         ids = [run.pool_id(number) for number in (1, 2)]
         assert ids == [again.pool_id(number) for number in (1, 2)]
         marks = {pool_id.removeprefix(f"{run.run_uid}-")[2:] for pool_id in ids}
@@ -121,7 +121,7 @@ async def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_th
         # Round 1: train. Round 2: synthesise, then train.
         tasks, _ = await asyncio.gather(bench.play("a", 3, echo), bench.play("b", 3, echo))
         (pool_id,) = store.sealed
-        assert pool_id == bench.parts.runs.get("run").pool_id(2)
+        assert pool_id == bench.records.runs.get("run").pool_id(2)
         assert [task.work for task in tasks] == [
             TrainWork(None),
             SynthesiseWork(pool_id),
@@ -251,7 +251,7 @@ async def test_a_cohort_of_the_asked_size_is_drawn_anew_each_round(tmp_path: Pat
                     await bench.do(name, outcome, echo)
 
         playing = [asyncio.create_task(device(name)) for name in names]
-        while len(bench.parts.registry.available("")) < len(names):  # noqa: ASYNC110
+        while len(bench.app.registry.available("")) < len(names):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await bench.create(make_spec(rounds=4, devices=2, cohort_size=2))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -267,7 +267,7 @@ async def test_updates_are_dropped_after_the_round_and_every_model_is_kept(tmp_p
         await bench.create(make_spec(rounds=2, devices=2))
         await asyncio.gather(bench.play("a", 2, nudge(1.0)), bench.play("b", 2, nudge(3.0)))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
-        await asyncio.to_thread(bench.runs.close, 10.0)  # it frees space after its record
+        await asyncio.to_thread(bench.drivers.close, 10.0)  # it frees space after its record
         stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
         assert len(stored) == 3  # w^0, w^1, w^2
         assert await model_after(bench, 1) != await model_after(bench, 2)
@@ -334,7 +334,7 @@ async def test_one_failure_drafts_one_replacement_not_the_fleet(tmp_path: Path) 
         asked = 2
         while asked == 2:
             await asyncio.sleep(0.01)
-            asked = len(bench.parts.phases.get(PhaseKey("run", 1, "train")).tasks)
+            asked = len(bench.records.phases.get(PhaseKey("run", 1, "train")).tasks)
         assert asked == 3
         for task in waiting:
             task.cancel()
@@ -394,5 +394,5 @@ async def test_a_device_that_could_not_do_the_work_is_spared_it_while_others_suf
         assert not waiting.done()
         waiting.cancel()
         assert [item.device_ids for item in bench.runs.rounds("run")] == [("able",)] * 2
-        failures = {device.device_id: device.last_failure for device in bench.runs.devices()}
+        failures = {device.device_id: device.last_failure for device in bench.oversight.devices()}
         assert failures == {"able": "", "broken": "too small"}

@@ -29,6 +29,7 @@ from tests.coordinator.workbench import (
     nudge,
     workbench,
 )
+from tests.support.waiting import eventually
 
 
 async def test_creating_a_run_twice_is_one_run_and_another_specification_a_conflict(
@@ -50,7 +51,7 @@ async def test_runs_are_listed_behind_a_run_also_among_those_of_the_same_time(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
-        records, spec = bench.parts.runs, make_spec(devices=2)
+        records, spec = bench.records.runs, make_spec(devices=2)
         for run_id, created_at in (("old", 1.0), ("b", 2.0), ("a", 2.0), ("new", 3.0)):
             records.create(run_id, spec, created_at)
         in_order = ["new", "a", "b", "old"]
@@ -224,7 +225,7 @@ async def test_resuming_after_a_restart_starts_the_deadline_anew(tmp_path: Path)
     async with workbench(tmp_path, clock=lambda: now[0], away_seconds=1.0) as bench:
         bench.runs.resume("run")
         key = PhaseKey("run", 1, "train")
-        assert bench.parts.phases.get(key).deadline_at == now[0] + 50
+        assert bench.records.phases.get(key).deadline_at == now[0] + 50
         await bench.check_in("b")
         await bench.do("b", b, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -244,7 +245,7 @@ async def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_
         assert progress.phase is Phase.WAITING_FOR_DEVICES
         with pytest.raises(NotFound, match="'three'"):
             await bench.dispatch.check_in("b", PROFILE, 0.0, "three")
-        assert bench.parts.registry.available("two") == {}
+        assert bench.app.registry.available("two") == {}
 
 
 async def test_stopping_does_not_wait_for_a_store_that_hangs_and_loses_nothing(
@@ -265,7 +266,7 @@ async def test_stopping_does_not_wait_for_a_store_that_hangs_and_loses_nothing(
 async def test_opening_twice_drives_a_run_once(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
-        bench.runs.open()
+        bench.drivers.show_ended_runs()
         drivers = [t for t in threading.enumerate() if t.name == "run-run"]
         assert len(drivers) == 1
 
@@ -280,7 +281,7 @@ async def test_a_watcher_is_sent_away_when_the_coordinator_stops(tmp_path: Path)
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0.1)
-        await asyncio.to_thread(bench.runs.close, 10.0)
+        bench.runs.end_watches()
         with pytest.raises(Unavailable, match="stopping"):
             await asyncio.wait_for(watching, 30)
 
@@ -317,36 +318,36 @@ async def test_nothing_begins_in_a_run_that_was_cancelled(tmp_path: Path) -> Non
         await bench.create(make_spec(rounds=2))
         await bench.play("a", 1, echo)
         await bench.until(lambda run: run.completed_rounds == 1)
-        done = bench.parts.runs.round("run", 1)
-        bench.parts.runs.cancel("run", 1.0)
+        done = bench.records.runs.round("run", 1)
+        bench.records.runs.cancel("run", 1.0)
         before = bench.oversight.events("run")[1]
         with pytest.raises(WrongState, match="'run' has ended; nothing new begins in it"):
-            bench.parts.rounds.begin("run", 3, 2.0)
+            bench.records.rounds.begin("run", 3, 2.0)
         plan = PhasePlan(PhaseKey("run", 3, "train"), done.weights, "", make_spec().policy)
         with pytest.raises(WrongState, match="'run' has ended; nothing new begins in it"):
-            bench.parts.phases.open(plan, ["a"], 2.0)
+            bench.records.phases.open(plan, ["a"], 2.0)
         late = replace(done, number=2)
-        assert bench.parts.runs.complete_round("run", late, 2.0).completed_rounds == 1
+        assert bench.records.runs.complete_round("run", late, 2.0).completed_rounds == 1
         assert bench.oversight.events("run")[1] == before
 
 
 async def test_a_driver_that_has_not_heard_of_a_cancellation_ends_without_a_word(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with workbench(tmp_path) as bench:
+        begin = RoundRecords.begin
 
-        class CancelledJustBefore(RoundRecords):
-            def begin(self, run_id: str, number: int, now: float) -> None:
-                bench.parts.runs.cancel(run_id, now)
-                super().begin(run_id, number, now)
+        def cancelled_just_before(
+            rounds: RoundRecords, run_id: str, number: int, now: float
+        ) -> None:
+            bench.records.runs.cancel(run_id, now)
+            begin(rounds, run_id, number, now)
 
-        engine = bench.parts.runs._engine
-        bench.runs._driving_parts = replace(bench.parts, rounds=CancelledJustBefore(engine))
+        monkeypatch.setattr(RoundRecords, "begin", cancelled_just_before)
         await bench.create(make_spec())
         run = await bench.until(lambda run: run.state is RunState.CANCELLED)
         assert run.state_reason == ""
-        while bench.runs._driving():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not bench.drivers.drives("run"))
         kinds = [event.kind for event in bench.oversight.events("run")[1]]
         assert kinds == ["run-created", "run-cancelled"]
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]

@@ -29,7 +29,7 @@ def after(tmp_path: Path, processes: Iterable[str], later_seconds: float = 0.0) 
         async with workbench(tmp_path, clock=lambda: now[0]) as bench:
             await call(bench, processes)
             now[0] += later_seconds
-            return {device.device_id: device.has_twin for device in bench.runs.devices()}
+            return {device.device_id: device.has_twin for device in bench.oversight.devices()}
 
     async def call(bench: Workbench, processes: Iterable[str]) -> None:
         for process in processes:
@@ -75,9 +75,9 @@ async def test_two_programs_with_one_id_are_told_apart_over_the_wire(tmp_path: P
             for client in (one, other, one):
                 await client.reopen()  # as with a new certificate: it is the same program
                 await client.check_in(PROFILE, 0.0)
-                assert not bench.runs.devices()[0].has_twin
+                assert not bench.oversight.devices()[0].has_twin
             await other.check_in(PROFILE, 0.0)
-            assert bench.runs.devices()[0].has_twin
+            assert bench.oversight.devices()[0].has_twin
         finally:
             await one.close()
             await other.close()

@@ -117,7 +117,7 @@ async def test_a_restart_in_the_middle_changes_nothing(
             await asyncio.gather(*(device.work(bench, 2) for device in devices))
             await bench.until(lambda run: run.state is RunState.COMPLETED)
             # Four models, and of what the server remembers the last.
-            kept = len(list(bench.parts.contents.of("run").blobs.digests()))
+            kept = len(list(bench.app.contents.of("run").blobs.digests()))
             remembers = spec.recipe.aggregation.optimiser != "none"
             assert kept == 5 + remembers  # w^0 to w^4
             return await model_after(bench, 4)

@@ -43,7 +43,7 @@ def kept(bench: Workbench) -> list[int]:
 
 
 def content(bench: Workbench, run_id: str = "run") -> set[str]:
-    return {digest.sha256 for digest in bench.parts.contents.of(run_id).blobs.digests()}
+    return {digest.sha256 for digest in bench.app.contents.of(run_id).blobs.digests()}
 
 
 # --- evaluation by devices ----------------------------------------------------------------------
@@ -202,9 +202,9 @@ async def test_the_last_the_best_and_every_so_many_models_are_kept_and_the_other
         await rounds_of(bench, 0.25, 0.75, 0.5, 0.5, 0.5, 0.5, 0.5)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert kept(bench) == [2, 4, 6, 7]
-        await asyncio.to_thread(bench.runs.close, 10.0)
+        await asyncio.to_thread(bench.drivers.close, 10.0)
         rounds = bench.runs.rounds("run")
-        first = bench.parts.phases.models_handed_out("run") - {
+        first = bench.records.phases.models_handed_out("run") - {
             item.weights.sha256 for item in rounds
         }
         assert content(bench) == first | {rounds[n - 1].weights.sha256 for n in (2, 4, 6, 7)}
@@ -218,7 +218,7 @@ async def test_a_model_that_was_made_again_is_not_dropped_with_the_first(tmp_pat
         await bench.create(make_spec(rounds=3, retention=Retention(keep_last=1)))
         await bench.play("a", 3, echo)  # all rounds have the same bytes
         await bench.until(lambda run: run.state is RunState.COMPLETED)
-        await asyncio.to_thread(bench.runs.close, 10.0)
+        await asyncio.to_thread(bench.drivers.close, 10.0)
         assert kept(bench) == [3]
         assert await model_after(bench, 3)
 
@@ -254,15 +254,15 @@ async def test_models_that_could_not_be_removed_in_time_are_removed_at_the_next_
         await bench.create(make_spec(rounds=9, retention=Retention(keep_last=1)))
         await bench.play("a", 2, nudge(1.0))
         await bench.until(lambda run: run.completed_rounds == 2)
-        path = bench.parts.contents.of("run").blobs.local_path
-        model = path(bench.parts.runs.round("run", 2).weights).read_bytes()
+        path = bench.app.contents.of("run").blobs.local_path
+        model = path(bench.records.runs.round("run", 2).weights).read_bytes()
         await bench.play("a", 1, nudge(1.0))
         await bench.until(lambda run: run.completed_rounds == 3)
     async with workbench(tmp_path) as bench:
         await bench.play("a", 1, nudge(1.0))
-        gone = bench.parts.runs.round("run", 2).weights
-        await asyncio.to_thread(bench.runs.close, 10.0)
-        bench.parts.contents.of("run").blobs.put_bytes(model)  # as if it was killed before
+        gone = bench.records.runs.round("run", 2).weights
+        await asyncio.to_thread(bench.drivers.close, 10.0)
+        bench.app.contents.of("run").blobs.put_bytes(model)  # as if it was killed before
         assert gone.sha256 in content(bench)
     async with workbench(tmp_path) as bench:
         await bench.check_in("a")
@@ -281,12 +281,12 @@ async def test_a_run_starts_from_another_runs_model_and_does_not_need_it_later(
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         spec = dataclasses.replace(make_spec(seed=5), start_from=ModelVersion("run", 1))
         await bench.create(spec, "next")
-        blobs = bench.parts.contents.of("run").blobs
+        blobs = bench.app.contents.of("run").blobs
         for digest in list(blobs.digests()):
             blobs.delete(digest)
         task = await bench.check_in("a")
         assert task.run_id == "next"
-        assert task.weights == bench.parts.runs.round("run", 1).weights
+        assert task.weights == bench.records.runs.round("run", 1).weights
         assert await bench.create(spec, "next")  # again: nothing has to be copied
         await bench.do("a", task, echo)
         run = await bench.until(lambda run: run.state is RunState.COMPLETED, "next")

@@ -16,23 +16,15 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.api.operations import Oversight
 from coordinator.devices.dispatch import Dispatch
-from coordinator.devices.plans import Library, Plans
-from coordinator.devices.registry import Registry
+from coordinator.devices.plans import Library
 from coordinator.monitoring.metrics import Metrics
-from coordinator.parts import Parts
-from coordinator.records.drain import DrainRecords
-from coordinator.records.events import EventRecords
-from coordinator.records.funnel import FunnelRecords, StageNotes
-from coordinator.records.phases import PhaseRecords
-from coordinator.records.rounds import RoundRecords
-from coordinator.records.runs import RunRecords
 from coordinator.records.tables import Base
-from coordinator.records.tasks import TaskRecords
 from coordinator.replicas.notices import Switchboard
-from coordinator.runs.content import RunContents
-from coordinator.runs.held_out import HeldOut
-from coordinator.runs.learning import Learning
+from coordinator.runs.driver_records import DriverRecords
+from coordinator.runs.drivers import Drivers
 from coordinator.runs.runs import Runs
+from coordinator.settings import CoordinatorSettings
+from coordinator.wiring import App, build
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Evaluation, LeakageSummary, Traffic, Weights
@@ -51,9 +43,7 @@ from hfmds.domain.tasks import (
     UpdateReport,
 )
 from hfmds.errors import HfmdsError, Unavailable
-from hfmds.service.limits.retry_schedule import Pace
 from hfmds.storage.database import open_database
-from hfmds.storage.locations import Folder
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.support.databases import database_of
 
@@ -157,20 +147,31 @@ class PoolStoreInMemory:
 
 @dataclass
 class Workbench:
-    """The coordinator's parts, and hands to play devices with."""
+    """The coordinator, and hands to play devices with."""
 
-    parts: Parts
-    runs: Runs
+    app: App
     store: PoolStoreInMemory
     registry: CollectorRegistry
 
     @property
     def dispatch(self) -> Dispatch:
-        return self.parts.dispatch
+        return self.app.dispatch
+
+    @property
+    def records(self) -> DriverRecords:
+        return self.app.records
+
+    @property
+    def runs(self) -> Runs:
+        return self.app.runs
+
+    @property
+    def drivers(self) -> Drivers:
+        return self.app.drivers
 
     @property
     def oversight(self) -> Oversight:
-        return Oversight(self.parts)
+        return self.app.oversight
 
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)
@@ -181,13 +182,13 @@ class Workbench:
         return outcome
 
     def weights(self, assignment: Assignment) -> StoredWeights:
-        blobs = self.parts.contents.of(assignment.run_id).blobs
+        blobs = self.app.contents.of(assignment.run_id).blobs
         return StoredWeights(blobs.local_path(assignment.weights), "weights")
 
     async def arrive(self, *device_ids: str) -> list[asyncio.Task[Assignment]]:
         """Have devices wait for work; returns when the coordinator knows of all of them."""
         waiting = [asyncio.create_task(self.check_in(device)) for device in device_ids]
-        while not set(device_ids) <= set(self.parts.registry.available("")):  # noqa: ASYNC110
+        while not set(device_ids) <= set(self.app.registry.available("")):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return waiting
 
@@ -266,53 +267,36 @@ async def workbench(
     """A coordinator on this folder; opening another one later is a restart."""
     engine = open_database(database_of(folder))
     Base.metadata.create_all(engine)
-    runs, tasks = RunRecords(engine), TaskRecords(engine)
     metrics_registry = CollectorRegistry()
-    metrics = Metrics(metrics_registry, clock)
-    drain, stages = DrainRecords(engine, clock), StageNotes(engine, metrics.funnel.reached)
-    registry = Registry(engine, tasks, clock, away_seconds)
-    contents = RunContents(Folder(folder / "blobs"), folder / "staging", 1 << 24)
-    store = store or PoolStoreInMemory()
-    parts = Parts(
-        runs=runs,
-        rounds=RoundRecords(engine),
-        phases=PhaseRecords(engine),
-        tasks=tasks,
-        events=EventRecords(engine),
-        drain=drain,
-        stages=stages,
-        funnel=FunnelRecords(engine),
-        registry=registry,
-        contents=contents,
-        dispatch=Dispatch(
-            runs,
-            tasks,
-            registry,
-            contents,
-            metrics,
-            drain,
-            stages,
-            clock,
-            Pace(100, 0.5),
-            max_waiting,
-            Plans(engine, Folder(folder / "blobs"), library, 1 << 20) if library else None,
-        ),
-        switchboard=Switchboard(),
-        store=store,
-        learning=(learning := Learning()),
-        held_out=HeldOut(held_out, learning),
-        metrics=metrics,
-        clock=clock,
-        loop=asyncio.get_running_loop(),
+    settings = CoordinatorSettings(
+        data_dir=folder,
+        held_out=held_out,
+        device_away_seconds=away_seconds,
+        retry_seconds=0.5,
+        max_waiting_devices=max_waiting,
+        max_blob_bytes=1 << 24,
+        plans_max_bytes=1 << 20,
     )
-    bench = Workbench(parts, Runs(parts), store, metrics_registry)
-    await asyncio.to_thread(bench.runs.open)
-    await asyncio.to_thread(bench.runs.lead)
+    store = store or PoolStoreInMemory()
+    app = build(
+        settings,
+        engine,
+        Switchboard(),
+        Metrics(metrics_registry, clock),
+        store,
+        asyncio.get_running_loop(),
+        library,
+        clock,
+    )
+    bench = Workbench(app, store, metrics_registry)
+    await asyncio.to_thread(bench.drivers.show_ended_runs)
+    await asyncio.to_thread(bench.drivers.lead)
     try:
         yield bench
     finally:
         bench.dispatch.close()
-        await asyncio.to_thread(bench.runs.close, 10.0)
+        bench.runs.end_watches()
+        await asyncio.to_thread(bench.drivers.close, 10.0)
         engine.dispose()
 
 
