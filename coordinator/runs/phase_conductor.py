@@ -78,9 +78,9 @@ class PhaseConductor:
         results = self._phases.results(plan.key)
         if opened:
             self._count(plan, phase)
-            if plan.asynchronous:
-                ages = (task.counted_round - task.key.round_number for task in results)
-                self._metrics.updates_counted(ages)
+        if plan.asynchronous:
+            ages = (task.counted_round - task.key.round_number for task in results)
+            self._metrics.updates_counted(ages)
         return results
 
     def _count(self, plan: PhasePlan, phase: PhaseRecord) -> None:

@@ -273,24 +273,6 @@ async def test_updates_are_dropped_after_the_round_and_every_model_is_kept(tmp_p
         assert await model_after(bench, 1) != await model_after(bench, 2)
 
 
-@pytest.mark.parametrize("change", ["pause", "cancel"])
-async def test_a_run_that_stops_gives_back_what_its_next_round_would_write_over(
-    tmp_path: Path, change: str
-) -> None:
-    def spares() -> list[Path]:
-        return list((tmp_path / "blobs" / "run" / "incoming").iterdir())
-
-    async with workbench(tmp_path) as bench:
-        await bench.create(make_spec(rounds=2, devices=2))
-        await asyncio.gather(bench.play("a", 1, nudge(1.0)), bench.play("b", 1, nudge(3.0)))
-        await asyncio.gather(bench.check_in("a"), bench.check_in("b"))  # and they do nothing
-        assert len(spares()) == 2
-        await asyncio.to_thread(getattr(bench.runs, change), "run")
-        async with asyncio.timeout(60):
-            while spares():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-
 async def test_nobody_has_dropped_updates_open_while_the_next_round_is_at_work(
     tmp_path: Path,
 ) -> None:
