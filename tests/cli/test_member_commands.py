@@ -27,7 +27,7 @@ from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import Bearer, Trust
 from hfmds.service.server.server import GrpcServer
-from tests.coordinator.registry_office import Office, certificate, new_issuer
+from tests.coordinator.identity.registry_office import Office, certificate, new_issuer
 
 
 class Coordinator:

@@ -35,7 +35,7 @@ from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.conversions.fleet_calls import Role
-from tests.coordinator.registry_office import Office, new_issuer
+from tests.coordinator.identity.registry_office import Office, new_issuer
 from tests.support.fleet_certificates import FleetCertificates
 
 PROFILE = DeviceProfile(1, "1", "none")

@@ -11,7 +11,7 @@ from coordinator.monitoring.device_standing import HeadCount, head_count
 from coordinator.monitoring.metrics import Metrics
 from hfmds.pki.device_key import DeviceKey
 from hfmds.storage.database import opened_database
-from tests.coordinator.registry_office import DAY, OLGA, Office, new_issuer
+from tests.coordinator.identity.registry_office import DAY, OLGA, Office, new_issuer
 from tests.support.databases import database_of
 
 

@@ -33,7 +33,7 @@ from hfmds.wire.conversions.store_calls import pool_spec_message
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.access.exclusions import ExclusionRecords
 from synthesis_store.api.store_service import StoreServicer
-from tests.coordinator.registry_office import Office, new_issuer
+from tests.coordinator.identity.registry_office import Office, new_issuer
 from tests.coordinator.workbench import PROFILE, make_spec, workbench
 from tests.fuzz.budget import tried
 from tests.fuzz.protobuf import anything, changed

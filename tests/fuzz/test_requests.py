@@ -15,7 +15,7 @@ from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.requests import Request
 from hfmds.pki.tokens import TokenKind, parse_token
 from hfmds.service.security.identity import identity_from
-from tests.coordinator.registry_office import Office, new_issuer
+from tests.coordinator.identity.registry_office import Office, new_issuer
 from tests.fuzz.budget import tried
 from tests.fuzz.protobuf import damaged
 

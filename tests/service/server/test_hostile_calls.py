@@ -24,7 +24,7 @@ from hfmds.v1 import coordinator_pb2
 from tests.service import raw_http2
 from tests.service.loopback import SERVICE, Running, Stub, running
 from tests.service.raw_http2 import connected, is_closed
-from tests.service.test_gate import REFLECTION
+from tests.service.security.test_revocation_gate import REFLECTION
 from tests.support.fleet_certificates import FleetCertificates
 
 HALF_A_HELLO = bytes.fromhex("16030100a5010000a10303")  # announces 165 bytes

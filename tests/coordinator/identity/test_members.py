@@ -21,7 +21,14 @@ from hfmds.wire.conversions.fleet_calls import (
     exclusions_message,
     reason_from,
 )
-from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
+from tests.coordinator.identity.registry_office import (
+    DAY,
+    OLGA,
+    START,
+    Office,
+    certificate,
+    new_issuer,
+)
 
 pytestmark = pytest.mark.usefixtures("both_databases")
 

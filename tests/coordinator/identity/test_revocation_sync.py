@@ -12,7 +12,7 @@ from coordinator.identity.revocation_sync import Lookout
 from hfmds.errors import Unavailable
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.revocation_gate import Gate
-from tests.coordinator.registry_office import OLGA, START, Office
+from tests.coordinator.identity.registry_office import OLGA, START, Office
 
 
 class Store:

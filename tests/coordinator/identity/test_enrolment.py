@@ -18,7 +18,14 @@ from hfmds.pki.tokens import TokenKind, new_token
 from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import open_database, transaction
-from tests.coordinator.registry_office import DAY, OLGA, START, Office, certificate, new_issuer
+from tests.coordinator.identity.registry_office import (
+    DAY,
+    OLGA,
+    START,
+    Office,
+    certificate,
+    new_issuer,
+)
 from tests.support.databases import database_of
 
 BY_HAND = Certificate(Identity(Kind.DEVICE, "camera"), "1", 0, 2**40, "its key")

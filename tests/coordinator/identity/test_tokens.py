@@ -17,7 +17,7 @@ from hfmds.wire.conversions.fleet_calls import (
     Role,
     TokenRecord,
 )
-from tests.coordinator.registry_office import DAY, OLGA, START, Office, new
+from tests.coordinator.identity.registry_office import DAY, OLGA, START, Office, new
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from tests.service.loopback import Running, running
 from tests.service.raw_http2 import PREFACE, connected, is_closed, settings
-from tests.service.test_tls import PROBE, ask, unary
+from tests.service.security.test_tls import PROBE, ask, unary
 from tests.support.fleet_certificates import DAY, FleetCertificates
 
 

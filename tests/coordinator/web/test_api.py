@@ -32,7 +32,7 @@ from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.runs import Round, RunSpec
 from hfmds.service.security.exclusions import Exclusions
 from tests.cli.values import a_device
-from tests.coordinator.web_bench import WebBench, batch_of, web_bench
+from tests.coordinator.web.web_bench import WebBench, batch_of, web_bench
 from tests.coordinator.workbench import LEAKAGE, PROFILE, echo, make_spec
 
 STATIC = Path(__file__).resolve().parents[2] / "coordinator" / "web" / "static"

@@ -29,7 +29,7 @@ from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import TlsFiles
-from tests.coordinator.web_bench import WebBench, web_bench
+from tests.coordinator.web.web_bench import WebBench, web_bench
 from tests.support.fleet_certificates import DAY, FleetCertificates, chained
 
 VERA = Identity(Kind.VIEWER, "vera")

@@ -13,7 +13,7 @@ import pytest
 from coordinator.web.listener import Limits, Places
 from hfmds.service.process.address import split_address
 from hfmds.service.security.identity import Identity, Kind
-from tests.coordinator.web_bench import WebBench, web_bench
+from tests.coordinator.web.web_bench import WebBench, web_bench
 from tests.support.fleet_certificates import FleetCertificates
 
 PATIENT = Limits(idle_seconds=3600, life_seconds=3600, handshake_seconds=3600)
