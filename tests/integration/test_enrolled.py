@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.conversions.fleet_calls import EnrolmentTerms, Member, NewToken
 from tests.support.programs import Program, Programs
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -117,26 +116,26 @@ async def life(stage: Stage) -> None:
         token = await made(fleet, EnrolmentTerms(uses=2, prefix="cam-"))
         devices = [stage.start_device(f"cam-{i}", token) for i in range(2)]
         await admin.create_run(run_spec(), "enrolled")
-        await until(lambda: completed(admin))
+        await eventually(lambda: completed(admin))
         await renewals(fleet)
 
         await fleet.quarantine("cam-1", "its clock is strange")
-        await until(lambda: says(devices[1], "in quarantine: its clock is strange"))
+        await eventually(lambda: says(devices[1], "in quarantine: its clock is strange"))
         await fleet.release("cam-1")
 
         await fleet.revoke_device("cam-0", "stolen")
-        await until(lambda: ended(devices[0]))
+        await eventually(lambda: ended(devices[0]))
         assert devices[0].process.returncode != 0
         assert await says(devices[0], "device cam-0 was revoked")
 
         # What it has is worth nothing any more; a token made for it since lets it in again.
         again = stage.start_device("cam-0", token)
-        await until(lambda: ended(again))
+        await eventually(lambda: ended(again))
         assert again.process.returncode != 0
         later = await made(fleet, EnrolmentTerms(device_id="cam-0"))
         told = devices[0].log.stat().st_size
         back = stage.start_device("cam-0", later)
-        await until(lambda: says(back, "waiting for work", told))
+        await eventually(lambda: says(back, "waiting for work", told))
         assert not (await member(fleet, "cam-0")).revoked
         assert devices[1].process.poll() is None
     finally:
@@ -157,7 +156,7 @@ async def renewals(fleet: FleetClient) -> None:
     async def all_new() -> bool:
         return all(one.serial != before[one.device_id] for one in await fleet.list_members())
 
-    await until(all_new)
+    await eventually(all_new)
 
 
 async def member(fleet: FleetClient, device_id: str) -> Member:
@@ -188,9 +187,3 @@ def run_spec() -> RunSpec:
         method=FedAvg(),
     )
     return RunSpec(recipe, RoundPolicy(minimum_devices=2))
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await condition():  # noqa: ASYNC110 (another process's state has no event)
-            await asyncio.sleep(0.1)

@@ -16,6 +16,7 @@ from tests.support.scripted_devices import LARGE_MODEL, Call, in_two_calls
 from tests.support.small_run import TASKS, Stage, stage, undisturbed
 from tests.support.supervision import Launcher
 from tests.support.tcp_proxy import Proxy, Way
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -73,11 +74,10 @@ class Cut:
         return await call()
 
     async def _cut(self) -> None:
-        """Once the chunks that have passed are written at the other end."""
+        """Cut the connection when the receiver has written all chunks that passed."""
         await self._proxy.stuck.wait()
         chunks = self._after_bytes // CHUNK_BYTES
-        while self._arrived() < chunks * CHUNK_BYTES:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: self._arrived() >= chunks * CHUNK_BYTES)
         self._proxy.cut()
 
     def _arrived(self) -> int:
@@ -185,8 +185,10 @@ def test_an_update_handed_in_with_its_upload_whose_receipt_is_lost_counts_once(
                 return {device.device_id: device.accepted_tasks for device in devices}["a"]
 
             async def cut_when_counted(more_than: int) -> None:
-                while await accepted() <= more_than:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                async def counted() -> bool:
+                    return await accepted() > more_than
+
+                await eventually(counted)
                 proxy.cut()
 
             async def lose_receipts(call: Call) -> Any:

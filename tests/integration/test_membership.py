@@ -36,6 +36,7 @@ from hfmds.wire.clients.enrolment_client import EnrolmentClient, IssuedCertifica
 from hfmds.wire.clients.store_client import StoreClient
 from tests.support.programs import Program, Programs
 from tests.support.server_processes import free_address
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -228,34 +229,34 @@ async def refused(way: Way, error: type[HfmdsError]) -> None:
 
 
 async def becomes(way: Way, expected: type[HfmdsError] | None) -> None:
-    """Returns once it goes so: servers hear of a change within seconds."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await way()
-            except HfmdsError as error:
-                if expected is not None and isinstance(error, expected):
-                    return
-            else:
-                if expected is None:
-                    return
-            await asyncio.sleep(0.05)
+    """Wait until a call ends as expected: servers hear of a change within seconds."""
+
+    async def ends_so() -> bool:
+        try:
+            await way()
+        except HfmdsError as error:
+            return expected is not None and isinstance(error, expected)
+        return expected is None
+
+    await eventually(ends_so)
 
 
 async def is_out_when_the_store_was_told(fleet: Fleet, way: Way) -> None:
-    """Who was just revoked is out when the coordinator comes to the store the next time."""
+    """A revoked device is out when the coordinator calls the store the next time."""
     before = await asyncio.to_thread(fleet.times_the_store_was_asked)
-    async with asyncio.timeout(60):
-        while True:
-            asked = await asyncio.to_thread(fleet.times_the_store_was_asked) - before
-            try:
-                await way()
-            except NotAllowed:
-                return
-            except NotFound:
-                # One may have been under way, the next asks which list it has, then it is told.
-                assert asked < 3
-            await asyncio.sleep(0.05)
+
+    async def is_out() -> bool:
+        asked = await asyncio.to_thread(fleet.times_the_store_was_asked) - before
+        try:
+            await way()
+        except NotAllowed:
+            return True
+        except NotFound:
+            # One call may be under way. The next one asks for the version, then sends the list.
+            assert asked < 3
+        return False
+
+    await eventually(is_out)
 
 
 async def only_what_is_for_tokens_is_there(fleet: Fleet) -> None:

@@ -29,6 +29,7 @@ from tests.support.s3 import S3Server
 from tests.support.scripted_devices import Call, Meddler, in_two_calls, meddle_not
 from tests.support.small_run import Stage, run_on, undisturbed
 from tests.support.supervision import Launcher, Supervised
+from tests.support.waiting import eventually
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,13 @@ class Coordinator:
 
     async def address(self) -> str:
         """Where it answers, once it does."""
-        await until(self._address_file.exists)
+        await eventually(self._address_file.exists)
         address: str = json.loads(self._address_file.read_text())["grpc"]
         return address
 
     async def says(self, message: str) -> None:
         """Wait until it has said so."""
-        await until(lambda: self._log.exists() and message in self._log.read_text())
+        await eventually(lambda: self._log.exists() and message in self._log.read_text())
 
     def kill(self) -> None:
         self._process.kill()
@@ -94,11 +95,6 @@ class Pair:
         outcome = await self.stage.outcome(a, self.stage.device("b", of_b))
         assert sorted(await self.stage.operator.accepted()) == EVERY_RESULT
         return outcome
-
-
-async def until(so: Callable[[], bool]) -> None:
-    while not so():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

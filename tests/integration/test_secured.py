@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +37,7 @@ from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
 from tests.support.programs import Program, Programs
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -164,8 +164,8 @@ def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
                     await liar.check_in(DeviceProfile(1, "1", "torch"), 0)
                 with pytest.raises(NotAllowed, match="may not call ReleaseRun"):
                     await thief.release_run("secured")
-                await until(lambda: ended(looker))
-                await until(lambda: renewed(devices[ENROLS]))
+                await eventually(lambda: ended(looker))
+                await eventually(lambda: renewed(devices[ENROLS]))
                 await the_page_is_for_admins(fleet, owner, viewer, stranger)
                 return (await admin.list_events("secured"))[1]
             finally:
@@ -238,9 +238,3 @@ async def ended(client: AdminClient) -> bool:
 
 async def renewed(device: Program) -> bool:
     return any(record["message"] == "certificate renewed" for record in device.records())
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await condition():  # noqa: ASYNC110 (another process's state has no event)
-            await asyncio.sleep(0.1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import grpc
 
 from hfmds.pki.tokens import Token, TokenKind
@@ -13,6 +11,7 @@ from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.conversions.fleet_calls import AdminTerms, Forgetting, NewToken, Role
 from tests.support.scripted_devices import patience, peer
+from tests.support.waiting import eventually
 
 _TOKEN = Token(TokenKind.ADMIN, "0123456789ab", "0" * 64)
 _SERIAL = "abc"
@@ -51,10 +50,12 @@ async def _until_kept_out(store: str, device_id: str) -> None:
     )
     async with open_channel(peer("store", store)) as channel:
         query = SynthesisStoreServiceStub(channel).QueryBatch
-        code = grpc.StatusCode.UNKNOWN
-        while code is not grpc.StatusCode.ABORTED:
-            await asyncio.sleep(0.03)
+
+        async def refused() -> bool:
             try:
                 await query(request, timeout=5)
             except grpc.aio.AioRpcError as error:
-                code = error.code()
+                return error.code() is grpc.StatusCode.ABORTED
+            return False
+
+        await eventually(refused)

@@ -25,6 +25,7 @@ from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
 from tests.kills.lost_results import Witness
 from tests.support.operator import Operator, Outcome
 from tests.support.scripted_devices import MODEL, Call, ScriptedDevice
+from tests.support.waiting import eventually
 
 _NORMALISATION = Normalisation((0.5,), (0.5,))
 _UNWELL = "device c is not well today"
@@ -61,14 +62,16 @@ class ShortStory:
         ):
             for device in self._devices:
                 await stack.enter_async_context(device.working())
-            while len(await operator.devices()) < len(self._devices):  # noqa: ASYNC110
-                await asyncio.sleep(0.03)
+            await eventually(partial(self._are_seen, operator))
             await operator.create(self.spec)
             await self.meanwhile(operator)
             outcome = await operator.outcome()
             await self.afterwards(operator)
             self.witness.require_sound()
             return outcome
+
+    async def _are_seen(self, operator: Operator) -> bool:
+        return len(await operator.devices()) == len(self._devices)
 
     def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
         """What a device does before its work, in a thread; raising gives the task up."""
@@ -139,8 +142,7 @@ class LateStory(ShortStory):
     async def call(self, device_id: str, call: Call) -> object:
         if call.method == "submit_update" and device_id == "c":
             self._c_is_ready.set()
-            while len(self.witness.taken) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await eventually(lambda: len(self.witness.taken) >= 2)
         elif call.method == "submit_update":
             await self._c_is_ready.wait()  # or its upload would be late already
         return await call()
@@ -239,8 +241,7 @@ class ChancesStory(ShortStory):
         await self._devices["abc".index("c")].leave()
         self._c_is_gone.set()
         assert "longer than policy.task_deadline_seconds" in await operator.until_paused()
-        while not self._b_was_slow.is_set():  # or it would go on with what it has again  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(self._b_was_slow.is_set)  # b must not continue with its old task
         await operator.resume()
 
 
@@ -303,10 +304,12 @@ class InterruptedStory(ShortStory):
         await operator.until_in(Phase.EVALUATING, round_number=2)  # then nothing can stop it
         await operator.pause()
         self._hold.unlink()
-        while (await operator.run()).progress is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(partial(self._makes_no_progress, operator))
         # It has come to its end, or somebody else is at work, who waits.
         return (await operator.run()).state is RunState.COMPLETED
+
+    async def _makes_no_progress(self, operator: Operator) -> bool:
+        return (await operator.run()).progress is None
 
     async def afterwards(self, operator: Operator) -> None:
         assert await operator.told("other") == ["run-created", "run-cancelled"]

@@ -25,6 +25,7 @@ from tests.kills.lost_results import Witness
 from tests.support.operator import Operator, Outcome
 from tests.support.scripted_devices import MODEL, Call, ScriptedDevice
 from tests.support.supervision import Launcher, servers
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -73,8 +74,7 @@ class Chorus:
         if call.method == "submit_update":
             ready = self._ready[self._rounds[call.args[0]]]
             ready.add(device_id)
-            while len(ready) < len(DEVICES):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await eventually(lambda: len(ready) == len(DEVICES))
         answer = await call()
         if isinstance(answer, Assignment):
             self._rounds[answer.task_id] = answer.round_number

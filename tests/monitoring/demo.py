@@ -26,6 +26,7 @@ from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from hfmds.wire.clients.admin_client import AdminClient
 from tests.support.programs import Program, Programs
+from tests.support.waiting import eventually
 
 COMPLETED, ENDLESS = "completed", "endless"
 DEVICES = ("camera", "phone", "watch")
@@ -67,9 +68,7 @@ class Demo:
             async with asyncio.timeout(_SECONDS):
                 await admin.create_run(self._completed(), COMPLETED)
                 await admin.create_run(self._endless(), ENDLESS)
-                while (run := await admin.get_run(COMPLETED)).state is not RunState.COMPLETED:
-                    assert run.state is RunState.RUNNING, run.state_reason
-                    await asyncio.sleep(0.1)
+                await eventually(lambda: _is_completed(admin))
                 await _ask_for_a_run_that_is_not_there(admin)
         finally:
             await admin.close()
@@ -151,3 +150,9 @@ async def _ask_for_a_run_that_is_not_there(admin: AdminClient) -> None:
 
 def _reached(program: Program) -> str:
     return program.address("grpc")
+
+
+async def _is_completed(admin: AdminClient) -> bool:
+    run = await admin.get_run(COMPLETED)
+    assert run.state in (RunState.RUNNING, RunState.COMPLETED), run.state_reason
+    return run.state is RunState.COMPLETED

@@ -23,6 +23,7 @@ from hfmds.wire.chunks import Content
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
 from tests.support.programs import Program, Programs
+from tests.support.waiting import eventually
 from tests.synthesis_store.examples import SPEC, make_batch, named
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -179,8 +180,7 @@ async def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> No
             away, _ = content_in(tmp_path / f"away-{client is one}")
             with pytest.raises(NotFound):
                 await client.download_shards(snapshot.snapshot_id, digests, away)
-        while copies.exists():  # noqa: ASYNC110 (nothing signals it)
-            await asyncio.sleep(0.1)
+        await eventually(lambda: not copies.exists())
 
 
 async def test_a_device_that_knows_both_does_not_notice_the_loss_of_one(

@@ -1,8 +1,7 @@
-"""An operator who bears with a coordinator that is killed and started again."""
+"""An operator that repeats each call until a coordinator answers, also across its restarts."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,13 +14,12 @@ from hfmds.event_chain import Event, flaw
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.conversions.operations import Funnel
 from tests.support.scripted_devices import patience, peer
-
-_LOOK_SECONDS = 0.03
+from tests.support.waiting import eventually
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: all that must not depend on who was killed when."""
+    """The results of a run. They must not depend on when a program was killed."""
 
     cohorts: tuple[tuple[str, ...], ...]  # by round
     pools: tuple[int, ...]  # images in the pool, by round
@@ -29,7 +27,7 @@ class Outcome:
 
 
 class Operator:
-    """Every call is repeated until it is answered."""
+    """Repeats every call until the coordinator answers."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
@@ -38,7 +36,7 @@ class Operator:
     @classmethod
     @asynccontextmanager
     async def of(cls, coordinator: str) -> AsyncIterator[Operator]:
-        """One at work with the coordinator at this address."""
+        """Open an operator for the coordinator at this address."""
         admin = AdminClient(peer("coordinator", coordinator))
         try:
             yield cls(admin)
@@ -61,19 +59,19 @@ class Operator:
         return await self._persist(self._admin.funnels, run_id)
 
     async def told(self, run_id: str) -> list[str]:
-        """What became of a run by its log; on the way there it may vary."""
+        """Return the events that begin and end a run. The others may vary after a kill."""
         events = await self._events(run_id)
         ends = ("run-created", "run-cancelled", "run-completed", "run-deleted")
         return [event.kind for event in events if event.kind in ends]
 
     async def accepted(self) -> list[tuple[int, str]]:
-        """By the run's log: of each result that was accepted, the round of its task, and whose."""
+        """Return the round and the device of each result that the log shows as accepted."""
         events = await self._events("run")
         accepted = [json.loads(e.details) for e in events if e.kind == "task-accepted"]
         return [(details["round"], details["device"]) for details in accepted]
 
     async def _events(self, run_id: str) -> Sequence[Event]:
-        """A run's log, which must be sound."""
+        """Return the log of a run, and check its chain of hashes."""
         run_uid, events = await self._persist(self._admin.list_events, run_id)
         assert flaw(events, run_uid) == ""
         return events
@@ -88,47 +86,71 @@ class Operator:
         return await self._persist(self._admin.get_run, run_id)
 
     async def until_paused(self) -> str:
-        """The reason why the run is paused, when it is."""
-        while (run := await self.run()).state is RunState.RUNNING:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_SECONDS)
+        """Wait until the run is paused, and return the reason."""
+
+        async def ended() -> Run | None:
+            run = await self.run()
+            return None if run.state is RunState.RUNNING else run
+
+        run = await eventually(ended)
+        assert run is not None
         assert run.state is RunState.PAUSED, run
         return run.state_reason
 
     async def until_in(self, phase: Phase, round_number: int = 0, run_id: str = "run") -> None:
-        """Wait until a run is in this phase, of whichever round if none is named."""
-        while True:
-            now = (await self.run(run_id)).progress
-            if now and now.phase is phase and round_number in (0, now.round_number):
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
+        """Wait until a run is in this phase, of any round if the number is 0."""
 
-    async def until(self, so: Callable[[], bool]) -> None:
-        """Wait for something else than the run, which must go on meanwhile."""
-        while not so():
-            await self._require_going_on()
-            await asyncio.sleep(_LOOK_SECONDS)
+        async def in_phase() -> bool:
+            progress = (await self.run(run_id)).progress
+            return (
+                progress is not None
+                and progress.phase is phase
+                and round_number in (0, progress.round_number)
+            )
 
-    async def until_seen(self, device_id: str, so: Callable[[Device], bool]) -> None:
-        """Wait until the coordinator says so of a device."""
-        while not any(d.device_id == device_id and so(d) for d in await self.devices()):
-            await self._require_going_on()
-            await asyncio.sleep(_LOOK_SECONDS)
+        await eventually(in_phase)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition outside of the run. The run must not stop before."""
+
+        async def holds() -> bool:
+            if condition():
+                return True
+            await self._require_active()
+            return False
+
+        await eventually(holds)
+
+    async def until_seen(self, device_id: str, condition: Callable[[Device], bool]) -> None:
+        """Wait until the coordinator reports a device for which the condition holds."""
+
+        async def seen() -> bool:
+            devices = await self.devices()
+            if any(device.device_id == device_id and condition(device) for device in devices):
+                return True
+            await self._require_active()
+            return False
+
+        await eventually(seen)
 
     async def devices(self) -> tuple[Device, ...]:
         return await self._persist(self._admin.list_devices)
 
     async def outcome(self) -> Outcome:
-        """What the run came to, once it is completed."""
-        while await self._require_going_on() is not RunState.COMPLETED:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_SECONDS)
-        return await self._persist(self._look)
+        """Wait until the run is completed, and return its results."""
 
-    async def _require_going_on(self) -> RunState:
+        async def completed() -> bool:
+            return await self._require_active() is RunState.COMPLETED
+
+        await eventually(completed)
+        return await self._persist(self._results)
+
+    async def _require_active(self) -> RunState:
         run = await self.run()
         assert run.state in (RunState.RUNNING, RunState.COMPLETED), f"{run.state_reason} ({run})"
         return run.state
 
-    async def _look(self) -> Outcome:
+    async def _results(self) -> Outcome:
         rounds, models = await self._admin.list_rounds("run"), []
         for completed in rounds:
             chunks = self._admin.download_model("run", completed.number)

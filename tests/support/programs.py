@@ -23,13 +23,13 @@ def _forks() -> Forks:
 
 
 class Program:
-    """One process; its log is in `log`, its addresses are known once it is ready."""
+    """One process. It writes to `log`, and has addresses when it is ready."""
 
     def __init__(self, name: str, module: str, folder: Path, settings: dict[str, str]) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self._address_file = folder / f"{name}.json"
-        self._address_file.unlink(missing_ok=True)  # a killed predecessor left it
+        self._address_file.unlink(missing_ok=True)  # a killed process leaves its file
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
         given = {
             "ADDRESS_FILE": str(self._address_file),
@@ -44,7 +44,7 @@ class Program:
         )
 
     def address(self, kind: str) -> str:
-        """Where it answers: "grpc" or "metrics"."""
+        """Wait until the program is ready, and return its address for "grpc" or "metrics"."""
         deadline = time.monotonic() + START_SECONDS
         while not self._address_file.exists():
             assert self.process.poll() is None, f"{self.name} ended:\n{self.log.read_text()}"
@@ -54,7 +54,7 @@ class Program:
         return address
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
-        """Send the signal and wait; the exit code."""
+        """Send the signal, wait for the end, and return the exit code."""
         self.process.send_signal(signum)
         return self.process.wait(30)
 
@@ -64,7 +64,7 @@ class Program:
 
 
 class Programs:
-    """A folder of programs that ends with the test."""
+    """Programs in one folder. They end with the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ class Programs:
         return program
 
     def store(self, listen: str = "") -> Program:
-        """Start the synthesis store; a second call on its address is a restart."""
+        """Start the synthesis store. A second call with its address is a restart."""
         return self.start(
             "store",
             "synthesis_store",
@@ -106,7 +106,7 @@ class Programs:
         listen: str = "",
         plans_dir: Path | None = None,
     ) -> Program:
-        """Start the coordinator; a second call on its address is a restart."""
+        """Start the coordinator. A second call with its address is a restart."""
         optional = {"held_out": held_out, "plans_dir": plans_dir}
         return self.start(
             "coordinator",
@@ -118,7 +118,7 @@ class Programs:
         )
 
     def device(self, device_id: str, data: Path, coordinator: str, store: str) -> Program:
-        """Start a device, on the reference engine; a second call with the same id is a restart."""
+        """Start a device with the torch engine. A second call with its id is a restart."""
         return self.start(
             device_id,
             "edge_client",

@@ -1,4 +1,4 @@
-"""What real servers under test have in common: free ports, and waiting until they answer."""
+"""Free ports for real servers, and waiting until such a server answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 START_SECONDS = 60.0
-_TOLD_CHARACTERS = 4_000  # of a log, when a server does not come
+_LOG_CHARACTERS = 4_000  # in the error of a server that does not start
 _STARTS = 4
 _FIRST_PORT = 15_000
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -23,12 +23,12 @@ def free_address() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on, and that stay free until a server has them.
+    """Return ports on which no process listens.
 
-    Not those that the kernel hands out: it would give one to a caller, of whatever process, also
-    before a server has it or between a server's end and its next start.
+    They lie outside of the range that the kernel hands out. So no other process gets one of them
+    before the server starts, or between its end and its next start.
     """
-    with ExitStack() as held:  # all at once, so that none is given twice
+    with ExitStack() as held:  # all at once, so that no port comes twice
         return [_held_port(held) for _ in range(count)]
 
 
@@ -36,10 +36,10 @@ def _held_port(held: ExitStack) -> int:
     first_of_the_kernel = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
     count = max(first_of_the_kernel - _FIRST_PORT, 10_000)
     while True:
-        port = _FIRST_PORT + secrets.randbelow(count)  # not by `random`, whose seed tests may set
-        each = held.enter_context(socket.socket())
-        with suppress(OSError):  # somebody has it
-            each.bind(("127.0.0.1", port))
+        port = _FIRST_PORT + secrets.randbelow(count)  # tests may set the seed of `random`
+        candidate = held.enter_context(socket.socket())
+        with suppress(OSError):  # another process has the port
+            candidate.bind(("127.0.0.1", port))
             return port
 
 
@@ -48,7 +48,7 @@ class ServerEnded(AssertionError):
 
 
 def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait for a server that was started; its log tells why it did not come."""
+    """Wait until a started server answers. An error quotes the end of its log."""
     deadline = time.monotonic() + START_SECONDS
     while not answers():
         if process.poll() is not None:
@@ -58,7 +58,7 @@ def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], lo
 
 
 def start_persistently(start: Callable[[], None]) -> None:
-    """Start a server, some more times if it ends at once: what it is killed with may linger."""
+    """Start a server, again if it ends at once: a killed server may leave locks for a moment."""
     for _ in range(_STARTS - 1):
         with suppress(ServerEnded):
             start()
@@ -68,5 +68,5 @@ def start_persistently(start: Callable[[], None]) -> None:
 
 
 def _end_of(log: Path) -> str:
-    """What was told last: a log may hold all that earlier starts said."""
-    return log.read_text()[-_TOLD_CHARACTERS:]
+    """The end of a log, which may also hold earlier starts."""
+    return log.read_text()[-_LOG_CHARACTERS:]

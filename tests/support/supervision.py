@@ -1,6 +1,6 @@
-"""Programs that are started again whenever they are killed, for tests that kill them.
+"""Programs that a test kills, and that are started again after each kill.
 
-`Launcher` is this end of `tests.kills.programs_that_die`, which makes the processes.
+`Launcher` sends orders to `tests.kills.programs_that_die`, which makes the processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.01
 
 
 class Launcher(Forks):
-    """Makes processes; they end with it."""
+    """Starts processes. They end when the launcher closes."""
 
     def __init__(self) -> None:
         super().__init__("tests.kills.programs_that_die")
@@ -42,7 +42,7 @@ class Launcher(Forks):
     ) -> Fork:
         """Start a program with these HFMDS_ settings and other variables.
 
-        Unless it may `commit_together`, it commits each transaction by itself.
+        Without `commit_together` the program commits each transaction alone.
         """
         ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
         order = {
@@ -58,7 +58,7 @@ class Launcher(Forks):
 
 
 class Supervised:
-    """One program on a folder, killed at points, one after the other, and always started again."""
+    """One program on a folder. It is killed at each point in turn, and started again."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Supervised:
         commit_together: bool = False,
         **settings: str,
     ) -> None:
-        """The points are in the order in which they come."""
-        self.address = ""  # known once it is ready
+        """Expect the points in the order in which the program reaches them."""
+        self.address = ""  # known when the program is ready
         self._launcher = launcher
         self._program = program
         self._folder = folder
         self._points = points
         self._commit_together = commit_together
-        self._lives: list[Path] = []  # the journal of each
+        self._lives: list[Path] = []  # the journal of each process
         self._address_file = folder / f"{program}.json"
         self._settings = {
             "address_file": str(self._address_file),
@@ -92,24 +92,24 @@ class Supervised:
 
     @property
     def journal(self) -> Journal:
-        """What it did until it was killed first, or until now."""
+        """The commits of the first process, until its kill or until now."""
         return Journal.read(self._lives[0])
 
     @property
     def deaths(self) -> int:
-        """At how many of its points it was killed."""
+        """The number of points at which the program was killed."""
         return len(self.killed_taking)
 
     @property
     def killed_taking(self) -> tuple[frozenset[str], ...]:
-        """The steps around which it was killed each time."""
+        """For each kill, the steps of the state machines that the killed commit took."""
         journals = map(Journal.read, self._lives)
         return tuple(journal.killed_taking for journal in journals if journal.killed)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Inside, it is up, but for the moments between its death and its next start."""
-        if "listen" in self._settings:  # its successor has to be found at the same place
+        """Keep the program up inside this context, except between a kill and the next start."""
+        if "listen" in self._settings:  # the next process must answer at the same address
             self._settings["listen"] = free_address()
         self._process = self._launch()
         try:
@@ -123,7 +123,7 @@ class Supervised:
         died = len(self._lives)
         point = self._points[died] if died < len(self._points) else None
         done_before = 0
-        if point:  # the next one, if what the point is at was done more often by dying
+        if point:  # a kill may have made the program repeat the commit of the point
             done_before = self._done(point)
             point = replace(point, occurrence=max(point.occurrence, done_before + 1))
         self._lives.append(self._folder / f"{self._program}-{died + 1}.journal")
@@ -138,7 +138,7 @@ class Supervised:
         )
 
     def _done(self, point: CrashPoint) -> int:
-        """How often what the point is at was done; what it was killed before was not."""
+        """Count the commits that the point names. A kill before a commit undoes its entry."""
         journals = [Journal.read(life) for life in self._lives]
         begun = sum(journal.done.count(point.what) for journal in journals)
         died = [at for at in self._points[: len(journals)] if at.what == point.what]
@@ -156,11 +156,11 @@ class Supervised:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look_after(self) -> None:
-        """Start it again if it was killed at a point; any other end is an error."""
+        """Start the program again after a kill at a point. Any other end is an error."""
         if self._process.poll() is None:
             return
         killed = Journal.read(self._lives[-1]).killed
-        assert killed, f"{self._program} ended by itself:\n{self.log.read_text()}"
+        assert killed, f"{self._program} ended without a kill:\n{self.log.read_text()}"
         self._address_file.unlink(missing_ok=True)
         self._process = self._launch()
 
@@ -174,7 +174,7 @@ async def servers(
     commit_together: bool = False,
     **settings: str,
 ) -> AsyncIterator[tuple[Supervised, Supervised]]:
-    """The coordinator and the store, on a folder; `points` says where each is killed, if at all."""
+    """Run the coordinator and the store on a folder. `points` says where each is killed."""
 
     def program(name: str, **its_own: str) -> Supervised:
         where = {"data_dir": str(folder / f"{name}-data"), "listen": "127.0.0.1:0"}
@@ -198,7 +198,7 @@ async def servers(
 
 @asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, NoReturn]) -> AsyncIterator[None]:
-    """Do endless work while inside; its failure ends what is inside, and is what is raised."""
+    """Do endless work beside this context. A failure of the work ends the context, too."""
     inside, working = asyncio.current_task(), asyncio.create_task(work)
 
     def end_inside(ended: asyncio.Task[NoReturn]) -> None:
