@@ -287,13 +287,14 @@ def main() -> None:
         return
     warn_if_busy()
     from hfmds.algorithm.models.building import initial_weights
+    from hfmds.plans.format import PlanSpec
     from hfmds.plans.library import PlanLibrary
     from hfmds.wire.tensors import encode_weights
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tell("making the plan")
-        (folder / "plan").write_bytes(PlanLibrary().plan(MODEL))
+        (folder / "plan").write_bytes(PlanLibrary().plan(PlanSpec(MODEL)))
         (folder / "weights").write_bytes(encode_weights(initial_weights(MODEL, 0)))
         for threads in (1,) if arguments.quick else (1, 2):
             show_steps(threads, name, arguments.processor)

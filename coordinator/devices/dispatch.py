@@ -34,7 +34,7 @@ from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Traffic
 from hfmds.domain.methods import TaskKind
-from hfmds.domain.recipe import ModelSpec
+from hfmds.domain.recipe import Recipe
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import (
     Assignment,
@@ -51,6 +51,7 @@ from hfmds.domain.tasks import (
     UploadState,
 )
 from hfmds.errors import NotAllowed, TooLate
+from hfmds.plans.format import plan_spec
 from hfmds.service.limits.retry_schedule import Pace
 from hfmds.service.monitoring import tracing
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs, require_offset
@@ -251,18 +252,18 @@ class Dispatch:
         return _DRAINED if self._drain.is_on() else None
 
     def plan_ready(
-        self, model: ModelSpec, profiles: Iterable[DeviceProfile], when_ready: Callable[[], None]
+        self, recipe: Recipe, profiles: Iterable[DeviceProfile], when_ready: Callable[[], None]
     ) -> bool:
         """Whether none of these devices has to wait for a plan; if not, that is told later."""
         plans = self._plans
         if plans is None or not any(plans.needed(profile.engine) for profile in profiles):
             return True
-        return plans.ready(model, when_ready)
+        return plans.ready(plan_spec(recipe), when_ready)
 
     def _assignment(self, task: Task, profile: DeviceProfile) -> Assignment | None:
         """The task as its device gets it; None: not before the plan is made that it needs."""
         key, recipe = task.key, self._recipes.of(task.key.run_id, task.run_uid)
-        if not self.plan_ready(recipe.model, [profile], lambda: self.announce([task.device_id])):
+        if not self.plan_ready(recipe, [profile], lambda: self.announce([task.device_id])):
             return None
         plans = self._plans
         return Assignment(
@@ -276,7 +277,7 @@ class Dispatch:
             seed=task_seed(recipe.seed, key.kind, key.round_number, task.device_id),
             weights=task.weights,
             work=_work(task),
-            plan=plans.of(recipe.model) if plans and plans.needed(profile.engine) else None,
+            plan=plans.of(plan_spec(recipe)) if plans and plans.needed(profile.engine) else None,
             traceparent=round_tracing.assign(task),
         )
 

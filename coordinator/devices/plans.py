@@ -1,7 +1,8 @@
 """The plans by which devices without torch compute: made when one asks, kept with the content.
 
-A plan belongs to a model and not to a run, so all runs of a model share it, and so do coordinators
-that share the database and the blobs. It outlasts its runs, until newer ones need the room.
+A plan belongs to a model and the graphs that its run needs. All runs with the same needs share it,
+and so do coordinators that share the database and the blobs. It outlasts its runs, until newer
+plans need the room.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sqlalchemy.orm import Session
 
 from coordinator.records.tables import PlanRow
 from hfmds.domain.digest import Digest
-from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import HfmdsError, Unavailable
+from hfmds.plans.format import PlanSpec
 from hfmds.plans.library import plan_key
 from hfmds.storage.database import reading, transaction
 from hfmds.storage.locations import BlobsLocation
@@ -34,8 +35,8 @@ _PLAN_ENGINES = "onnx"  # what the name of an engine that computes by plans begi
 class Library(Protocol):
     """What makes plans, or has them from before."""
 
-    def plan(self, model: ModelSpec) -> bytes:
-        """The model's plan as a file's bytes; may take long."""
+    def plan(self, spec: PlanSpec) -> bytes:
+        """Make the plan, or find it, as a file's bytes; may take long."""
 
     def close(self) -> None:
         """Leave off what is being made."""
@@ -60,7 +61,7 @@ class Plans:
         self._lock = threading.Lock()
         self._known: dict[str, Digest | None] = {}  # by key; None: it cannot be made
         self._used_at: dict[str, float] = {}  # by key, those that were asked for here
-        self._told: dict[Digest, ModelSpec] = {}  # devices of here may ask for these
+        self._told: dict[Digest, PlanSpec] = {}  # devices of here may ask for these
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # for those being made
         self._failed_at: dict[str, float] = {}
 
@@ -68,12 +69,12 @@ class Plans:
         """Whether a device with this engine computes by plans."""
         return engine_name.startswith(_PLAN_ENGINES)
 
-    def ready(self, model: ModelSpec, when_ready: Callable[[], None]) -> bool:
+    def ready(self, spec: PlanSpec, when_ready: Callable[[], None]) -> bool:
         """Whether it is known which plan the model has; if not, that begins, and is told.
 
         Not, however, if it could not be stored a moment ago: ask again.
         """
-        key = plan_key(model)
+        key = plan_key(spec)
         with self._lock:
             if key in self._known:
                 return True
@@ -90,20 +91,20 @@ class Plans:
             begun = key in self._waiting
             self._waiting.setdefault(key, []).append(when_ready)
         if not begun:
-            arguments = (key, model)
+            arguments = (key, spec)
             threading.Thread(target=self._make, args=arguments, name="plan", daemon=True).start()
         return False
 
-    def of(self, model: ModelSpec) -> Digest | None:
+    def of(self, spec: PlanSpec) -> Digest | None:
         """The model's plan, once that is ready; None: its network cannot be made one of."""
-        key = plan_key(model)
+        key = plan_key(spec)
         self._used_at[key] = self._clock()
         try:
             plan = self._known[key]
         except KeyError:  # it has just left
             plan = self._find(key)
         if plan is not None:
-            self._told[plan] = model
+            self._told[plan] = spec
         return plan
 
     def contains(self, digest: Digest) -> bool:
@@ -116,12 +117,12 @@ class Plans:
             return True
         with self._lock:
             self._known = {key: plan for key, plan in self._known.items() if plan != digest}
-        model = self._told.get(digest)
-        if model is None:
+        spec = self._told.get(digest)
+        if spec is None:
             return False
-        if not self.ready(model, lambda: None):
+        if not self.ready(spec, lambda: None):
             raise Unavailable(f"plan {digest} has left, and is made again; ask again")
-        return self.of(model) == digest
+        return self.of(spec) == digest
 
     def close(self) -> None:
         """Leave off what is being made."""
@@ -141,13 +142,13 @@ class Plans:
             self._known[key] = plan
         return plan
 
-    def _make(self, key: str, model: ModelSpec) -> None:
-        told = {"architecture": model.architecture}
+    def _make(self, key: str, spec: PlanSpec) -> None:
+        told = {"architecture": spec.model.architecture}
         log.info("making a plan, for devices without torch", extra=told)
         started = time.monotonic()
         found: dict[str, Digest | None] = {key: None}
         try:
-            found = {key: self._keep(key, self._library.plan(model))}
+            found = {key: self._keep(key, self._library.plan(spec))}
             seconds = round(time.monotonic() - started, 1)
             log.info("the plan is made", extra={**told, "plan": found[key], "seconds": seconds})
         except Unavailable as error:

@@ -14,14 +14,14 @@ from coordinator.records.phases import PhaseRecords, Seen
 from coordinator.records.runs import RunRecord
 from hfmds.algorithm.sampling import Candidate, sample_cohort
 from hfmds.domain.devices import DeviceProfile
-from hfmds.domain.recipe import ModelSpec
+from hfmds.domain.recipe import Recipe
 
 
 class PlanReady(Protocol):
-    """Tells whether devices can begin to work on a model at once."""
+    """Tells whether devices can begin to work on a run at once."""
 
     def __call__(
-        self, model: ModelSpec, profiles: Iterable[DeviceProfile], when_ready: Callable[[], None]
+        self, recipe: Recipe, profiles: Iterable[DeviceProfile], when_ready: Callable[[], None]
     ) -> bool:
         """Return False if a device needs a plan that is still being made; report its end."""
 
@@ -65,7 +65,7 @@ class Selection:
         """Whether the devices can begin; else a phase's time would pass with the plan's making."""
         here = self._registry.available(self._run_id)
         profiles = [profile for device_id, profile in here.items() if device_id in devices]
-        return self._plan_ready(self._recipe.model, profiles, when_ready)
+        return self._plan_ready(self._recipe, profiles, when_ready)
 
     def evaluators(self, wanted: int, now: float) -> list[Candidate]:
         """The devices that could evaluate a model; without those at work if the others suffice."""

@@ -1,14 +1,18 @@
-"""Compares a graph with torch before anyone gets it, since an export can go wrong without an error.
+"""Compares a graph with torch before a device gets it, because an export can fail silently.
 
-One call from the same state: the graph in onnxruntime, in float32, and the step in torch, by
-torch's own kernels and in float64. Every output is compared: parameters, momentum, buffers, the
-synthetic images and both of Adam's means.
+The check runs the graph in onnxruntime (float32) and the same step in torch (float64), from the
+same state. It compares every output: parameters, momentum, buffers, the synthetic images and both
+of Adam's means.
+
+Correct float32 graphs also differ from float64, by an amount that grows with the image: of millions
+of ReLU inputs, rounding moves a few across zero. The yardstick is therefore torch itself: how far
+torch's own float32 step is from float64 on the same state.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,13 +25,17 @@ from hfmds.onnx_runtime import onnxruntime
 from hfmds.plans.format import ANCHOR, BUFFER, MOMENTUM, PARAMETER, Graph, TensorSpec
 from hfmds.plans.steps import Step
 
-TOLERANCE = 2e-5
-"""How far from torch an output may be, as a part of its largest value; typical is 1e-6."""
+TOLERANCE = 4e-6
+"""Error that always passes, as a part of an output's largest value; typical is 1e-6.
 
-_BATCHES = (5, 1)  # it must not have become a constant
-# Rounding may turn a ReLU or choose another maximum, in one draw of many; errors are in all.
-_DRAWS = 3
-_SPOKEN_FOR = 8  # features that speak for a class
+A beta of Adam that the exporter stored as float32 moves the images by 6e-6.
+"""
+
+_TIMES_TORCH = 4.0  # how many times torch's own error passes, too
+_BATCHES = (5, 1)  # two sizes: the batch must not have become a constant
+_DRAWS = 3  # one must pass: rounding spoils single draws, an export error spoils all
+_ROUNDINGS = 3  # runs of float32 torch for each draw, each with other last bits in its inputs
+_ACTIVE_FEATURES = 8  # features that speak for a class
 _SCALARS = {
     "learning_rate": 0.05,
     "momentum": 0.9,
@@ -40,88 +48,133 @@ _SCALARS = {
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
-def check(graph: Graph, step: Step, model: ModelSpec, what: str) -> None:
-    """CorruptData: the graph does not compute what the step does, which is in float64."""
+def check(graph: Graph, step: Step, reference: Step, model: ModelSpec, what: str) -> None:
+    """Refuse a graph that does not compute its step; `what` names the graph in errors.
+
+    `step` computes in float32, `reference` the same in float64.
+
+    Raises CorruptData: the graph is further from the reference than float32 explains.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # it warns of what it does not fold
+    options.log_severity_level = 3  # errors only: it warns of constants that it does not fold
     session = onnxruntime.InferenceSession(graph.onnx, options, providers=["CPUExecutionProvider"])
     for batch in _BATCHES:
+        if not _accepts(reference, _ordinary(graph, model, batch, 0), batch):
+            continue
         for draw_state in (_ordinary, _still):
-            failures = []
-            for draw in range(_DRAWS):
-                given = draw_state(graph, model, batch, np.random.default_rng(draw))
-                failure = _difference(session, step, given, refusable=batch == 1)
-                if failure is None:
-                    break
-                failures.append(failure)
-            else:
+            states = (draw_state(graph, model, batch, seed) for seed in range(_DRAWS))
+            if difference := _difference(session, step, reference, states):
                 raise CorruptData(
-                    f"{what} differs from torch with {batch} images: {failures[-1]}; it is not "
+                    f"{what} differs from torch with {batch} images: {difference}; it is not "
                     "used. Try other versions of torch and onnxruntime on the coordinator, or "
                     "let devices use the torch engine"
                 )
 
 
-def _difference(
-    session: onnxruntime.InferenceSession, step: Step, given: Arrays, *, refusable: bool
-) -> str | None:
-    """What is wrong with the graph's outputs; None: nothing."""
-    tensors = {name: torch.from_numpy(np.asarray(array)) for name, array in given.items()}
+def _accepts(reference: Step, state: Arrays, batch: int) -> bool:
+    """Whether the network takes this batch: BatchNorm refuses one value per channel."""
     try:
-        expected = step.compute(
-            {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
-        )
+        _computed(reference, state, torch.float64)
     except ValueError:
-        # BatchNorm refuses a batch of one value per channel; a device's engine then never has one.
-        if refusable:
+        if batch > 1:
+            raise
+        return False  # the engine on a device refuses such a batch, too
+    return True
+
+
+def _difference(
+    session: onnxruntime.InferenceSession, step: Step, reference: Step, states: Iterable[Arrays]
+) -> str | None:
+    """Describe how the graph differs from the reference in all states; None: it does not."""
+    errors: list[tuple[float, str]] = []
+    torch_error = 0.0
+    for state in states:
+        expected = _computed(reference, state, torch.float64)
+        try:
+            results = session.run(list(expected), dict(state))
+        except Exception as error:  # noqa: BLE001  # the caller reports every failure alike
+            return f"onnxruntime fails: {error}"
+        outputs = dict(zip(expected, results, strict=True))
+        for name, values in expected.items():
+            if outputs[name].shape != values.shape:
+                shapes = list(outputs[name].shape), list(values.shape)
+                return f"{name} is {shapes[0]}, in torch {shapes[1]}"
+        errors.append(_largest_error(outputs, expected))
+        if errors[-1][0] <= TOLERANCE:
             return None
-        raise
-    names = list(expected)
-    try:
-        results = session.run(names, dict(given))
-    except Exception as error:  # noqa: BLE001  # whoever waits for it gets it
-        return f"onnxruntime fails: {error}"
-    for name, found in zip(names, results, strict=True):
-        wanted = expected[name].detach().numpy()
-        if found.shape != wanted.shape:
-            return f"{name} is {list(found.shape)}, in torch {list(wanted.shape)}"
-        apart = float(np.abs(found - wanted).max()) if wanted.size else 0.0
-        allowed = TOLERANCE * max(float(np.abs(wanted).max()), 1e-12) if wanted.size else 0.0
-        if not apart <= allowed:  # also of a NaN
-            return f"{name} is {apart:.2g} apart, more than {allowed:.2g}"
-    return None
+        for rounded in _rounded(state):
+            outputs_of_torch = _computed(step, rounded, torch.float32)
+            torch_error = max(torch_error, _largest_error(outputs_of_torch, expected)[0])
+    least, name = min(errors)
+    allowed = max(TOLERANCE, _TIMES_TORCH * torch_error)
+    if least <= allowed:
+        return None
+    return f"{name} is {least:.2g} of its largest value apart, more than {allowed:.2g}"
 
 
-def _ordinary(
-    graph: Graph, model: ModelSpec, batch: int, random: np.random.Generator
-) -> dict[str, NDArray[Any]]:
-    """Numbers as they come in training."""
-    given = {s.name: _drawn(s, model, batch, random) for s in graph.inputs}
-    for name, anchor in given.items():
+def _computed(step: Step, state: Arrays, dtype: torch.dtype) -> dict[str, NDArray[Any]]:
+    tensors = {name: torch.from_numpy(np.asarray(array)) for name, array in state.items()}
+    outputs = step.compute(
+        {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()}
+    )
+    return {name: t.detach().numpy() for name, t in outputs.items()}
+
+
+def _largest_error(outputs: Arrays, expected: Arrays) -> tuple[float, str]:
+    """The largest error, as a part of its output's largest value, and that output's name."""
+    errors = [(0.0, "nothing")]
+    for name, values in expected.items():
+        if values.size:
+            apart = float(np.abs(outputs[name] - values).max())
+            scale = max(float(np.abs(values).max()), 1e-12)
+            errors.append((apart / scale if math.isfinite(apart) else math.inf, name))
+    return max(errors)
+
+
+def _rounded(state: Arrays) -> Iterator[Arrays]:
+    """The state, and the state with the last bits of its numbers changed at random."""
+    yield state
+    for seed in range(_ROUNDINGS - 1):
+        random = np.random.default_rng(seed)
+        yield {
+            name: np.asarray(
+                np.nextafter(array, np.where(random.random(array.shape) < 0.5, -np.inf, np.inf)),
+                array.dtype,
+            )
+            if array.dtype == np.float32 and array.ndim
+            else array
+            for name, array in state.items()
+        }
+
+
+def _ordinary(graph: Graph, model: ModelSpec, batch: int, seed: int) -> dict[str, NDArray[Any]]:
+    """Draw numbers of the size that training has."""
+    random = np.random.default_rng(seed)
+    state = {spec.name: _drawn(spec, model, batch, random) for spec in graph.inputs}
+    for name, anchor in state.items():
         if name.startswith(ANCHOR):
-            anchor += given[PARAMETER + name.removeprefix(ANCHOR)]
-    if "target" in given:
-        given["target"] /= given["target"].sum(axis=1, keepdims=True)
-    return given
+            anchor += state[PARAMETER + name.removeprefix(ANCHOR)]
+    if "target" in state:
+        state["target"] /= state["target"].sum(axis=1, keepdims=True)
+    return state
 
 
-def _still(
-    graph: Graph, model: ModelSpec, batch: int, random: np.random.Generator
-) -> dict[str, NDArray[Any]]:
-    """With weights of zero no image has a gradient, so that even Adam's epsilon makes a difference.
+def _still(graph: Graph, model: ModelSpec, batch: int, seed: int) -> dict[str, NDArray[Any]]:
+    """Draw a state without gradients, in which small constants show.
 
-    torch's optimiser for ONNX once took it for zero.
+    With weights of zero no image has a gradient. Adam's means are so small that its epsilon counts,
+    and the images are zero, so that its step is all that is left of them.
     """
-    given = _ordinary(graph, model, batch, random)
-    for name, array in given.items():
-        if name.startswith(PARAMETER):
+    state = _ordinary(graph, model, batch, seed)
+    for name, array in state.items():
+        if name.startswith(PARAMETER) or (name == "images" and "mean" in state):
             array *= 0
         elif name == "mean":
             array *= 1e-6
         elif name == "square":
             array *= 1e-12
-    return given
+    return state
 
 
 def _drawn(
@@ -148,9 +201,9 @@ def _drawn(
     elif name == "images":
         values = random.standard_normal(shape)
     elif name == "cam":
-        # Of few features. Of all it would nearly always find one close to zero, whose logarithm
-        # decides the gradient, and has no digits in float32, in torch's own kernels neither.
-        values = random.uniform(0.5, 1.0, shape) * (random.permutation(shape[1]) < _SPOKEN_FOR)
-    else:  # features and what is made of them: not negative
+        # Few features speak for the class. Of many, one is nearly always close to zero. Its
+        # logarithm decides the gradient and has no exact digits in float32, in torch neither.
+        values = random.uniform(0.5, 1.0, shape) * (random.permutation(shape[1]) < _ACTIVE_FEATURES)
+    else:  # features, which are not negative
         values = random.uniform(0.0, 1.0, shape)
     return np.asarray(values, spec.numpy_dtype)

@@ -20,7 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hfmds.domain.digest import Digest, digest_of
-from hfmds.domain.recipe import ModelSpec
+from hfmds.domain.methods import FedAvg, FedProx, Hfmds, Method
+from hfmds.domain.recipe import ModelSpec, Recipe
 from hfmds.errors import InvalidInput
 
 FORMAT_VERSION = 1
@@ -38,6 +39,12 @@ GRAPHS = (
     "assess",  # losses and gradient norms by which a broken synthesis is noticed
     "evaluate",  # loss and correct answers on labelled images
 )
+
+_GRAPHS_BY_METHOD: dict[type[Method], tuple[str, ...]] = {
+    FedAvg: ("train", "evaluate"),
+    FedProx: ("train_proximal", "evaluate"),
+    Hfmds: ("train", "features", "targets", "synthesise", "assess", "evaluate"),
+}
 
 # In front of a weight's name: what of it a graph takes. An output that takes an input's place at
 # the next step has its name with NEXT in front.
@@ -97,6 +104,19 @@ class Graph:
     def memory_bytes(self, batch: int) -> int:
         """What one call with so many images needs, weights and all; without the runtime itself."""
         return self.fixed_bytes + batch * self.bytes_per_image
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSpec:
+    """What a plan is made for: a model, and the graphs that a run of it needs."""
+
+    model: ModelSpec
+    graphs: tuple[str, ...] = GRAPHS
+
+
+def plan_spec(recipe: Recipe) -> PlanSpec:
+    """Describe the plan of a run. Devices evaluate by a plan even if its method needs torch."""
+    return PlanSpec(recipe.model, _GRAPHS_BY_METHOD.get(type(recipe.method), ("evaluate",)))
 
 
 @dataclass(frozen=True, slots=True)

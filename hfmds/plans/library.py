@@ -23,9 +23,9 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
-from hfmds.domain.recipe import OUR_ARCHITECTURES, ModelSpec
+from hfmds.domain.recipe import OUR_ARCHITECTURES
 from hfmds.errors import InvalidInput, Unavailable
-from hfmds.plans.format import FORMAT_VERSION, OPSET
+from hfmds.plans.format import FORMAT_VERSION, OPSET, PlanSpec
 
 _THIS_PROCESS = secrets.token_hex(8)
 _PLAN_NAME = re.compile("[0-9a-f]{64}")
@@ -34,7 +34,7 @@ _ABANDONED_AFTER_SECONDS = 24 * 3600.0
 
 
 @lru_cache(maxsize=256)
-def plan_key(model: ModelSpec) -> str:
+def plan_key(spec: PlanSpec) -> str:
     """Names all that a plan is made from, in 64 hex digits: with the same key it is the same plan.
 
     A network that somebody else brought may change under its name: its plans last for a process.
@@ -42,8 +42,8 @@ def plan_key(model: ModelSpec) -> str:
     made_from = {
         "format": FORMAT_VERSION,
         "opset": OPSET,
-        "model": asdict(model),
-        "network": "ours" if model.architecture in OUR_ARCHITECTURES else _THIS_PROCESS,
+        "spec": asdict(spec),
+        "network": "ours" if spec.model.architecture in OUR_ARCHITECTURES else _THIS_PROCESS,
         "code": _code(),
         "versions": [version(package) for package in ("torch", "onnx", "onnxscript")],
     }
@@ -73,20 +73,20 @@ class PlanLibrary:
         self._running: subprocess.Popen[str] | None = None
         self._closed = False
 
-    def plan(self, model: ModelSpec) -> bytes:
-        """The model's plan as a file's bytes, made if need be, which takes long.
+    def plan(self, spec: PlanSpec) -> bytes:
+        """Give the plan as a file's bytes. If there is none yet, making it takes long.
 
         InvalidInput: the network cannot be made a plan of. Unavailable: this was closed meanwhile.
         """
         with self._lock:
-            kept = self._folder / plan_key(model) if self._folder else None
+            kept = self._folder / plan_key(spec) if self._folder else None
             if kept and (found := _used(kept)):
                 return found
             with tempfile.TemporaryDirectory(
                 prefix=_BEING_MADE, dir=_made(self._folder) if self._folder else None
             ) as folder:
                 made = Path(folder) / "plan"
-                self._make(model, made)
+                self._make(spec, made)
                 data = made.read_bytes()
                 if kept:
                     made.replace(kept)
@@ -101,7 +101,7 @@ class PlanLibrary:
         if running:
             running.kill()
 
-    def _make(self, model: ModelSpec, path: Path) -> None:
+    def _make(self, spec: PlanSpec, path: Path) -> None:
         if self._closed:
             raise Unavailable("the process is stopping; no plan is made any more")
         command = [sys.executable, "-m", "hfmds.plans.making", str(path)]
@@ -115,13 +115,13 @@ class PlanLibrary:
             self._running = process
             if self._closed:
                 process.kill()
-            _, told = process.communicate(json.dumps(asdict(model)))
+            _, told = process.communicate(json.dumps(asdict(spec)))
             self._running = None
         if self._closed:
             raise Unavailable("the process is stopping; the plan is made when it is back")
         if process.returncode:
             reason = told.strip().splitlines()[-1] if told.strip() else "it was killed"
-            raise InvalidInput(f"the plan of {model.architecture!r} was not made: {reason}")
+            raise InvalidInput(f"the plan of {spec.model.architecture!r} was not made: {reason}")
 
 
 def _used(path: Path) -> bytes | None:

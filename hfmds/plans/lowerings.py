@@ -66,6 +66,7 @@ def lowerings(*, weights_learn: bool) -> Table:
         aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward,
         aten.native_group_norm.default: _group_norm,
         aten.native_group_norm_backward.default: _group_norm_backward,
+        aten.sum.default: _sum,
     }
     if weights_learn:
         table |= {
@@ -661,3 +662,24 @@ def _group_norm_backward(
     if output_mask[2]:
         of_bias = grad.sum(2).sum(0)
     return of_x, of_weight, of_bias
+
+
+# --- sums ---------------------------------------------------------------------------------------
+# onnxruntime adds up one number after the other. Of a million squares float32 then keeps four
+# digits: FedProx's distance had a relative error of 4e-5 at 40 pixels and 3e-4 at 64. In runs of
+# at most this many, the error stays below 1e-6.
+
+_LONGEST_RUN = 256
+
+
+def _sum(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
+    """The sum of all elements, in runs, and then the sum of the runs."""
+    count = x.numel()
+    if not isinstance(count, int) or count <= _LONGEST_RUN or dtype is not None:
+        return NotImplemented
+    flat = x.reshape(-1)
+    while (count := len(flat)) > _LONGEST_RUN:
+        runs, rest = divmod(count, _LONGEST_RUN)
+        sums = flat[: count - rest].view(runs, _LONGEST_RUN).sum(1)
+        flat = torch.cat([sums, flat[count - rest :]]) if rest else sums
+    return flat.sum(0)

@@ -1,7 +1,7 @@
 """Makes the plan of a model: exports each of its graphs, and checks it. Takes some twenty seconds.
 
 As a program it is what the coordinator runs, so that neither its event loop nor its memory has to
-do with it: `python -m hfmds.plans.making FILE` with the model as JSON on standard input.
+do with it: `python -m hfmds.plans.making FILE` with the plan's spec as JSON on standard input.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import HfmdsError, InvalidInput
 from hfmds.plans.check import check
 from hfmds.plans.export import export
-from hfmds.plans.format import GRAPHS, Graph, Plan, encode_plan
+from hfmds.plans.format import Graph, Plan, PlanSpec, encode_plan
 from hfmds.plans.steps import Steps
 
 
-def make_plan(model: ModelSpec, graphs: tuple[str, ...] = GRAPHS) -> Plan:
+def make_plan(spec: PlanSpec) -> Plan:
     """The model's plan, which computes what torch does.
 
     InvalidInput: the network has something that a plan cannot. CorruptData: a graph came out wrong.
     """
+    model = spec.model
     steps, reference = Steps(model), Steps(model, torch.float64)
     _require_no_dropout(steps.network, model)
     return Plan(
         model,
         steps.features,
-        {name: _made(name, model, steps, reference) for name in graphs},
+        {name: _made(name, model, steps, reference) for name in spec.graphs},
     )
 
 
@@ -57,16 +58,17 @@ def _made(name: str, model: ModelSpec, steps: Steps, reference: Steps) -> Graph:
         raise InvalidInput(
             f"{what} cannot be exported ({reason}); let its devices use the torch engine"
         ) from error
-    check(graph, reference.by_name[name], model, what)
+    check(graph, steps.by_name[name], reference.by_name[name], model, what)
     return graph
 
 
 def main() -> None:
     """Make a plan in a process of its own; what is wrong goes to standard error, as one line."""
     torch.set_num_threads(1)
-    model = ModelSpec(**json.load(sys.stdin))
+    values = json.load(sys.stdin)
+    spec = PlanSpec(ModelSpec(**values["model"]), tuple(values["graphs"]))
     try:
-        Path(sys.argv[1]).write_bytes(encode_plan(make_plan(model)))
+        Path(sys.argv[1]).write_bytes(encode_plan(make_plan(spec)))
     except HfmdsError as error:
         sys.exit(str(error))
 

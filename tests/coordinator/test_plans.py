@@ -15,10 +15,10 @@ from coordinator.devices.plans import Plans
 from coordinator.records.tables import Base
 from coordinator.records.task_rows import PhaseKey
 from hfmds.domain.digest import Digest, digest_of
-from hfmds.domain.recipe import ModelSpec
 from hfmds.domain.runs import Phase, Progress
 from hfmds.domain.tasks import Assignment, RetryLater
 from hfmds.errors import InvalidInput, NotAllowed, Unavailable
+from hfmds.plans.format import PlanSpec, plan_spec
 from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
 from hfmds.v1 import coordinator_pb2
@@ -26,6 +26,7 @@ from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, wo
 from tests.support.databases import database_of
 
 WITHOUT_TORCH = replace(PROFILE, engine="onnx-cpu")
+SPEC = plan_spec(make_spec().recipe)
 PLAN = b"the plan of " + MODEL.architecture.encode()
 
 
@@ -35,15 +36,15 @@ class LibraryInMemory:
     def __init__(self, error: Exception | None = None) -> None:
         self.may = threading.Event()
         self.may.set()
-        self.made: list[ModelSpec] = []
+        self.made: list[PlanSpec] = []
         self.error = error
 
-    def plan(self, model: ModelSpec) -> bytes:
+    def plan(self, spec: PlanSpec) -> bytes:
         assert self.may.wait(20)
-        self.made.append(model)
+        self.made.append(spec)
         if self.error:
             raise self.error
-        return b"the plan of " + model.architecture.encode()
+        return b"the plan of " + spec.model.architecture.encode()
 
     def close(self) -> None:
         self.may.set()
@@ -124,7 +125,7 @@ async def test_a_plan_is_made_once_for_all_runs_and_devices_and_after_a_restart(
         assert {task.plan for task in tasks} == {digest_of(PLAN)}
     async with workbench(tmp_path, library=library) as bench:
         assert (await asked(bench, "a")).plan == digest_of(PLAN)
-    assert library.made == [MODEL]
+    assert library.made == [SPEC]
 
 
 async def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> None:
@@ -133,21 +134,21 @@ async def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> No
         await bench.create(make_spec())
         assert (await asked(bench)).plan is None
         assert (await asked(bench)).plan is None
-        assert library.made == [MODEL]
+        assert library.made == [SPEC]
 
 
-def ready_plan(of: Plans, model: ModelSpec) -> Digest:
-    """The model's plan, made if need be."""
+def ready_plan(of: Plans, spec: PlanSpec) -> Digest:
+    """Give the plan, made if need be."""
     made = threading.Event()
-    if not of.ready(model, made.set):
+    if not of.ready(spec, made.set):
         assert made.wait(20)
-    plan = of.of(model)
+    plan = of.of(spec)
     assert plan is not None
     return plan
 
 
 def test_plans_that_were_not_used_for_longest_leave_and_are_made_again(tmp_path: Path) -> None:
-    models = [replace(MODEL, architecture=name) for name in ("one", "two", "six")]
+    models = [PlanSpec(replace(MODEL, architecture=name)) for name in ("one", "two", "six")]
     engine = open_database(database_of(tmp_path))
     Base.metadata.create_all(engine)
     library, clock = LibraryInMemory(), itertools.count().__next__
@@ -175,21 +176,21 @@ def test_a_plan_that_has_left_and_cannot_be_made_again_is_no_plan(tmp_path: Path
     Base.metadata.create_all(engine)
     library = LibraryInMemory()
     ours = Plans(engine, Folder(tmp_path / "blobs"), library, 1 << 20)
-    plan, made = ready_plan(ours, MODEL), threading.Event()
+    plan, made = ready_plan(ours, SPEC), threading.Event()
     ours.blobs.delete(plan)
     library.error = InvalidInput("it draws random numbers")
     library.may.clear()
     with pytest.raises(Unavailable, match="is made again"):
         ours.contains(plan)
-    assert not ours.ready(MODEL, made.set)
+    assert not ours.ready(SPEC, made.set)
     library.may.set()
     assert made.wait(20)
     assert not ours.contains(plan)
-    assert library.made == [MODEL, MODEL]
+    assert library.made == [SPEC, SPEC]
 
 
 def test_equal_plans_take_room_once(tmp_path: Path) -> None:
-    models = [replace(MODEL, height=height) for height in (20, 21)]
+    models = [PlanSpec(replace(MODEL, height=height)) for height in (20, 21)]
     engine = open_database(database_of(tmp_path))
     Base.metadata.create_all(engine)
     ours, other = (
@@ -198,7 +199,7 @@ def test_equal_plans_take_room_once(tmp_path: Path) -> None:
     )
     for plans_of in (ours, other):
         assert {ready_plan(plans_of, model) for model in models} == {digest_of(PLAN)}
-    newer = ready_plan(ours, replace(MODEL, architecture="newer"))
+    newer = ready_plan(ours, PlanSpec(replace(MODEL, architecture="newer")))
     assert list(ours.blobs.digests()) == [newer]
 
 
@@ -213,6 +214,6 @@ async def test_a_plan_that_could_not_be_stored_is_tried_again_later(
         library.error = None
         outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
         assert isinstance(outcome, RetryLater)
-        assert library.made == [MODEL]
+        assert library.made == [SPEC]
         monkeypatch.setattr(plans, "_RETRY_SECONDS", 0.0)
         assert (await asked(bench)).plan == digest_of(PLAN)

@@ -29,7 +29,7 @@ from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import FedAvg, FedProx, Hfmds, Method
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.plans import format as plan_format
-from hfmds.plans.format import encode_plan, read_plan
+from hfmds.plans.format import PlanSpec, encode_plan, read_plan
 from hfmds.plans.library import PlanLibrary
 from hfmds.plans.making import make_plan
 
@@ -99,9 +99,9 @@ def task(plans_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
     def plan(name: str) -> Path:
         path = folder / name
         if name == "paper-cnn":
-            path.write_bytes(PlanLibrary(plans_dir).plan(MODELS[name]))
+            path.write_bytes(PlanLibrary(plans_dir).plan(PlanSpec(MODELS[name])))
         else:
-            path.write_bytes(encode_plan(make_plan(MODELS[name], GRAPHS[name])))
+            path.write_bytes(encode_plan(make_plan(PlanSpec(MODELS[name], GRAPHS[name]))))
         return path
 
     def make(name: str, method: Method, **training: float) -> LocalWork:

@@ -9,48 +9,51 @@ import pytest
 
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput, Unavailable
+from hfmds.plans.format import PlanSpec
 from hfmds.plans.library import PlanLibrary, plan_key
 
 MODEL = ModelSpec("paper-cnn", channels=1, height=20, width=20)
+SPEC = PlanSpec(MODEL)
 
 
-def test_a_key_stands_for_one_model() -> None:
+def test_a_key_stands_for_one_model_and_its_graphs() -> None:
     models = [MODEL, replace(MODEL, height=24), replace(MODEL, architecture="resnet-gn")]
-    assert len({plan_key(model) for model in models}) == 3
-    assert plan_key(replace(MODEL)) == plan_key(MODEL)
-    assert len(plan_key(MODEL)) == 64
+    specs = [*(PlanSpec(model) for model in models), PlanSpec(MODEL, ("train", "evaluate"))]
+    assert len({plan_key(spec) for spec in specs}) == 4
+    assert plan_key(replace(SPEC)) == plan_key(SPEC)
+    assert len(plan_key(SPEC)) == 64
 
 
 def test_what_was_made_before_is_found(tmp_path: Path) -> None:
-    (tmp_path / plan_key(MODEL)).write_bytes(b"a plan")
-    assert PlanLibrary(tmp_path).plan(MODEL) == b"a plan"
+    (tmp_path / plan_key(SPEC)).write_bytes(b"a plan")
+    assert PlanLibrary(tmp_path).plan(SPEC) == b"a plan"
 
 
 class QuickLibrary(PlanLibrary):
     """Makes plans of ten bytes, at once."""
 
-    def _make(self, model: ModelSpec, path: Path) -> None:
+    def _make(self, spec: PlanSpec, path: Path) -> None:
         path.write_bytes(b"0123456789")
 
 
 def test_the_plans_that_were_not_used_for_longest_leave(tmp_path: Path) -> None:
     library = QuickLibrary(tmp_path, max_bytes=25)
-    models = [replace(MODEL, height=height) for height in (20, 21, 22)]
-    for day, model in enumerate(models[:2]):
-        library.plan(model)
-        os.utime(tmp_path / plan_key(model), (day, day))
+    specs = [PlanSpec(replace(MODEL, height=height)) for height in (20, 21, 22)]
+    for day, spec in enumerate(specs[:2]):
+        library.plan(spec)
+        os.utime(tmp_path / plan_key(spec), (day, day))
     (tmp_path / "note").write_bytes(bytes(100))  # somebody's
     abandoned, under_way = tmp_path / "hfmds-plan-old", tmp_path / "hfmds-plan-new"
     abandoned.mkdir()
     under_way.mkdir()
     os.utime(abandoned, (0, 0))
-    library.plan(models[0])  # now the other one is the oldest
-    library.plan(models[2])
-    kept = {plan_key(models[0]), plan_key(models[2]), "note", "hfmds-plan-new"}
+    library.plan(specs[0])  # now the other one is the oldest
+    library.plan(specs[2])
+    kept = {plan_key(specs[0]), plan_key(specs[2]), "note", "hfmds-plan-new"}
     assert {path.name for path in tmp_path.iterdir()} == kept
-    QuickLibrary(tmp_path, max_bytes=5).plan(models[1])
+    QuickLibrary(tmp_path, max_bytes=5).plan(specs[1])
     assert {path.name for path in tmp_path.iterdir()} == {
-        plan_key(models[1]),
+        plan_key(specs[1]),
         "note",
         "hfmds-plan-new",
     }
@@ -59,7 +62,7 @@ def test_the_plans_that_were_not_used_for_longest_leave(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_a_network_that_cannot_be_built_has_no_plan_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="was not made: paper-cnn needs images of at least 16"):
-        PlanLibrary(tmp_path).plan(replace(MODEL, height=8, width=8))
+        PlanLibrary(tmp_path).plan(PlanSpec(replace(MODEL, height=8, width=8)))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -70,7 +73,7 @@ def test_closing_ends_what_is_being_made(tmp_path: Path) -> None:
 
     def make() -> None:
         try:
-            library.plan(MODEL)
+            library.plan(SPEC)
         except Unavailable as error:
             told.append(error)
 

@@ -18,7 +18,7 @@ from hfmds.algorithm.models import architectures
 from hfmds.algorithm.models.architectures import register_architecture
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
-from hfmds.plans.format import GRAPHS, Plan, encode_plan, read_plan
+from hfmds.plans.format import GRAPHS, Plan, PlanSpec, encode_plan, read_plan
 from hfmds.plans.making import make_plan
 
 pytestmark = pytest.mark.integration
@@ -124,7 +124,9 @@ def papers() -> Plan:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(torch.export, "export")  # traced once: twice more is what takes long
-        return make_plan(ModelSpec("paper-cnn", channels=3, height=28, width=28, classes=3))
+        return make_plan(
+            PlanSpec(ModelSpec("paper-cnn", channels=3, height=28, width=28, classes=3))
+        )
 
 
 def test_the_plan_of_the_papers_network_has_every_graph(papers: Plan, tmp_path: Path) -> None:
@@ -141,7 +143,8 @@ def test_the_plan_of_the_papers_network_has_every_graph(papers: Plan, tmp_path: 
 
 
 def test_a_network_of_many_layers_has_a_plan() -> None:
-    plan = make_plan(ModelSpec("motley", channels=2, height=18, width=21, classes=5), OF_EACH_KIND)
+    model = ModelSpec("motley", channels=2, height=18, width=21, classes=5)
+    plan = make_plan(PlanSpec(model, OF_EACH_KIND))
     buffers = {s.name for s in plan.graph("train").outputs if s.name.startswith("next:buffer:")}
     assert buffers == {
         "next:buffer:norm.running_mean",
@@ -153,14 +156,14 @@ def test_a_network_of_many_layers_has_a_plan() -> None:
 def test_a_convolution_is_made_with_fewer_products(papers: Plan) -> None:
     """Rows of 12 have 7 frequencies, of which 5 take three products each; of 13 + 2, 8."""
     broad = ModelSpec("broad", channels=1, height=7, width=13)
-    for plan, products in ((papers, [17, 12]), (make_plan(broad, ("train",)), [22, 13])):
+    for plan, products in ((papers, [17, 12]), (make_plan(PlanSpec(broad, ("train",))), [22, 13])):
         graph = onnx.load_from_string(plan.graph("train").onnx)
         assert products in [list(constant.dims) for constant in graph.graph.initializer]
 
 
 def test_an_export_repeats_to_the_byte() -> None:
     model = ModelSpec("motley", channels=1, height=12, width=12, classes=2)
-    one, other = (make_plan(model, ("targets",)) for _ in range(2))
+    one, other = (make_plan(PlanSpec(model, ("targets",))) for _ in range(2))
     assert encode_plan(one) == encode_plan(other)
 
 
@@ -175,4 +178,4 @@ def test_an_export_repeats_to_the_byte() -> None:
 )
 def test_what_a_plan_cannot_is_refused_by_name(architecture: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        make_plan(ModelSpec(architecture, channels=1, height=18, width=21), ("train",))
+        make_plan(PlanSpec(ModelSpec(architecture, channels=1, height=18, width=21), ("train",)))
