@@ -20,11 +20,11 @@ from coordinator.devices.plans import Library, Plans
 from coordinator.devices.registry import Registry
 from coordinator.monitoring.metrics import Metrics
 from coordinator.monitoring.round_timing import RoundWatch
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
 from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecord
-from coordinator.records.tasks import TaskRecords
 from coordinator.replicas.notices import Switchboard, Topic
 from coordinator.runs.checkpoints import Checkpoints
 from coordinator.runs.content import RunContents

@@ -22,11 +22,12 @@ from coordinator.devices.wakeup import Bell, ring_all
 from coordinator.monitoring import round_tracing
 from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
+from coordinator.records.acceptance import Acceptance
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.drain import DrainRecords
 from coordinator.records.funnel import StageNotes
 from coordinator.records.runs import RunRecords
-from coordinator.records.task_rows import Task
-from coordinator.records.tasks import Acceptance, TaskRecords
+from coordinator.records.tasks import Task
 from coordinator.runs.content import RunContents
 from coordinator.runs.recipes import Recipes
 from hfmds.algorithm.seeds import task_seed

@@ -19,8 +19,8 @@ from operator import attrgetter
 from sqlalchemy import Engine, select
 
 from coordinator.devices.listing import by_device
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.tables import DeviceRow
-from coordinator.records.tasks import TaskRecords
 from hfmds.domain.devices import Device, DeviceProfile, DeviceState, Eligibility
 from hfmds.storage.database import reading, transaction
 

@@ -15,9 +15,10 @@ from typing import TypeAlias
 from coordinator.devices.batching import Together
 from coordinator.devices.lru import Memory
 from coordinator.devices.uploads import Updates
+from coordinator.records.acceptance import Acceptance, HandedIn
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.states import TaskState
-from coordinator.records.task_rows import Task
-from coordinator.records.tasks import Acceptance, HandedIn, TaskRecords
+from coordinator.records.tasks import Task
 from coordinator.runs.content import RunContents
 from hfmds.domain.digest import Digest
 from hfmds.domain.methods import TaskKind

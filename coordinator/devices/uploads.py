@@ -15,9 +15,10 @@ from coordinator.devices.lru import Memory
 from coordinator.devices.upload_quota import UploadQuota
 from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
+from coordinator.records.acceptance import not_uploaded
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.states import TaskState
-from coordinator.records.task_rows import PhaseKey, Task
-from coordinator.records.tasks import TaskRecords, not_uploaded
+from coordinator.records.tasks import PhaseKey, Task
 from coordinator.runs.content import RunContents
 from coordinator.runs.recipes import Recipes
 from hfmds.algorithm.aggregation.compression import TensorForm, packed_form, unpacked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from coordinator.records.task_rows import Task
+from coordinator.records.tasks import Task
 from hfmds.service.monitoring.logs import log_context
 
 

@@ -6,7 +6,7 @@ without asking the one that opened it, and a round that is replayed after a cras
 
 from __future__ import annotations
 
-from coordinator.records.task_rows import Task
+from coordinator.records.tasks import Task
 from hfmds.domain.runs import Phase
 from hfmds.service.monitoring import tracing
 from hfmds.service.monitoring.tracing import Place

@@ -1,119 +1,147 @@
-"""Which result counts in which round, and when a phase has enough of them.
+"""Which results count, in which round, and when a phase has enough of them.
 
-Within the transaction that accepts a result, so that exactly as many count as a round is to have:
-the next one is told that it is late, or, in asynchronous rounds, counts in the round after.
+The coordinator decides this in the transaction that accepts a result, so exactly as many results
+count as the phase wants. A device that is later gets TooLate. In asynchronous rounds its result
+counts in the next round instead.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select, update
 
 from coordinator.records.events import append_event
 from coordinator.records.rounds import enter
-from coordinator.records.states import RoundState, TaskState
+from coordinator.records.states import PENDING, RoundState, TaskState
 from coordinator.records.tables import PhaseRow, TaskRow
-from coordinator.records.task_rows import (
-    OF_THIS_PHASE,
+from coordinator.records.tasks import (
     PENDING_NAMES,
-    THIS_PHASE,
+    SELECT_TASKS,
     PhaseKey,
-    WholeTask,
-    change_task,
+    Task,
+    append_task_event,
+    counted_in,
     end_tasks,
+    move_task,
     of_phase,
-    which,
+    read_tasks,
+    require_movable,
+    update_task,
 )
-from hfmds.domain.tasks import LateReason
-from hfmds.storage.prepared import Prepared
+from hfmds.domain.digest import Digest
+from hfmds.domain.tasks import LateReason, TaskStage
+from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.wire.conversions.events import EventKind
 
-_AFTER = {
+_STATE_AFTER = {
     "synthesise": RoundState.SEALING,
     "train": RoundState.AGGREGATING,
-    "evaluate": RoundState.EVALUATING,  # in which it stays until it is recorded
+    "evaluate": RoundState.EVALUATING,  # the round stays there until its record is written
+}
+
+_WHY_LATE = {
+    LateReason.ACCEPTED: "its result was accepted before",
+    LateReason.GOAL_REACHED: "the round has all the results it needs",
+    LateReason.DEADLINE: "the round closed at its deadline",
+    LateReason.GONE: "the round closed while nothing was heard of the device",
+    LateReason.TOO_SLOW: "it took longer than the run allows",
+    LateReason.STALE: "the model it began at is too old by now",
+    LateReason.FAILED: "the device gave it up",
+    LateReason.CANCELLED: "the run was cancelled",
+    LateReason.COMPLETED: "the run has completed",
 }
 
 
-_IN_ROUND = (
-    TaskRow.run_id == bindparam("of_run"),
-    TaskRow.counted_round == bindparam("of_round"),
-    TaskRow.kind == bindparam("of_kind"),
-)
-_COUNTED = Prepared(select(func.count().label("results")).where(*_IN_ROUND))
-_OF_DEVICE = Prepared(
-    select(TaskRow.task_id).where(*_IN_ROUND, TaskRow.device_id == bindparam("device_id")).limit(1)
-)
-_LEFT = Prepared(
-    select(TaskRow.task_id).where(*OF_THIS_PHASE, TaskRow.state.in_(PENDING_NAMES)).limit(1)
-)
-_OPEN = Prepared(
-    select(PhaseRow.round_number, PhaseRow.goal).where(
-        PhaseRow.run_id == bindparam("run_id"),
-        PhaseRow.kind == bindparam("kind"),
-        PhaseRow.closed.is_(False),
+@dataclass(frozen=True, slots=True)
+class HandedIn:
+    """A result that a device hands in.
+
+    `is_here` returns whether the result's bytes are stored. In asynchronous rounds they may vanish
+    before the coordinator accepts them: they may equal those of another device's result, which the
+    coordinator has used and deleted.
+    """
+
+    device_id: str
+    task_id: str
+    result: Digest
+    report: bytes
+    is_here: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The answer to a result that counts."""
+
+    already: bool  # the coordinator accepted it before
+    moves_round: bool = False  # the run's driver has to look at the round
+
+
+def accept_result(
+    connection: Connection, handed_in: HandedIn, now: float
+) -> Acceptance | HfmdsError:
+    """Count a result once, or return why it does not count.
+
+    A refusal writes nothing, so other results in the same transaction are safe.
+    """
+    try:
+        task = own_task(connection, handed_in.device_id, handed_in.task_id)
+        if task.state is TaskState.ACCEPTED:
+            _require_same(task, handed_in.result)
+            return Acceptance(already=True)
+        require_pending(task)
+        require_movable(task, TaskState.ACCEPTED)  # refuses a task that was assigned again
+        if task.asynchronous and not handed_in.is_here():
+            raise not_uploaded(handed_in.result)
+    except HfmdsError as error:
+        return error
+    round_number, goal = _counting_round(connection, task)
+    move_task(
+        connection,
+        task,
+        TaskState.ACCEPTED,
+        accepted_at=now,
+        counted_round=round_number,
+        result_sha256=handed_in.result.sha256,
+        report=handed_in.report,
+        stage=int(TaskStage.UPLOADED),
     )
-)
-_LEFTOVERS = Prepared(
-    select(TaskRow.task_id, TaskRow.device_id)
-    .where(
-        TaskRow.run_id == bindparam("run_id"),
+    result = handed_in.result.sha256
+    append_task_event(connection, task, EventKind.TASK_ACCEPTED, now, result=result)
+    closed = _close_if_full(connection, task, round_number, goal, now)
+    # An asynchronous round always looks: it may ask the device again.
+    moves_round = closed or task.asynchronous or not _has_pending(connection, task.key)
+    return Acceptance(already=False, moves_round=moves_round)
+
+
+def count_waiting_results(connection: Connection, key: PhaseKey, goal: int, now: float) -> None:
+    """Count the results that no round counts yet, when an asynchronous phase opens."""
+    waiting = SELECT_TASKS.where(
+        TaskRow.run_id == key.run_id,
         TaskRow.counted_round == 0,
-        TaskRow.kind == bindparam("kind"),
+        TaskRow.kind == key.kind,
         TaskRow.state == TaskState.ACCEPTED.name,
-    )
-    .order_by(TaskRow.accepted_at, TaskRow.task_id)
-)
-_CLOSE = Prepared(update(PhaseRow).where(*THIS_PHASE).values(closed=True))
+    ).order_by(TaskRow.accepted_at, TaskRow.task_id)
+    for task in read_tasks(connection, waiting):
+        if _has_counted(connection, key, task.device_id):
+            continue
+        update_task(connection, task.task_id, counted_round=key.round_number)
+        if _close_if_full(connection, task, key.round_number, goal, now):
+            return
 
 
-def round_of_result(connection: Connection, task: WholeTask) -> tuple[int, int]:
-    """Where a result counts that is being accepted: its own round, or the one that is open.
-
-    With the goal of that round; 0: nowhere yet.
-    """
-    if not task.asynchronous:
-        return task.round_number, task.goal
-    phase = _OPEN.first(connection, {"run_id": task.run_id, "kind": task.kind})
-    if phase is not None:
-        key = PhaseKey(task.run_id, phase.round_number, task.kind)
-        if not _has_counted(connection, key, task.device_id):
-            return phase.round_number, phase.goal
-    # Between two rounds nobody counts; the next round begins with what came meanwhile.
-    return 0, 0
-
-
-def close_if_full(
-    connection: Connection, task: WholeTask, number: int, goal: int, now: float
-) -> bool:
-    """Close the phase in which a result counts from now on, if it has as many as it is to have.
-
-    True if its round has to see to it: it is closed, or nobody is left who could send more. In
-    asynchronous rounds it always has, since the device may be asked again.
-    """
-    counting = PhaseKey(task.run_id, number, task.kind)
-    if goal and _results(connection, counting) >= goal:
-        close(connection, counting, LateReason.GOAL_REACHED, now, asynchronous=task.asynchronous)
-        return True
-    began = PhaseKey(task.run_id, task.round_number, task.kind)
-    return task.asynchronous or not _anybody_left(connection, began)
-
-
-def count_leftovers(connection: Connection, key: PhaseKey, goal: int, now: float) -> None:
-    """At the opening of an asynchronous round: count what was accepted and counts nowhere yet."""
-    for task in _LEFTOVERS.all(connection, {"run_id": key.run_id, "kind": key.kind}):
-        if not _has_counted(connection, key, task.device_id):
-            change_task(connection, task.task_id, counted_round=key.round_number)
-            if goal and _results(connection, key) >= goal:
-                close(connection, key, LateReason.GOAL_REACHED, now, asynchronous=True)
-                return
-
-
-def close(
+def close_phase(
     connection: Connection, key: PhaseKey, reason: LateReason, now: float, *, asynchronous: bool
 ) -> None:
-    """Close an open phase: what is pending is over, except in asynchronous rounds."""
-    _CLOSE.change(connection, which(key))
-    if not asynchronous and _anybody_left(connection, key):
+    """Close an open phase. This ends its pending tasks, except in asynchronous rounds."""
+    this_phase = (
+        PhaseRow.run_id == key.run_id,
+        PhaseRow.round_number == key.round_number,
+        PhaseRow.kind == key.kind,
+    )
+    connection.execute(update(PhaseRow).where(*this_phase).values(closed=True))
+    if not asynchronous:
         end_tasks(connection, reason, now, *of_phase(key))
     append_event(
         connection,
@@ -123,22 +151,97 @@ def close(
         round=key.round_number,
         phase=key.kind,
         reason=reason.value,
-        results=_results(connection, key),
+        results=_count_results(connection, key),
     )
-    enter(connection, key.run_id, key.round_number, _AFTER[key.kind], now)
+    enter(connection, key.run_id, key.round_number, _STATE_AFTER[key.kind], now)
+
+
+def own_task(connection: Connection, device_id: str, task_id: str) -> Task:
+    """Return a device's task; NotFound, or NotAllowed for a task of another device."""
+    tasks = read_tasks(connection, SELECT_TASKS.where(TaskRow.task_id == task_id))
+    if not tasks:
+        raise NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
+    if tasks[0].device_id != device_id:
+        raise NotAllowed(f"task {task_id!r} is not device {device_id!r}'s")
+    return tasks[0]
+
+
+def require_pending(task: Task) -> None:
+    """Raise TooLate if the coordinator does not want the task's result."""
+    if task.state in PENDING:
+        return
+    match task.state:
+        case TaskState.OVER:
+            reason = LateReason[task.over_reason]
+        case TaskState.ACCEPTED:
+            reason = LateReason.ACCEPTED
+        case _:
+            reason = LateReason.FAILED
+    raise TooLate(
+        f"task {task.task_id!r} of run {task.key.run_id!r}, round {task.key.round_number}, is "
+        f"over: {_WHY_LATE[reason]}; check in again for new work",
+        reason.value,
+    )
+
+
+def not_uploaded(update: Digest) -> WrongState:
+    """Return the error for a device whose update is not stored."""
+    return WrongState(f"update {update} is not uploaded; upload it, then submit again")
+
+
+def _require_same(task: Task, result: Digest) -> None:
+    if task.result_sha256 != result.sha256:
+        raise Conflict(
+            f"task {task.task_id!r} was accepted with result {task.result_sha256[:12]}; "
+            f"{result} is not counted"
+        )
+
+
+def _counting_round(connection: Connection, task: Task) -> tuple[int, int]:
+    """Return the round in which a new result counts, and the goal of its phase.
+
+    Between two asynchronous rounds, and for a second result of a device, this is (0, 0): the result
+    waits for the next round.
+    """
+    if not task.asynchronous:
+        return task.key.round_number, task.goal
+    open_phase = select(PhaseRow.round_number, PhaseRow.goal).where(
+        PhaseRow.run_id == task.key.run_id,
+        PhaseRow.kind == task.key.kind,
+        PhaseRow.closed.is_(False),
+    )
+    phase = connection.execute(open_phase).first()
+    if phase is None:
+        return 0, 0
+    round_number, goal = phase
+    key = PhaseKey(task.key.run_id, round_number, task.key.kind)
+    return (0, 0) if _has_counted(connection, key, task.device_id) else (round_number, goal)
+
+
+def _close_if_full(
+    connection: Connection, task: Task, round_number: int, goal: int, now: float
+) -> bool:
+    """Close the phase in which the task's result counts, if its goal is reached."""
+    key = PhaseKey(task.key.run_id, round_number, task.key.kind)
+    if not goal or _count_results(connection, key) < goal:
+        return False
+    reason = LateReason.GOAL_REACHED
+    close_phase(connection, key, reason, now, asynchronous=task.asynchronous)
+    return True
 
 
 def _has_counted(connection: Connection, key: PhaseKey, device_id: str) -> bool:
-    """Whether the device is in an asynchronous round already: the mean takes one update of each."""
-    return _OF_DEVICE.first(connection, {**which(key), "device_id": device_id}) is not None
+    """Return whether a phase counts a result of the device: the mean takes one of each device."""
+    counted = select(TaskRow.task_id).where(*counted_in(key), TaskRow.device_id == device_id)
+    return connection.scalar(counted.limit(1)) is not None
 
 
-def _anybody_left(connection: Connection, key: PhaseKey) -> bool:
-    """Whether a result of a phase's own tasks is still to come."""
-    return _LEFT.first(connection, which(key)) is not None
+def _has_pending(connection: Connection, key: PhaseKey) -> bool:
+    """Return whether results of the phase's own tasks can still come."""
+    pending = select(TaskRow.task_id).where(*of_phase(key), TaskRow.state.in_(PENDING_NAMES))
+    return connection.scalar(pending.limit(1)) is not None
 
 
-def _results(connection: Connection, key: PhaseKey) -> int:
-    """How many results count in the phase's round."""
-    found: int = _COUNTED.value(connection, which(key))
-    return found
+def _count_results(connection: Connection, key: PhaseKey) -> int:
+    """Count the results in the phase's round."""
+    return connection.scalar(select(func.count()).where(*counted_in(key))) or 0

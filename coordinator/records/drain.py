@@ -1,6 +1,6 @@
-"""Drain: the coordinator hands out no new work and opens no new phase, until that is ended.
+"""Drain: the coordinator hands out no new work and opens no new phase until an operator ends it.
 
-In the database, so that it is the same for every replica and after a restart.
+The database holds it, so it is the same for every replica and after a restart.
 """
 
 from __future__ import annotations
@@ -15,60 +15,61 @@ from coordinator.records.events import append_event
 from coordinator.records.tables import DrainRow, RunRow
 from hfmds.domain.runs import RunState
 from hfmds.storage.database import reading, transaction
-from hfmds.storage.prepared import Prepared
 from hfmds.wire.conversions.events import EventKind
 from hfmds.wire.conversions.operations import Drain
 
-_KEY = 1
-_IS_ON = Prepared(select(DrainRow.on).where(DrainRow.drain_id == _KEY))
-_LOOK_SECONDS = 1.0  # how late another replica's word may be heard
+_DRAIN_ID = 1
+_CACHE_SECONDS = 1.0
 
 
 def is_drained(connection: Connection) -> bool:
-    """Within a transaction."""
-    return bool(_IS_ON.value(connection, {}))
+    """Return whether the coordinator is drained, in the caller's transaction."""
+    return bool(connection.scalar(select(DrainRow.on).where(DrainRow.drain_id == _DRAIN_ID)))
 
 
 class DrainRecords:
-    """Whether the coordinator is drained, since when, and who asked for it. Thread-safe."""
+    """Whether the coordinator is drained, since when, and which operator asked. Thread-safe."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: tuple[bool, float] | None = None  # and when it was looked up
+        self._cached: tuple[bool, float] | None = None  # with the time of the look
 
     def set(self, on: bool, by: str) -> Drain:
-        """Drain, or end that; each run at work has it in its log."""
+        """Begin or end a drain, and write it to the log of each run that has not ended."""
         now = self._clock()
         with transaction(self._engine) as session:
             connection = session.connection()
             if is_drained(connection) != on:
-                session.merge(DrainRow(drain_id=_KEY, on=on, changed_at=now, changed_by=by))
+                session.merge(DrainRow(drain_id=_DRAIN_ID, on=on, changed_at=now, changed_by=by))
                 active = (RunState.RUNNING.name, RunState.PAUSED.name)
                 runs = select(RunRow.run_id).where(RunRow.state.in_(active))
                 kind = EventKind.DRAIN_ON if on else EventKind.DRAIN_OFF
                 for run_id in sorted(session.scalars(runs)):
                     append_event(connection, run_id, kind, now, by=by)
         with self._lock:
-            self._known = None
+            self._cached = None
         return self.get()
 
     def get(self) -> Drain:
-        """How it is."""
+        """Return the drain as the database has it."""
         with reading(self._engine) as session:
-            row = session.get(DrainRow, _KEY)
+            row = session.get(DrainRow, _DRAIN_ID)
             if row is None:
                 return Drain(on=False)
             return Drain(row.on, datetime.fromtimestamp(row.changed_at, UTC), row.changed_by)
 
     def is_on(self) -> bool:
-        """Whether it is drained, as of a second ago at most: every check-in asks."""
+        """Return whether the coordinator is drained; the answer is at most a second old.
+
+        Every check-in asks, so this does not read the database each time.
+        """
         now = self._clock()
         with self._lock:
-            if self._known and abs(now - self._known[1]) < _LOOK_SECONDS:
-                return self._known[0]
+            if self._cached and abs(now - self._cached[1]) < _CACHE_SECONDS:
+                return self._cached[0]
         on = self.get().on
         with self._lock:
-            self._known = on, now
+            self._cached = on, now
         return on

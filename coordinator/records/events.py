@@ -1,11 +1,11 @@
-"""The event log of each run (`hfmds.storage.event_log`).
+"""The event log of each run, and of the fleet (`hfmds.storage.event_log`).
 
-It outlives its run: nothing here refers to the run's row.
+A log outlives its run: no foreign key points from an event to the run.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, bindparam, func, select
+from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.records.tables import EventRow, FleetRow, RunRow
@@ -13,64 +13,60 @@ from hfmds.errors import NotFound
 from hfmds.event_chain import Event
 from hfmds.storage.database import reading
 from hfmds.storage.event_log import add_event, read_events
-from hfmds.storage.prepared import Prepared
 from hfmds.wire.conversions.events import EventKind
 
 COORDINATOR = "coordinator"
-"""Who asked, when nobody did: the coordinator acted by itself."""
-
-_NONCE = Prepared(select(RunRow.nonce).where(RunRow.run_id == bindparam("run_id")))
+"""The actor of an event that no operator asked for."""
 
 
-def nonce_of(connection: Connection, run_id: str) -> str:
-    """What tells a run that is there from others that had its id."""
-    nonce: str = _NONCE.first(connection, {"run_id": run_id}).nonce
-    return nonce
+def run_uid_of(connection: Connection, run_id: str) -> str:
+    """Return the id of a run that no other run ever has, even one with the same `run_id`."""
+    nonce = connection.scalars(select(RunRow.nonce).where(RunRow.run_id == run_id)).one()
+    return f"{run_id}.{nonce}"
 
 
 def append_event(
     connection: Connection, run_id: str, kind: EventKind, now: float, **details: object
 ) -> None:
-    """Within the transaction that makes it true: write an event to a run's log."""
-    append_to_log(connection, run_id, nonce_of(connection, run_id), kind, now, details)
+    """Write an event to a run's log, in the transaction of the change that it describes."""
+    append_to_log(connection, run_uid_of(connection, run_id), run_id, kind, now, details)
 
 
 def append_to_log(
     connection: Connection,
+    run_uid: str,
     run_id: str,
-    nonce: str,
     kind: EventKind,
     now: float,
     details: dict[str, object],
 ) -> None:
-    """As `append_event`, for whoever knows the run's nonce."""
-    log_id = f"{run_id}.{nonce}"
-    add_event(connection, EventRow, log_id, now, kind.value, details, run_id=run_id)
+    """Do the same as `append_event`, for a caller that knows the run's uid."""
+    add_event(connection, EventRow, run_uid, now, kind.value, details, run_id=run_id)
 
 
 def append_fleet_event(
     connection: Connection, log_id: str, kind: EventKind, now: float, **details: object
 ) -> None:
-    """Within the transaction that makes it true: write an event to the fleet's log."""
+    """Write an event to the fleet's log, in the transaction of the change that it describes."""
     add_event(connection, EventRow, log_id, now, kind.value, details, run_id="")
 
 
 def require_log(session: Session, run_id: str) -> None:
-    """Refuse the id of a run that never was."""
+    """Raise NotFound if no run ever had this id."""
     if session.scalar(select(EventRow.run_id).where(EventRow.run_id == run_id).limit(1)) is None:
-        raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows those there are")
+        raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows the runs")
 
 
 class EventRecords:
-    """What the coordinator remembers of what happened."""
+    """Reads the event logs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def log_of(self, run: str) -> str:
-        """The unique id of the log that is meant: by that, or by the run's id; empty: the fleet's.
+        """Return the id of a log: `run` is a run's uid or its id; empty means the fleet.
 
-        Of runs that had the same id one after the other, the last.
+        If several runs had the same id one after the other, this is the log of the last one.
         """
         by_uid = select(EventRow.log_id).where(EventRow.log_id == run).limit(1)
         by_id = (
@@ -79,21 +75,22 @@ class EventRecords:
             .order_by(EventRow.at_microseconds.desc())
             .limit(1)
         )
-        of_fleet = select(FleetRow.log_id)
         with reading(self._engine) as session:
-            asked = (by_uid, by_id) if run else (of_fleet,)
-            found = next(filter(None, map(session.scalar, asked)), None)
-        if found is None:
+            if run:
+                log_id = session.scalar(by_uid) or session.scalar(by_id)
+            else:
+                log_id = session.scalar(select(FleetRow.log_id))
+        if log_id is None:
             raise NotFound(f"there is no log of a run {run!r}; `hfmds run list` shows the runs")
-        return found
+        return log_id
 
     def events(self, run_uid: str, after: int, limit: int) -> list[Event]:
-        """At most so many events of a log after a number, in order."""
+        """Return at most `limit` events of a log, in order, starting after a sequence number."""
         with reading(self._engine) as session:
             return read_events(session, EventRow, run_uid, after, limit)
 
     def last_sequence(self, run_uid: str) -> int:
-        """The number of the newest event of a log; 0: it has none."""
+        """Return the number of the newest event of a log; 0 if it has none."""
         newest = select(func.max(EventRow.sequence)).where(EventRow.log_id == run_uid)
         with reading(self._engine) as session:
             return session.scalar(newest) or 0

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, bindparam, func, select, update
 
 from coordinator.records.states import TaskState
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
-from coordinator.records.task_rows import PENDING_NAMES
+from coordinator.records.tasks import PENDING_NAMES
 from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import InvalidInput, NotFound, Unavailable
 from hfmds.storage.database import changing, reading

@@ -1,14 +1,14 @@
-"""Rounds in the database: where each is, from waiting for devices to its record.
+"""Rounds: where each is, from waiting for devices to its record.
 
-A round enters a state in the same transaction as whatever the state stands for: a phase that is
-opened or closed, a record that is written. So a `kill -9` finds the round in one state or the next.
+A round enters a state in the transaction of the change that the state stands for: a phase opens or
+closes, a record is written. So a `kill -9` finds the round in one state or in the next.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, bindparam, insert, select, update
+from sqlalchemy import Connection, Engine, insert, select, update
 
 from coordinator.records.events import append_event
 from coordinator.records.states import ROUND_TRANSITIONS, RoundState
@@ -17,17 +17,7 @@ from hfmds.domain.runs import RunState
 from hfmds.errors import WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import changing, reading
-from hfmds.storage.prepared import Prepared
 from hfmds.wire.conversions.events import EventKind
-
-_THIS_ROUND = (
-    RoundRow.run_id == bindparam("of_run"),
-    RoundRow.number == bindparam("of_number"),
-)
-_STATE = Prepared(select(RoundRow.state).where(*_THIS_ROUND))
-_CHANGE = Prepared(update(RoundRow).where(*_THIS_ROUND))
-_BEGIN = Prepared(insert(RoundRow))
-_STATE_OF_RUN = Prepared(select(RunRow.state).where(RunRow.run_id == bindparam("run_id")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,73 +27,71 @@ class RoundInProgress:
     number: int
     state: RoundState
     began_at: float
-    entered_at: float  # its state
+    entered_at: float  # when it entered its state
 
 
 def round_state(connection: Connection, run_id: str, number: int) -> RoundState | None:
-    """Where a round is; None before it has begun."""
-    found = _STATE.value(connection, {"of_run": run_id, "of_number": number})
-    return None if found is None else RoundState[found]
+    """Return the state of a round; None before it begins."""
+    this_round = (RoundRow.run_id == run_id, RoundRow.number == number)
+    state = connection.scalar(select(RoundRow.state).where(*this_round))
+    return None if state is None else RoundState[state]
 
 
-def change_round(connection: Connection, run_id: str, number: int, **values: object) -> None:
-    """Write to columns of one round; its state changes by `enter` alone."""
-    _CHANGE.change(connection, {"of_run": run_id, "of_number": number, **values})
+def update_round(connection: Connection, run_id: str, number: int, **values: object) -> None:
+    """Write columns of a round; only `enter` changes its state."""
+    this_round = (RoundRow.run_id == run_id, RoundRow.number == number)
+    connection.execute(update(RoundRow).where(*this_round).values(**values))
 
 
-def enter(connection: Connection, run_id: str, number: int, wanted: RoundState, now: float) -> None:
-    """Within a transaction: the only way a round changes its state. Where it is, it stays."""
+def enter(connection: Connection, run_id: str, number: int, state: RoundState, now: float) -> None:
+    """Bring a round into a state, in the caller's transaction. It may be in that state already."""
     current = round_state(connection, run_id, number)
     if current is None:
         raise LookupError(f"round {number} of run {run_id!r} has not begun")
-    if current is not wanted:
-        what = f"round {number} of run {run_id!r}"
-        require_transition(ROUND_TRANSITIONS, current, wanted, what)
-        change_round(connection, run_id, number, state=wanted.name, entered_at=now)
-        _tell(connection, run_id, number, wanted, now)
+    if current is not state:
+        name = f"round {number} of run {run_id!r}"
+        require_transition(ROUND_TRANSITIONS, current, state, name)
+        update_round(connection, run_id, number, state=state.name, entered_at=now)
+        _append_round_event(connection, run_id, number, state, now)
 
 
-def require_going_on(connection: Connection, run_id: str) -> None:
-    """Within a transaction that begins something new: refuse it if the run has ended.
+def require_not_ended(connection: Connection, run_id: str) -> None:
+    """Raise WrongState if the run has ended, in a transaction that begins something new.
 
     A driver hears of a cancellation a little later, and must not begin anything in between.
     """
-    state = _STATE_OF_RUN.value(connection, {"run_id": run_id})
+    state = connection.scalar(select(RunRow.state).where(RunRow.run_id == run_id))
     if state is None or RunState[state].ended:
         raise WrongState(f"run {run_id!r} has ended; nothing new begins in it")
 
 
 class RoundRecords:
-    """What the coordinator remembers of the rounds in progress. Each method is one transaction."""
+    """The coordinator's records of rounds in progress. Each method is one transaction."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def begin(self, run_id: str, number: int, now: float) -> None:
-        """Begin to wait for a round's devices; a round that has begun stays where it is."""
+        """Begin a round, which waits for devices; a round that has begun stays where it is."""
         with changing(self._engine) as connection:
-            if round_state(connection, run_id, number) is None:
-                require_going_on(connection, run_id)
-                row = {
-                    "run_id": run_id,
-                    "number": number,
-                    "state": RoundState.WAITING.name,
-                    "began_at": now,
-                    "entered_at": now,
-                    "record": b"",
-                    "weights_sha256": "",
-                    "model_dropped": False,
-                }
-                _BEGIN.change(connection, row)
-                _tell(connection, run_id, number, RoundState.WAITING, now)
+            if round_state(connection, run_id, number) is not None:
+                return
+            require_not_ended(connection, run_id)
+            waiting = RoundState.WAITING
+            connection.execute(
+                insert(RoundRow).values(
+                    run_id=run_id, number=number, state=waiting.name, began_at=now, entered_at=now
+                )
+            )
+            _append_round_event(connection, run_id, number, waiting, now)
 
-    def enter(self, run_id: str, number: int, wanted: RoundState, now: float) -> None:
-        """Bring a round into a state that stands for nothing else in the database."""
+    def enter(self, run_id: str, number: int, state: RoundState, now: float) -> None:
+        """Bring a round into a state that stands for no other change in the database."""
         with changing(self._engine) as connection:
-            enter(connection, run_id, number, wanted, now)
+            enter(connection, run_id, number, state, now)
 
     def in_progress(self, run_id: str) -> RoundInProgress | None:
-        """The round a run is in; None between rounds."""
+        """Return the round that a run is in; None between rounds."""
         unfinished = select(RoundRow).where(
             RoundRow.run_id == run_id, RoundRow.state != RoundState.COMPLETED.name
         )
@@ -111,11 +99,12 @@ class RoundRecords:
             row = session.scalar(unfinished)
             if row is None:
                 return None
-            state = RoundState[row.state]
-            return RoundInProgress(row.number, state, row.began_at, row.entered_at)
+            return RoundInProgress(row.number, RoundState[row.state], row.began_at, row.entered_at)
 
 
-def _tell(connection: Connection, run_id: str, number: int, state: RoundState, now: float) -> None:
+def _append_round_event(
+    connection: Connection, run_id: str, number: int, state: RoundState, now: float
+) -> None:
     """Write the event of a round that has entered a state."""
-    kind = EventKind.ROUND_ENTERED
-    append_event(connection, run_id, kind, now, round=number, state=state.name.lower())
+    entered = EventKind.ROUND_ENTERED
+    append_event(connection, run_id, entered, now, round=number, state=state.name.lower())

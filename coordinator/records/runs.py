@@ -1,4 +1,4 @@
-"""Runs and their completed rounds in the database. Every method is one transaction."""
+"""Runs and their completed rounds in the database. Each method is one transaction."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any
 
 from sqlalchemy import (
-    Connection,
     Engine,
     Select,
     SQLColumnExpression,
     and_,
-    bindparam,
     delete,
     func,
     literal,
@@ -26,10 +22,10 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from coordinator.records.events import COORDINATOR, append_event, require_log
-from coordinator.records.rounds import change_round, enter, round_state
+from coordinator.records.rounds import enter, round_state, update_round
 from coordinator.records.states import RUN_TRANSITIONS, RoundState
 from coordinator.records.tables import Base, RoundRow, RunRow
-from coordinator.records.task_rows import end_pending, give_second_chance
+from coordinator.records.tasks import end_pending, restart_failed_tasks
 from coordinator.runs.versions import (
     best_round,
     drop_models,
@@ -38,13 +34,11 @@ from coordinator.runs.versions import (
     require_kept,
 )
 from hfmds.domain.digest import Digest, digest_of
-from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import Progress, Round, Run, RunSpec, RunState
 from hfmds.domain.tasks import LateReason
 from hfmds.errors import Conflict, NotFound, Unavailable, WrongState
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import changing, looking, reading, session_within, transaction
-from hfmds.storage.prepared import Prepared
+from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.conversions.events import EventKind
 from hfmds.wire.conversions.records import (
     decode_round,
@@ -53,41 +47,35 @@ from hfmds.wire.conversions.records import (
     encode_run_spec,
 )
 
-_POOL_NAME_CHARACTERS = 84  # of the run; with round and mark it is an id, of 128 at most
-_REMEMBERED_SPECS = 256
-_THIS_RUN = RunRow.run_id == bindparam("of_run")
-_STATE = Prepared(select(RunRow.state).where(_THIS_RUN))
-_STATE_AND_SPEC = Prepared(select(RunRow.state, RunRow.spec).where(_THIS_RUN))
-_MARK = select(RunRow.nonce, RunRow.state).where(_THIS_RUN)
+_POOL_NAME_CHARACTERS = 84  # of the run uid: with round and mark, a pool id has at most 128
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as the database knows it; what it is doing right now is known to its driver."""
+    """A run as the database has it; only its driver knows its progress within a round."""
 
     run_id: str
-    run_uid: str  # differs from that of any other run that ever had this id
+    run_uid: str  # unique, also among runs that had the same id
     spec: RunSpec
     state: RunState
     state_reason: str
     created_at: float
     completed_rounds: int
     last_round: Round | None
-    best_round: int = 0  # 0: none was evaluated
+    best_round: int = 0  # 0: no round was evaluated
     start: Digest | None = None  # the model of another run that it starts from
     pool_key: str = field(default="", repr=False)  # a secret
-    pool_mark_digits: int = 32
 
     def pool_id(self, round_number: int) -> str:
-        """Names the pool of a refresh. Only devices that are asked to synthesise are told it."""
-        mark = hmac.digest(self.pool_key.encode(), str(round_number).encode(), "sha256")
-        name = self.run_uid
-        if self.pool_mark_digits == 32:  # older runs keep the names that their pools have
-            name = name[:_POOL_NAME_CHARACTERS]  # for people; the mark is what tells pools apart
-        return f"{name}-{round_number}-{mark.hex()[: self.pool_mark_digits]}"
+        """Return the id of a refresh's pool, which only devices that synthesise for it learn.
+
+        The name is for people. The mark, 128 bits in hex, tells pools apart.
+        """
+        mark = hmac.digest(self.pool_key.encode(), str(round_number).encode(), "sha256").hex()[:32]
+        return f"{self.run_uid[:_POOL_NAME_CHARACTERS]}-{round_number}-{mark}"
 
     def seen_with(self, progress: Progress | None) -> Run:
-        """The run as operators see it."""
+        """Return the run as operators see it."""
         return Run(
             run_id=self.run_id,
             spec=self.spec,
@@ -102,15 +90,15 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How far a run is."""
+class RunPosition:
+    """How many rounds a run has completed, and its state."""
 
     completed_rounds: int
     state: RunState
 
 
 class RunRecords:
-    """What the coordinator remembers of its runs."""
+    """The coordinator's records of its runs."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -123,10 +111,10 @@ class RunRecords:
         by: str = COORDINATOR,
         start: Digest | None = None,
     ) -> tuple[RunRecord, bool]:
-        """Add a run, or find the one that was added with the same id; true if it is new.
+        """Add a run, or return the run that has its id already; true if the run is new.
 
-        `start` is the model it begins with, in its content; None: fresh weights, which a run that
-        is to start from another's model never gets.
+        `start` is the model that the run begins with, in its own content. None means fresh weights,
+        which a run that starts from another run's model never gets.
         """
         with transaction(self._engine) as session:
             row = session.get(RunRow, run_id)
@@ -141,7 +129,7 @@ class RunRecords:
                         f"run {run_id!r} exists with another specification; choose another id"
                     )
                 return _record(session, row), False
-            if spec.start_from and start is None:  # it was here when the model was to be copied
+            if spec.start_from and start is None:  # the run existed when the caller looked
                 raise Unavailable(f"run {run_id!r} was deleted just now; create it again")
             row = RunRow(
                 run_id=run_id,
@@ -169,45 +157,46 @@ class RunRecords:
             return _record(session, row), True
 
     def get(self, run_id: str) -> RunRecord:
-        """One run."""
+        """Return a run."""
         with reading(self._engine) as session:
             return _record(session, _row(session, run_id))
 
     def state(self, run_id: str) -> RunState:
-        """Where one run is."""
+        """Return the state of a run."""
         with looking(self._engine) as connection:
-            return RunState[_found(_STATE, connection, run_id).state]
+            state = connection.scalar(select(RunRow.state).where(RunRow.run_id == run_id))
+        if state is None:
+            raise _no_run(run_id)
+        return RunState[state]
 
     def list(self, after: str = "", most: int | None = None) -> list[RunRecord]:
-        """All runs, newest first; so many of them behind a run.
+        """Return runs, newest first: at most `most`, after the run `after`.
 
-        Behind one that is gone the list starts over: better twice than never.
+        If that run is gone, the list starts over: a caller sees a run twice rather than never.
         """
         newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id).limit(most)
         with reading(self._engine) as session:
             if after and (last := session.get(RunRow, after)):
-                of_the_same_time = and_(
-                    RunRow.created_at == last.created_at, RunRow.run_id > last.run_id
-                )
+                same_time = and_(RunRow.created_at == last.created_at, RunRow.run_id > last.run_id)
                 newest_first = newest_first.where(
-                    or_(RunRow.created_at < last.created_at, of_the_same_time)
+                    or_(RunRow.created_at < last.created_at, same_time)
                 )
             return [_record(session, row) for row in session.scalars(newest_first)]
 
     def states(self) -> dict[RunState, int]:
-        """How many runs there are in each state."""
+        """Count the runs in each state."""
         counts = select(RunRow.state, func.count()).group_by(RunRow.state)
         with reading(self._engine) as session:
             return {RunState[row[0]]: row[1] for row in session.execute(counts)}
 
     def completed_rounds(self) -> int:
-        """How many rounds of all runs have been completed."""
+        """Count the completed rounds of all runs."""
         last = _last_number_of(RunRow.run_id).correlate(RunRow).scalar_subquery()
         with reading(self._engine) as session:
             return int(session.scalar(select(func.sum(last)).select_from(RunRow)) or 0)
 
     def active(self) -> Sequence[RunRecord]:
-        """Those that have not ended, oldest first."""
+        """Return the runs that have not ended, oldest first."""
         not_ended = [state.name for state in RunState if not state.ended]
         oldest_first = select(RunRow).order_by(RunRow.created_at, RunRow.run_id)
         with reading(self._engine) as session:
@@ -215,18 +204,18 @@ class RunRecords:
             return [_record(session, row) for row in rows]
 
     def deleting(self) -> tuple[str, ...]:
-        """The ids of those that are to be deleted."""
-        going = select(RunRow.run_id).where(RunRow.state == RunState.DELETING.name)
+        """Return the ids of the runs that are being deleted."""
+        run_ids = select(RunRow.run_id).where(RunRow.state == RunState.DELETING.name)
         with reading(self._engine) as session:
-            return tuple(sorted(session.scalars(going)))
+            return tuple(sorted(session.scalars(run_ids)))
 
     def exists(self, run_id: str) -> bool:
-        """Whether there is such a run."""
+        """Return whether there is a run with this id."""
         with reading(self._engine) as session:
             return session.get(RunRow, run_id) is not None
 
     def rounds(self, run_id: str, after: int = 0) -> tuple[Round, ...]:
-        """The completed rounds after a number, in order."""
+        """Return the completed rounds after a number, in order."""
         with reading(self._engine) as session:
             _row(session, run_id)
             rows = session.scalars(
@@ -241,24 +230,24 @@ class RunRecords:
             return tuple(map(_round, rows))
 
     def round(self, run_id: str, number: int) -> Round:
-        """One completed round; 0 is the last."""
+        """Return a completed round; 0 is the last."""
         with reading(self._engine) as session:
             return _round(_completed_row(session, run_id, number))
 
     def model(self, run_id: str, number: int) -> Digest:
-        """The model after a completed round, which must be kept; 0 is the last."""
+        """Return the model after a completed round, 0 for the last; NotFound if it is not kept."""
         with reading(self._engine) as session:
             row = _completed_row(session, run_id, number)
             require_kept(session, row)
             return decode_round(row.record).weights
 
     def dropped_models(self, run_id: str) -> set[str]:
-        """SHA-256 of the models whose content is to go, or has gone."""
+        """Return the SHA-256 of the models whose content the coordinator deletes."""
         with looking(self._engine) as connection:
             return dropped_content(connection, run_id)
 
     def pause(self, run_id: str, now: float, reason: str = "", by: str = COORDINATOR) -> RunRecord:
-        """Stop handing out its work; a paused run stays as it is."""
+        """Stop handing out the run's work; a paused run stays as it is."""
         with transaction(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.PAUSED.name:
@@ -269,17 +258,17 @@ class RunRecords:
             return _record(session, row)
 
     def resume(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
-        """Go on; open deadlines start anew, and devices that gave up get another chance."""
+        """Go on: restart the deadlines and the failed tasks of open phases."""
         with transaction(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.RUNNING.name:
                 _move(row, RunState.RUNNING)
                 append_event(session.connection(), run_id, EventKind.RUN_RESUMED, now, by=by)
-                give_second_chance(session.connection(), run_id, now)
+                restart_failed_tasks(session.connection(), run_id, now)
             return _record(session, row)
 
     def cancel(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
-        """End it for good, and its pending tasks with it; a cancelled run stays so."""
+        """End the run and its pending tasks for good; a cancelled run stays as it is."""
         with transaction(self._engine) as session:
             row = _row(session, run_id)
             if row.state != RunState.CANCELLED.name:
@@ -290,7 +279,7 @@ class RunRecords:
             return _record(session, row)
 
     def begin_deletion(self, run_id: str, now: float, by: str) -> None:
-        """Let a run that has ended go; one that is going, or gone, is left at that."""
+        """Mark an ended run for deletion; a run that is being deleted, or is gone, stays so."""
         with transaction(self._engine) as session:
             row = session.get(RunRow, run_id)
             if row is None:
@@ -304,15 +293,16 @@ class RunRecords:
                 append_event(session.connection(), run_id, EventKind.RUN_DELETING, now, by=by)
 
     def require_deleting(self, run_uid: str) -> None:
-        """NotFound unless this very run is marked to be deleted."""
+        """Raise NotFound unless exactly this run is marked for deletion."""
         run_id, _, nonce = run_uid.rpartition(".")
         with looking(self._engine) as connection:
-            found = connection.execute(_MARK, {"of_run": run_id}).first()
-        if found is None or tuple(found) != (nonce, RunState.DELETING.name):
-            raise NotFound(f"run {run_uid!r} is not there to be deleted any more")
+            marked = select(RunRow.nonce, RunRow.state).where(RunRow.run_id == run_id)
+            row = connection.execute(marked).first()
+        if row is None or tuple(row) != (nonce, RunState.DELETING.name):
+            raise NotFound(f"run {run_uid!r} is not marked for deletion: it was deleted before")
 
     def finish_deletion(self, run_id: str, now: float) -> None:
-        """Forget all of a run but its log, once its content is gone."""
+        """Delete the rows of a run except its log, after its content is deleted."""
         with transaction(self._engine) as session:
             row = session.get(RunRow, run_id)
             if row is None or row.state != RunState.DELETING.name:
@@ -320,29 +310,27 @@ class RunRecords:
             append_event(session.connection(), run_id, EventKind.RUN_DELETED, now)
             session.flush()
             for table in reversed(Base.metadata.sorted_tables):
-                to_run = [
-                    key.parent for key in table.foreign_keys if key.column.table.name == "runs"
-                ]
-                for column in to_run:
-                    session.execute(delete(table).where(column == run_id))
+                for key in table.foreign_keys:
+                    if key.column.table.name == RunRow.__tablename__:
+                        session.execute(delete(table).where(key.parent == run_id))
             session.delete(row)
 
-    def complete_round(self, run_id: str, completed: Round, now: float) -> Standing:
-        """Record a round; the last one completes the run. A recorded one stays as it is.
+    def complete_round(self, run_id: str, completed: Round, now: float) -> RunPosition:
+        """Record a round; the last round completes the run.
 
-        So does a run that has ended, as by a cancellation that its driver has not heard of.
+        A recorded round stays as it is. So does a run that has ended, for example by a cancellation
+        that its driver has not heard of.
         """
         number = completed.number
-        with changing(self._engine) as connection:
-            run = _found(_STATE_AND_SPEC, connection, run_id)
-            if RunState[run.state].ended:
-                with session_within(connection) as session:
-                    return Standing(_last_number(session, run_id), RunState[run.state])
+        with transaction(self._engine) as session:
+            row, connection = _row(session, run_id), session.connection()
+            if RunState[row.state].ended:
+                return RunPosition(_last_number(session, run_id), RunState[row.state])
             if round_state(connection, run_id, number) is not RoundState.COMPLETED:
                 enter(connection, run_id, number, RoundState.COMPLETED, now)
                 model = {"round": number, "model": completed.weights.sha256}
                 append_event(connection, run_id, EventKind.MODEL_KEPT, now, **model)
-                change_round(
+                update_round(
                     connection,
                     run_id,
                     number,
@@ -350,40 +338,15 @@ class RunRecords:
                     accuracy=completed.accuracy,
                     weights_sha256=completed.weights.sha256,
                 )
-            spec = _spec(run.spec)
-            last, policy = number == spec.recipe.rounds, spec.policy
-            if last or policy.early_stop or not policy.retention.keeps_all:
-                with session_within(connection) as session:
-                    return _judged(session, run_id, number, policy, last, now)
-            return Standing(number, RunState[run.state])
-
-
-def _judged(
-    session: Session, run_id: str, number: int, policy: RoundPolicy, last: bool, now: float
-) -> Standing:
-    """What a recorded round means for its run, and for the models before it."""
-    row = _row(session, run_id)
-    reason = "" if last else reason_to_stop(session, run_id, policy.early_stop)
-    if last or reason:
-        _move(row, RunState.COMPLETED, reason)
-        append_event(session.connection(), run_id, EventKind.RUN_COMPLETED, now)
-        end_pending(session.connection(), run_id, LateReason.COMPLETED, now)
-    drop_models(session, run_id, number, policy.retention, now)
-    return Standing(number, RunState[row.state])
-
-
-@lru_cache(_REMEMBERED_SPECS)
-def _spec(record: bytes) -> RunSpec:
-    """What a run is to do, which never changes, decoded once and not with every round."""
-    return decode_run_spec(record)
-
-
-def _found(columns: Prepared, connection: Connection, run_id: str) -> Any:
-    """These columns of a run that is there."""
-    found = columns.first(connection, {"of_run": run_id})
-    if found is None:
-        raise _no_run(run_id)
-    return found
+            spec = decode_run_spec(row.spec)
+            is_last = number == spec.recipe.rounds
+            reason = "" if is_last else reason_to_stop(session, run_id, spec.policy.early_stop)
+            if is_last or reason:
+                _move(row, RunState.COMPLETED, reason)
+                append_event(connection, run_id, EventKind.RUN_COMPLETED, now)
+                end_pending(connection, run_id, LateReason.COMPLETED, now)
+            drop_models(session, run_id, number, spec.policy.retention, now)
+            return RunPosition(number, RunState[row.state])
 
 
 def _row(session: Session, run_id: str) -> RunRow:
@@ -394,14 +357,13 @@ def _row(session: Session, run_id: str) -> RunRow:
 
 
 def _no_run(run_id: str) -> NotFound:
-    return NotFound(f"there is no run {run_id!r}; `hfmds run list` shows those there are")
+    return NotFound(f"there is no run {run_id!r}; `hfmds run list` shows the runs")
 
 
-def _move(row: RunRow, wanted: RunState, reason: str = "") -> None:
-    """Bring a run into another state; `reason` is what operators see."""
-    what = f"run {row.run_id!r}"
-    require_transition(RUN_TRANSITIONS, RunState[row.state], wanted, what)
-    row.state, row.state_reason = wanted.name, reason
+def _move(row: RunRow, state: RunState, reason: str = "") -> None:
+    """Bring a run into another state; operators see the reason."""
+    require_transition(RUN_TRANSITIONS, RunState[row.state], state, f"run {row.run_id!r}")
+    row.state, row.state_reason = state.name, reason
 
 
 def _active_row(session: Session, run_id: str) -> RunRow:
@@ -429,7 +391,10 @@ def _last_number(session: Session, run_id: str) -> int:
 
 
 def _last_number_of(run_id: SQLColumnExpression[str]) -> Select[int]:
-    """The number of a run's last completed round; not by `max`, which would look at all of them."""
+    """Select the number of a run's last completed round.
+
+    The index gives the newest row first. `max` reads all rows.
+    """
     completed = RoundRow.state == RoundState.COMPLETED.name
     return (
         select(RoundRow.number)
@@ -454,5 +419,4 @@ def _record(session: Session, row: RunRow) -> RunRecord:
         best_round=best_round(session, row.run_id),
         start=Digest(row.start_sha256, row.start_bytes) if row.start_sha256 else None,
         pool_key=row.pool_key,
-        pool_mark_digits=row.pool_mark_digits,
     )

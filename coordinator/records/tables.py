@@ -33,7 +33,6 @@ class RunRow(Base):
     nonce: Mapped[str] = mapped_column(String(16))
     # A secret: who is not told the id of one of its pools cannot work it out.
     pool_key: Mapped[str] = mapped_column(String(32))
-    pool_mark_digits: Mapped[int] = mapped_column(default=32)  # hex digits: 128 bits
     # The model of another run that it starts from, in its own content; empty: fresh weights.
     start_sha256: Mapped[str] = mapped_column(_SHA256, default="")
     start_bytes: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -1,317 +1,278 @@
-"""Tasks in the database, as the devices see them: leased, kept, handed in, given up.
+"""Tasks: how to read them, and the only ways to change them.
 
-Every method is one transaction, so a `kill -9` falls before it or after it, never inside. What a
-result does to its round is in `counting`.
+The functions run inside a transaction of their caller. `device_tasks` and `phases` make these
+transactions.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+import hashlib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from sqlalchemy import Connection, Engine, bindparam, case, func, select, update
-
-from coordinator.records.acceptance import close_if_full, round_of_result
-from coordinator.records.drain import is_drained
-from coordinator.records.states import PENDING, TaskState
-from coordinator.records.tables import RunRow, TaskRow
-from coordinator.records.task_rows import (
-    PENDING_NAMES,
-    WHOLE_TASKS,
-    Task,
-    WholeTask,
-    change_task,
-    change_tasks,
-    move_task,
-    move_tasks,
-    require_movable,
-    task_of,
-    tell_of_task,
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    insert,
+    select,
+    update,
 )
+
+from coordinator.records.events import append_to_log, run_uid_of
+from coordinator.records.states import PENDING, TASK_TRANSITIONS, TaskState
+from coordinator.records.tables import PhaseRow, RunRow, TaskRow
 from hfmds.domain.digest import Digest
-from hfmds.domain.runs import RunState
-from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
-from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
-from hfmds.storage.database import changing, looking, reading
-from hfmds.storage.prepared import Prepared
+from hfmds.domain.methods import TaskKind
+from hfmds.domain.tasks import LateReason, TaskStage
+from hfmds.state_machine import require_transition
 from hfmds.wire.conversions.events import EventKind
 
-_ALMOST_NEW = 0.9  # of a lease that is not worth a commit
+PENDING_NAMES = tuple(state.name for state in PENDING)
+"""The names of the states in which the coordinator still wants a task's result."""
 
-_BY_ID = Prepared(WHOLE_TASKS.where(TaskRow.task_id == bindparam("task_id")))
-_OFFERED_ROWS = WHOLE_TASKS.where(
-    TaskRow.device_id.in_(bindparam("devices", expanding=True)),
-    TaskRow.state.in_(PENDING_NAMES),
-    RunRow.state == RunState.RUNNING.name,
-    # LEASED sorts after ASSIGNED: a device goes on with what it holds.
-).order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
-_OFFERED = Prepared(_OFFERED_ROWS)
-_WHOSE_OFFERED = Prepared(_OFFERED_ROWS.with_only_columns(TaskRow.device_id, TaskRow.run_id))
-
-_WHY_LATE = {
-    LateReason.ACCEPTED: "its result was accepted before",
-    LateReason.GOAL_REACHED: "the round has all the results it needs",
-    LateReason.DEADLINE: "the round closed at its deadline",
-    LateReason.GONE: "the round closed while nothing was heard of the device",
-    LateReason.TOO_SLOW: "it took longer than the run allows",
-    LateReason.STALE: "the model it began at is too old by now",
-    LateReason.FAILED: "the device gave it up",
-    LateReason.CANCELLED: "the run was cancelled",
-    LateReason.COMPLETED: "the run has completed",
-}
+SELECT_TASKS: Select[*tuple[Any, ...]] = (
+    select(
+        TaskRow.task_id,
+        TaskRow.run_id,
+        TaskRow.round_number,
+        TaskRow.kind,
+        TaskRow.device_id,
+        TaskRow.state,
+        TaskRow.lease_expires_at,
+        TaskRow.counted_round,
+        TaskRow.over_reason,
+        TaskRow.result_sha256,
+        TaskRow.report,
+        TaskRow.refusal,
+        TaskRow.failures,
+        PhaseRow.lease_seconds,
+        PhaseRow.weights_sha256,
+        PhaseRow.weights_bytes,
+        PhaseRow.reference,
+        PhaseRow.asynchronous,
+        PhaseRow.goal,
+        RunRow.nonce,
+    )
+    .join(
+        PhaseRow,
+        (PhaseRow.run_id == TaskRow.run_id)
+        & (PhaseRow.round_number == TaskRow.round_number)
+        & (PhaseRow.kind == TaskRow.kind),
+    )
+    .join(RunRow, RunRow.run_id == TaskRow.run_id)
+)
+"""The tasks, each with its phase and its run: add conditions and give it to `read_tasks`."""
 
 
 @dataclass(frozen=True, slots=True)
-class HandedIn:
-    """A result that its device hands in.
+class PhaseKey:
+    """The name of a phase."""
 
-    `is_here` says whether its bytes are. In asynchronous rounds they may go until it is accepted,
-    if they are the same as those of another device's result that is spent.
-    """
+    run_id: str
+    round_number: int
+    kind: TaskKind
 
-    device_id: str
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task, with the columns of its phase that describe the work."""
+
     task_id: str
-    result: Digest
+    key: PhaseKey
+    run_uid: str
+    device_id: str
+    state: TaskState
+    lease_seconds: float
+    lease_expires_at: float
+    weights: Digest
+    reference: str  # a pool id, or a snapshot id ("" without a pool)
+    asynchronous: bool
+    goal: int  # of its phase
+    result_sha256: str  # "" until the coordinator accepts a result
     report: bytes
-    is_here: Callable[[], bool] = lambda: True
+    counted_round: int  # 0 until its result counts
+    over_reason: str  # a LateReason by name, or ""
+    refusal: str  # why the coordinator refused a result, or ""
+    failures: int  # how often its device gave it up
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """That a result counts."""
-
-    already: bool  # and did before
-    moves_round: bool = False  # its round has something to see to
+def read_tasks(connection: Connection, tasks: Select[*tuple[Any, ...]]) -> list[Task]:
+    """Return the tasks that a statement made from `SELECT_TASKS` finds."""
+    return [_task(row) for row in connection.execute(tasks).mappings()]
 
 
-class TaskRecords:
-    """What the coordinator remembers of its tasks."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
-        """As `lease_each`, for one device."""
-        return self.lease_each([(device_id, run_id)], now)[0]
-
-    def lease_each(self, asking: Sequence[tuple[str, str]], now: float) -> list[Task | None]:
-        """Each device's next task, leased: the one it holds already, else the oldest assigned.
-
-        Asking are devices, each with a run id; without one, a task of any running run will do.
-        While the coordinator is drained, none but that which a device holds.
-        """
-        # Looked for first without the write lock: most check-ins find nothing.
-        devices = {"devices": list({device_id for device_id, _ in asking})}
-        with looking(self._engine) as connection:
-            if not any(_firsts(_WHOSE_OFFERED.all(connection, devices), asking)):
-                return [None] * len(asking)
-        with changing(self._engine) as connection:
-            rows = _OFFERED.all(connection, devices)
-            if is_drained(connection):
-                rows = [row for row in rows if row.state == TaskState.LEASED.name]
-            found = _firsts(rows, asking)
-            _lease_all(connection, [row for row in found if row is not None], now)
-        return [replace(task_of(row), state=TaskState.LEASED) if row else None for row in found]
-
-    def renew(self, device_id: str, task_id: str, now: float) -> float:
-        """Extend a lease; returns its seconds."""
-        with changing(self._engine) as connection:
-            row = _own_task(connection, device_id, task_id)
-            _require_pending(row)
-            seconds: float = row.lease_seconds
-            change_task(connection, task_id, lease_expires_at=now + seconds)
-            return seconds
-
-    def renew_if_worth_it(self, device_id: str, task_id: str, now: float) -> float:
-        """Extend a lease unless it is almost new; returns its seconds from now."""
-        with looking(self._engine) as connection:
-            row = _own_task(connection, device_id, task_id)
-            _require_pending(row)
-            left: float = row.lease_expires_at - now
-            if left > _ALMOST_NEW * row.lease_seconds:
-                return left
-        return self.renew(device_id, task_id, now)
-
-    def expire_leases(self, device_id: str) -> set[str]:
-        """Let the leases of a device that has gone run out now; the runs they were of."""
-        held = (TaskRow.device_id == device_id, TaskRow.state == TaskState.LEASED.name)
-        with changing(self._engine) as connection:
-            runs = set(connection.scalars(select(TaskRow.run_id).where(*held)))
-            connection.execute(update(TaskRow).where(*held).values(lease_expires_at=0.0))
-            return runs
-
-    def get(self, device_id: str, task_id: str) -> Task:
-        """A device's own task."""
-        with looking(self._engine) as connection:
-            return task_of(_own_task(connection, device_id, task_id))
-
-    def get_pending(self, device_id: str, task_id: str) -> Task:
-        """A device's own task, which must not be over."""
-        with looking(self._engine) as connection:
-            row = _own_task(connection, device_id, task_id)
-        if row.state != TaskState.ACCEPTED.name:  # a repeated upload is answered as the first
-            _require_pending(row)
-        return task_of(row)
-
-    def accept(
-        self,
-        device_id: str,
-        task_id: str,
-        result: Digest,
-        report: bytes,
-        now: float,
-        is_here: Callable[[], bool] = lambda: True,
-    ) -> bool:
-        """As `accept_each`, for one result; true if the same one had been accepted before."""
-        handed_in = HandedIn(device_id, task_id, result, report, is_here)
-        (outcome,) = self.accept_each([handed_in], now)
-        if isinstance(outcome, HfmdsError):
-            raise outcome
-        return outcome.already
-
-    def accept_each(self, results: Iterable[HandedIn], now: float) -> list[Acceptance | HfmdsError]:
-        """Count results, each once, in the order they are in; or say why one does not count."""
-        with changing(self._engine) as connection:
-            return [_accepted(connection, result, now) for result in results]
-
-    def refuse(self, device_id: str, task_id: str, what: str, now: float) -> None:
-        """Note that a result was refused; of a task, the first refusal only, so that it ends."""
-        with changing(self._engine) as connection:
-            row = _own_task(connection, device_id, task_id)
-            if not row.refusal:
-                change_task(connection, task_id, refusal=what)
-                tell_of_task(connection, row, EventKind.TASK_REFUSED, now, reason=what)
-
-    def fail(
-        self, device_id: str, task_id: str, reason: str, cause: FailureCause, now: float
-    ) -> FailureCause | None:
-        """Note that the device gave the task up, and what for; None if it had said so before."""
-        with changing(self._engine) as connection:
-            row = _own_task(connection, device_id, task_id)
-            if row.state == TaskState.FAILED.name:
-                return None
-            _require_pending(row)
-            if row.refusal:  # whatever the device makes of it, we know why
-                cause = FailureCause.REFUSED
-            move_task(
-                connection,
-                row,
-                TaskState.FAILED,
-                failure=reason,
-                failure_cause=cause.name,
-                failures=row.failures + 1,
-            )
-            told = {"cause": cause.value, "reason": reason}
-            tell_of_task(connection, row, EventKind.TASK_FAILED, now, **told)
-            return cause
-
-    def last_failures(self, devices: Collection[str]) -> dict[str, str]:
-        """Why each of these devices last gave a task up."""
-        told = (
-            select(TaskRow.device_id, TaskRow.failure)
-            .where(TaskRow.device_id.in_(devices), TaskRow.failures > 0)
-            .order_by(TaskRow.assigned_at)
-        )
-        with reading(self._engine) as session:
-            return {row[0]: row[1] for row in session.execute(told)}  # the last one stays
-
-    def tallies(self, devices: Collection[str]) -> dict[str, tuple[int, int]]:
-        """For each of these, over all runs: tasks accepted, and how often it gave one up."""
-        accepted = case((TaskRow.state == TaskState.ACCEPTED.name, 1), else_=0)
-        by_device = (
-            select(TaskRow.device_id, func.sum(accepted), func.sum(TaskRow.failures))
-            .where(TaskRow.device_id.in_(devices))
-            .group_by(TaskRow.device_id)
-        )
-        with reading(self._engine) as session:
-            return {row[0]: (row[1], row[2]) for row in session.execute(by_device)}
-
-    def leases(self, now: float) -> dict[str, tuple[str, TaskStage]]:
-        """The task each working device holds, and how far it is with it."""
-        live = select(TaskRow.device_id, TaskRow.task_id, TaskRow.stage).where(
-            TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
-        )
-        with reading(self._engine) as session:
-            return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
-
-
-def _accepted(connection: Connection, handed_in: HandedIn, now: float) -> Acceptance | HfmdsError:
-    """Count a result; those before it in the same transaction do not suffer if it is refused."""
-    result = handed_in.result
-    try:
-        row = _own_task(connection, handed_in.device_id, handed_in.task_id)
-        if row.state == TaskState.ACCEPTED.name:
-            if row.result_sha256 == result.sha256:
-                return Acceptance(already=True)
-            raise Conflict(
-                f"task {row.task_id!r} was accepted with result {row.result_sha256[:12]}; "
-                f"{result} is not counted"
-            )
-        _require_pending(row)
-        require_movable(row, TaskState.ACCEPTED)  # not one that is assigned anew meanwhile
-        if row.asynchronous and not handed_in.is_here():
-            raise not_uploaded(result)
-    except HfmdsError as error:  # nothing of it is written yet
-        return error
-    number, goal = round_of_result(connection, row)
-    move_task(
-        connection,
-        row,
-        TaskState.ACCEPTED,
-        accepted_at=now,
-        counted_round=number,
-        result_sha256=result.sha256,
-        report=handed_in.report,
-        stage=int(TaskStage.UPLOADED),
+def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
+    """Select the tasks that the coordinator assigned in a phase."""
+    return (
+        TaskRow.run_id == key.run_id,
+        TaskRow.round_number == key.round_number,
+        TaskRow.kind == key.kind,
     )
-    tell_of_task(connection, row, EventKind.TASK_ACCEPTED, now, result=result.sha256)
-    return Acceptance(False, moves_round=close_if_full(connection, row, number, goal, now))
 
 
-def _firsts(rows: Iterable[WholeTask], asking: Iterable[tuple[str, str]]) -> list[WholeTask | None]:
-    """For each that asks, the first row that is of its device, and of its run if one is named."""
-    of_device = defaultdict[str, list[WholeTask]](list)
-    for row in rows:
-        of_device[row.device_id].append(row)
-    return [
-        next((row for row in of_device[device_id] if run_id in ("", row.run_id)), None)
-        for device_id, run_id in asking
+def counted_in(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
+    """Select the tasks whose results count in a phase."""
+    return (
+        TaskRow.run_id == key.run_id,
+        TaskRow.counted_round == key.round_number,
+        TaskRow.kind == key.kind,
+    )
+
+
+def add_tasks(connection: Connection, key: PhaseKey, devices: Collection[str], now: float) -> None:
+    """Assign devices to a phase. A device that has a task in the phase keeps that task."""
+    run_uid = run_uid_of(connection, key.run_id)
+    known = set(connection.scalars(select(TaskRow.device_id).where(*of_phase(key))))
+    rows = [
+        {
+            "task_id": _task_id(run_uid, key, device_id),
+            "run_id": key.run_id,
+            "round_number": key.round_number,
+            "kind": key.kind,
+            "device_id": device_id,
+            "state": TaskState.ASSIGNED.name,
+            "assigned_at": now,
+        }
+        for device_id in devices
+        if device_id not in known
     ]
+    if rows:
+        connection.execute(insert(TaskRow), rows)
 
 
-def _lease_all(connection: Connection, rows: Sequence[WholeTask], now: float) -> None:
-    assigned = [row for row in rows if row.state != TaskState.LEASED.name]
-    move_tasks(connection, assigned, TaskState.LEASED, leased_at=now, stage=int(TaskStage.TAKEN))
-    change_tasks(
-        connection, {row.task_id: {"lease_expires_at": now + row.lease_seconds} for row in rows}
-    )
+def move_task(connection: Connection, task: Task, state: TaskState, **values: object) -> None:
+    """Bring a task into another state, and write other columns with it."""
+    require_movable(task, state)
+    update_task(connection, task.task_id, state=state.name, **values)
 
 
-def not_uploaded(update: Digest) -> WrongState:
-    """What a device is told whose update is not there."""
-    return WrongState(f"update {update} is not uploaded; upload it, then submit again")
+def require_movable(task: Task, state: TaskState) -> None:
+    """Raise WrongState if the task cannot go from its state to this one."""
+    key = task.key
+    name = f"task {task.task_id!r} of run {key.run_id!r}, round {key.round_number},"
+    require_transition(TASK_TRANSITIONS, task.state, state, name)
 
 
-def _own_task(connection: Connection, device_id: str, task_id: str) -> WholeTask:
-    row = _BY_ID.first(connection, {"task_id": task_id})
-    if row is None:
-        raise NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
-    if row.device_id != device_id:
-        raise NotAllowed(f"task {row.task_id!r} is not device {device_id!r}'s")
-    return row
+def update_task(connection: Connection, task_id: str, **values: object) -> None:
+    """Write columns of a task."""
+    connection.execute(update(TaskRow).where(TaskRow.task_id == task_id).values(**values))
 
 
-def _require_pending(row: WholeTask) -> None:
-    state = TaskState[row.state]
-    if state in PENDING:
-        return
-    if state is TaskState.OVER:
-        reason = LateReason[row.over_reason]
+def lease_task(connection: Connection, task: Task, now: float) -> Task:
+    """Lease a task to its device, or renew the lease that the device has."""
+    leased = replace(task, state=TaskState.LEASED, lease_expires_at=now + task.lease_seconds)
+    if task.state is TaskState.LEASED:
+        update_task(connection, task.task_id, lease_expires_at=leased.lease_expires_at)
     else:
-        reason = LateReason.ACCEPTED if state is TaskState.ACCEPTED else LateReason.FAILED
-    raise TooLate(
-        f"task {row.task_id!r} of run {row.run_id!r}, round {row.round_number}, is over: "
-        f"{_WHY_LATE[reason]}; check in again for new work",
-        reason.value,
+        move_task(
+            connection,
+            task,
+            TaskState.LEASED,
+            lease_expires_at=leased.lease_expires_at,
+            leased_at=now,
+            stage=int(TaskStage.TAKEN),
+        )
+    return leased
+
+
+def end_tasks(
+    connection: Connection,
+    reason: LateReason,
+    now: float,
+    *conditions: ColumnElement[bool],
+    states: Collection[TaskState] = PENDING,
+) -> int:
+    """End the tasks that are in one of the states, and return their number.
+
+    The coordinator tells a device the reason when it next asks about its task.
+    """
+    if TaskState.LEASED in states:
+        leased = SELECT_TASKS.where(*conditions, TaskRow.state == TaskState.LEASED.name)
+        tasks = read_tasks(connection, leased)
+        for task in sorted(tasks, key=lambda task: (task.device_id, task.key.round_number)):
+            append_task_event(connection, task, EventKind.TASK_LATE, now, reason=reason.value)
+    values = {"state": TaskState.OVER.name, "over_reason": reason.name}
+    return _move_all(connection, states, TaskState.OVER, *conditions, **values)
+
+
+def end_pending(connection: Connection, run_id: str, reason: LateReason, now: float) -> None:
+    """End the pending tasks of a run that ends."""
+    end_tasks(connection, reason, now, TaskRow.run_id == run_id)
+
+
+def restart_failed_tasks(connection: Connection, run_id: str, now: float) -> None:
+    """Restart the failed tasks and the deadlines of open phases, when a run is resumed."""
+    is_open = (PhaseRow.run_id == run_id, PhaseRow.closed.is_(False))
+    connection.execute(
+        update(PhaseRow).where(*is_open).values(deadline_at=now + PhaseRow.deadline_seconds)
     )
+    new = {
+        "state": TaskState.ASSIGNED.name,
+        "leased_at": 0.0,
+        "over_reason": "",
+        "refusal": "",
+        "stage": int(TaskStage.ASSIGNED),
+    }
+    open_phases = select(PhaseRow.round_number, PhaseRow.kind).where(*is_open)
+    for round_number, kind in connection.execute(open_phases).all():
+        tasks = of_phase(PhaseKey(run_id, round_number, cast(TaskKind, kind)))
+        _move_all(connection, (TaskState.FAILED,), TaskState.ASSIGNED, *tasks, **new)
+        slow = (*tasks, TaskRow.over_reason == LateReason.TOO_SLOW.name)
+        _move_all(connection, (TaskState.OVER,), TaskState.ASSIGNED, *slow, **new)
+    # Failures in closed phases no longer count against their devices.
+    failed = (TaskState.FAILED,)
+    end_tasks(connection, LateReason.FAILED, now, TaskRow.run_id == run_id, states=failed)
+
+
+def append_task_event(
+    connection: Connection, task: Task, kind: EventKind, now: float, **details: object
+) -> None:
+    """Write an event of a task to the log of its run."""
+    key = task.key
+    of_task = {"round": key.round_number, "phase": key.kind, "device": task.device_id}
+    append_to_log(connection, task.run_uid, key.run_id, kind, now, of_task | details)
+
+
+def _task(row: RowMapping) -> Task:
+    return Task(
+        task_id=row["task_id"],
+        key=PhaseKey(row["run_id"], row["round_number"], cast(TaskKind, row["kind"])),
+        run_uid=f"{row['run_id']}.{row['nonce']}",
+        device_id=row["device_id"],
+        state=TaskState[row["state"]],
+        lease_seconds=row["lease_seconds"],
+        lease_expires_at=row["lease_expires_at"],
+        weights=Digest(row["weights_sha256"], row["weights_bytes"]),
+        reference=row["reference"],
+        asynchronous=row["asynchronous"],
+        goal=row["goal"],
+        result_sha256=row["result_sha256"],
+        report=row["report"],
+        counted_round=row["counted_round"],
+        over_reason=row["over_reason"],
+        refusal=row["refusal"],
+        failures=row["failures"],
+    )
+
+
+def _task_id(run_uid: str, key: PhaseKey, device_id: str) -> str:
+    """Derive the id, so that assigning a device twice to the same phase gives one task."""
+    name = f"{run_uid}/{key.round_number}/{key.kind}/{device_id}"
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def _move_all(
+    connection: Connection,
+    states: Iterable[TaskState],
+    target: TaskState,
+    *conditions: ColumnElement[bool],
+    **values: object,
+) -> int:
+    for state in states:
+        require_transition(TASK_TRANSITIONS, state, target, "a task")
+    names = [state.name for state in states]
+    moving = update(TaskRow).where(*conditions, TaskRow.state.in_(names)).values(**values)
+    return connection.execute(moving).rowcount

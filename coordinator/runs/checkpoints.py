@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.records.runs import RunRecord, Standing
-from coordinator.records.task_rows import PhaseKey
+from coordinator.records.runs import RunPosition, RunRecord
+from coordinator.records.tasks import PhaseKey
 from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.learning import Learning
 from coordinator.runs.models import Models
@@ -36,7 +36,7 @@ class Checkpoints:
             state = self._stored(last.server_state, what)
         return Checkpoint(last.number, weights, last.pool, state)
 
-    def record(self, result: RoundResult, now: float) -> tuple[Round, Standing]:
+    def record(self, result: RoundResult, now: float) -> tuple[Round, RunPosition]:
         """Record a round durably. Returns the round, and how far its run is."""
         run_id, t = self._run.run_id, result.checkpoint.round_number
         state = result.checkpoint.server_state

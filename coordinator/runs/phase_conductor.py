@@ -13,7 +13,7 @@ from coordinator.monitoring.metrics import Metrics
 from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords, PhaseTask
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import TaskState
-from coordinator.records.task_rows import Task
+from coordinator.records.tasks import Task
 from coordinator.runs.run_control import LOOK_AGAIN_SECONDS, RunControl
 from coordinator.runs.selection import Selection
 from hfmds.domain.runs import Phase, Progress

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from coordinator.records.phases import PhasePlan
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import RoundState
-from coordinator.records.task_rows import PhaseKey, Task
+from coordinator.records.tasks import PhaseKey, Task
 from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.held_out import HeldOut
 from coordinator.runs.models import Models

@@ -6,23 +6,16 @@ started again comes to the same.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Select, bindparam, or_, select
+from sqlalchemy import Connection, Select, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.records.events import append_event
 from coordinator.records.states import RoundState, TaskState
 from coordinator.records.tables import PhaseRow, RoundRow, TaskRow
-from coordinator.records.task_rows import PENDING_NAMES
+from coordinator.records.tasks import PENDING_NAMES
 from hfmds.domain.round_policy import EarlyStop, Retention
 from hfmds.errors import NotFound
-from hfmds.storage.prepared import Prepared
 from hfmds.wire.conversions.events import EventKind
-
-_DROPPED = Prepared(
-    select(RoundRow.weights_sha256).where(
-        RoundRow.run_id == bindparam("run_id"), RoundRow.model_dropped.is_(True)
-    )
-)
 
 
 def best_round(session: Session, run_id: str) -> int:
@@ -74,7 +67,10 @@ def drop_models(session: Session, run_id: str, last: int, retention: Retention, 
 
 def dropped_content(connection: Connection, run_id: str) -> set[str]:
     """SHA-256 of the models that are dropped; not of one that another round made again."""
-    dropped = {row.weights_sha256 for row in _DROPPED.all(connection, {"run_id": run_id})}
+    marked = select(RoundRow.weights_sha256).where(
+        RoundRow.run_id == run_id, RoundRow.model_dropped.is_(True)
+    )
+    dropped = set(connection.scalars(marked))
     if not dropped:
         return dropped
     kept = connection.execute(

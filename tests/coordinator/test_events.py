@@ -15,7 +15,7 @@ from coordinator.records.events import EventRecords
 from coordinator.records.phases import PhasePlan
 from coordinator.records.states import RoundState
 from coordinator.records.tables import Base
-from coordinator.records.task_rows import PhaseKey
+from coordinator.records.tasks import PhaseKey
 from hfmds.domain.digest import digest_of
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, LateReason

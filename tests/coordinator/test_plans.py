@@ -13,7 +13,7 @@ import pytest
 from coordinator.devices import plans
 from coordinator.devices.plans import Plans
 from coordinator.records.tables import Base
-from coordinator.records.task_rows import PhaseKey
+from coordinator.records.tasks import PhaseKey
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.runs import Phase, Progress
 from hfmds.domain.tasks import Assignment, RetryLater

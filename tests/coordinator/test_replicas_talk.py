@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from coordinator.devices.registry import Registry
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.tables import Base
-from coordinator.records.tasks import TaskRecords
 from coordinator.replicas.notices import SharedSwitchboard, Switchboard, Topic
 from coordinator.replicas.presence import Presence
 from hfmds.storage.database import opened_database

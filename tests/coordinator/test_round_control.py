@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from coordinator.records.states import TaskState
-from coordinator.records.task_rows import PhaseKey
+from coordinator.records.tasks import PhaseKey
 from hfmds.algorithm.sampling import Candidate, sample_cohort
 from hfmds.domain.devices import DeviceProfile, Eligibility
 from hfmds.domain.recipe import Sampling

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.records.tables import Base
-from coordinator.records.task_rows import PhaseKey
+from coordinator.records.tasks import PhaseKey
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.seeds import derive_seed, task_seed
 from hfmds.domain.devices import require_id
@@ -107,9 +107,6 @@ async def test_nobody_works_out_the_id_of_a_pool(tmp_path: Path) -> None:
         assert other.pool_id(1) != run.pool_id(1)
         longest = dataclasses.replace(run, run_uid=f"{'x' * 100}.12345678")
         assert require_id(longest.pool_id(10**9), "pool_id")
-        of_before = dataclasses.replace(longest, pool_mark_digits=8)
-        mark = run.pool_id(1).rpartition("-")[2][:8]
-        assert of_before.pool_id(1) == f"{longest.run_uid}-1-{mark}"
 
 
 async def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_the_snapshot(

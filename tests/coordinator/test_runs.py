@@ -13,7 +13,7 @@ from PIL import Image
 
 from coordinator.records.phases import PhasePlan
 from coordinator.records.rounds import RoundRecords
-from coordinator.records.task_rows import PhaseKey
+from coordinator.records.tasks import PhaseKey
 from hfmds.domain.methods import FedGan, FedGen
 from hfmds.domain.runs import Phase, RunState
 from hfmds.domain.tasks import Assignment, RetryLater

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.records.acceptance import Acceptance, HandedIn
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords
 from coordinator.records.rounds import RoundRecords
-from coordinator.records.runs import RunRecords, Standing
+from coordinator.records.runs import RunPosition, RunRecords
 from coordinator.records.states import (
     ROUND_TRANSITIONS,
     RUN_TRANSITIONS,
@@ -21,8 +23,7 @@ from coordinator.records.states import (
     TaskState,
 )
 from coordinator.records.tables import Base
-from coordinator.records.task_rows import PhaseKey
-from coordinator.records.tasks import Acceptance, HandedIn, TaskRecords
+from coordinator.records.tasks import PhaseKey
 from hfmds.domain.digest import digest_of
 from hfmds.domain.learning import Traffic
 from hfmds.domain.runs import Round, RunState
@@ -131,7 +132,7 @@ def test_a_run_that_is_paused_while_a_round_is_recorded_completes_if_it_was_the_
         records.runs.pause("run", 5.0, by="operator")
         for again in (0.0, 100.0):
             standing = records.runs.complete_round("run", completed(number), 6.0 + again)
-            assert standing == Standing(number, then)
+            assert standing == RunPosition(number, then)
         if then is RunState.PAUSED:
             records.runs.resume("run", 7.0, by="operator")
     run = records.runs.get("run")
@@ -202,7 +203,9 @@ def test_of_devices_that_ask_together_each_gets_its_own_task(tmp_path: Path) -> 
     asking = [("a", ""), ("b", "run"), ("c", "another"), ("d", ""), ("a", "run")]
     tasks = records.tasks.lease_each(asking, 5.0)
     assert [task and task.device_id for task in tasks] == ["a", "b", None, None, "a"]
-    assert tasks[1] == held
+    assert tasks[1]
+    assert held
+    assert tasks[1].task_id == held.task_id
     assert tasks[4] == tasks[0]
     ends = {task.device_id: task.lease_expires_at for task in records.phase().tasks}
     lease_seconds = records.spec.policy.lease_seconds

@@ -46,32 +46,6 @@ def test_migrations_make_the_tables_of_the_code(program: str, database_url: str)
     assert differences == [], remedy
 
 
-def test_devices_of_before_stay_known_by_their_certificates(database_url: str) -> None:
-    with opened_database(database_url) as engine:
-        Schema("coordinator").upgrade(engine, to="0002")
-        with transaction(engine) as session:
-            columns = "serial, device_id, key_sha256, issued_at, until"
-            values = "'ab', 'camera', 'its key', 1.0, 2.0"
-            session.execute(text(f"INSERT INTO certificates ({columns}) VALUES ({values})"))
-        Schema("coordinator").upgrade(engine)
-        with reading(engine) as session:
-            found = session.execute(text("SELECT serial, superseded FROM certificates")).all()
-    assert [tuple(row) for row in found] == [("ab", False)]
-
-
-def test_runs_of_before_keep_the_names_of_their_pools(database_url: str) -> None:
-    with opened_database(database_url) as engine:
-        Schema("coordinator").upgrade(engine, to="0003")
-        with transaction(engine) as session:
-            columns = "run_id, spec, state, state_reason, created_at, nonce, pool_key"
-            values = "'run', '', 'RUNNING', '', 1.0, 'n', 'k'"
-            start = "start_sha256, start_bytes"
-            session.execute(text(f"INSERT INTO runs ({columns}, {start}) VALUES ({values}, '', 0)"))
-        Schema("coordinator").upgrade(engine)
-        with reading(engine) as session:
-            assert session.scalar(text("SELECT pool_mark_digits FROM runs")) == 8
-
-
 def test_content_noted_before_can_be_noted_by_another_writer(database_url: str) -> None:
     columns, note = "sha256, size_bytes, reason, writer, mark", "'ab', 1, '', 'one', "
     with opened_database(database_url) as engine:

@@ -1,4 +1,4 @@
-"""Make the first tables."""
+"""Make the tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """To this revision."""
+    """Upgrade to this revision."""
     op.create_table(
         "content_mark",
         sa.Column("mark_id", sa.Integer(), autoincrement=False, nullable=False),
@@ -155,6 +155,7 @@ def upgrade() -> None:
     with op.batch_alter_table("tasks", schema=None) as batch_op:
         batch_op.create_index("tasks_by_counted_round", ["run_id", "counted_round"], unique=False)
         batch_op.create_index("tasks_by_device", ["device_id", "state"], unique=False)
+        batch_op.create_index("tasks_by_lease", ["state", "lease_expires_at"], unique=False)
         batch_op.create_index("tasks_by_phase", ["run_id", "round_number", "kind"], unique=False)
         batch_op.create_index("tasks_by_state", ["run_id", "state"], unique=False)
 
@@ -238,6 +239,7 @@ def upgrade() -> None:
         sa.Column("key_sha256", sa.String(length=64), nullable=False),
         sa.Column("issued_at", sa.Double(), nullable=False),
         sa.Column("until", sa.Double(), nullable=False),
+        sa.Column("superseded", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("serial"),
     )
     with op.batch_alter_table("certificates", schema=None) as batch_op:

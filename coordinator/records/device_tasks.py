@@ -1,0 +1,211 @@
+"""Tasks as the devices see them: lease, renew, hand in, give up.
+
+Each method is one transaction: a `kill -9` falls before it or after it, never inside.
+`coordinator.records.acceptance` decides which results count.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from sqlalchemy import Engine, case, func, select, update
+
+from coordinator.records.acceptance import (
+    Acceptance,
+    HandedIn,
+    accept_result,
+    own_task,
+    require_pending,
+)
+from coordinator.records.drain import is_drained
+from coordinator.records.states import TaskState
+from coordinator.records.tables import RunRow, TaskRow
+from coordinator.records.tasks import (
+    PENDING_NAMES,
+    SELECT_TASKS,
+    Task,
+    append_task_event,
+    lease_task,
+    move_task,
+    read_tasks,
+    update_task,
+)
+from hfmds.domain.digest import Digest
+from hfmds.domain.runs import RunState
+from hfmds.domain.tasks import FailureCause, TaskStage
+from hfmds.errors import HfmdsError
+from hfmds.storage.database import changing, looking, reading
+from hfmds.wire.conversions.events import EventKind
+
+_ALMOST_NEW = 0.9  # a lease with more of its time left is not worth a commit
+
+
+class TaskRecords:
+    """The coordinator's records of its tasks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
+        """Lease one device's next task (see `lease_each`)."""
+        return self.lease_each([(device_id, run_id)], now)[0]
+
+    def lease_each(self, asking: Sequence[tuple[str, str]], now: float) -> list[Task | None]:
+        """Lease the next task of each device: the task that it holds, else the oldest assigned.
+
+        `asking` has device ids and run ids; with an empty run id, a task of any running run will
+        do. While the coordinator is drained, a device gets only a task that it holds.
+        """
+        offered = (
+            SELECT_TASKS.where(
+                TaskRow.device_id.in_({device_id for device_id, _ in asking}),
+                TaskRow.state.in_(PENDING_NAMES),
+                RunRow.state == RunState.RUNNING.name,
+            )
+            # LEASED sorts after ASSIGNED: a device goes on with the task that it holds.
+            .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
+        )
+        # Most check-ins find nothing, so look without the write lock first.
+        with looking(self._engine) as connection:
+            if not any(_next_tasks(read_tasks(connection, offered), asking)):
+                return [None] * len(asking)
+        with changing(self._engine) as connection:
+            tasks = read_tasks(connection, offered)
+            if is_drained(connection):
+                tasks = [task for task in tasks if task.state is TaskState.LEASED]
+            next_tasks = _next_tasks(tasks, asking)
+            return [task and lease_task(connection, task, now) for task in next_tasks]
+
+    def renew(self, device_id: str, task_id: str, now: float) -> float:
+        """Extend a lease, and return its seconds."""
+        with changing(self._engine) as connection:
+            task = own_task(connection, device_id, task_id)
+            require_pending(task)
+            update_task(connection, task_id, lease_expires_at=now + task.lease_seconds)
+            return task.lease_seconds
+
+    def renew_if_worth_it(self, device_id: str, task_id: str, now: float) -> float:
+        """Extend a lease unless it is almost new, and return its seconds from now."""
+        with looking(self._engine) as connection:
+            task = own_task(connection, device_id, task_id)
+        require_pending(task)
+        remaining_seconds = task.lease_expires_at - now
+        if remaining_seconds > _ALMOST_NEW * task.lease_seconds:
+            return remaining_seconds
+        return self.renew(device_id, task_id, now)
+
+    def expire_leases(self, device_id: str) -> set[str]:
+        """Expire the leases of a device that has gone, and return the ids of their runs."""
+        held = (TaskRow.device_id == device_id, TaskRow.state == TaskState.LEASED.name)
+        with changing(self._engine) as connection:
+            runs = set(connection.scalars(select(TaskRow.run_id).where(*held)))
+            connection.execute(update(TaskRow).where(*held).values(lease_expires_at=0.0))
+            return runs
+
+    def get(self, device_id: str, task_id: str) -> Task:
+        """Return a device's own task."""
+        with looking(self._engine) as connection:
+            return own_task(connection, device_id, task_id)
+
+    def get_pending(self, device_id: str, task_id: str) -> Task:
+        """Return a device's own task, which must not be over.
+
+        An accepted task passes: the coordinator answers a repeated upload as the first one.
+        """
+        task = self.get(device_id, task_id)
+        if task.state is not TaskState.ACCEPTED:
+            require_pending(task)
+        return task
+
+    def accept(
+        self,
+        device_id: str,
+        task_id: str,
+        result: Digest,
+        report: bytes,
+        now: float,
+        is_here: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Count one result (see `accept_each`); return whether it was accepted before."""
+        handed_in = HandedIn(device_id, task_id, result, report, is_here)
+        (outcome,) = self.accept_each([handed_in], now)
+        if isinstance(outcome, HfmdsError):
+            raise outcome
+        return outcome.already
+
+    def accept_each(self, results: Iterable[HandedIn], now: float) -> list[Acceptance | HfmdsError]:
+        """Count the results in their order, each once; an error says why one does not count."""
+        with changing(self._engine) as connection:
+            return [accept_result(connection, result, now) for result in results]
+
+    def refuse(self, device_id: str, task_id: str, reason: str, now: float) -> None:
+        """Record why the coordinator refused a result; a task keeps only its first refusal."""
+        with changing(self._engine) as connection:
+            task = own_task(connection, device_id, task_id)
+            if not task.refusal:
+                update_task(connection, task_id, refusal=reason)
+                append_task_event(connection, task, EventKind.TASK_REFUSED, now, reason=reason)
+
+    def fail(
+        self, device_id: str, task_id: str, reason: str, cause: FailureCause, now: float
+    ) -> FailureCause | None:
+        """Record that the device gave the task up, and return the cause; None if repeated."""
+        with changing(self._engine) as connection:
+            task = own_task(connection, device_id, task_id)
+            if task.state is TaskState.FAILED:
+                return None
+            require_pending(task)
+            if task.refusal:  # the coordinator knows this cause better than the device
+                cause = FailureCause.REFUSED
+            move_task(
+                connection,
+                task,
+                TaskState.FAILED,
+                failure=reason,
+                failure_cause=cause.name,
+                failures=task.failures + 1,
+            )
+            details = {"cause": cause.value, "reason": reason}
+            append_task_event(connection, task, EventKind.TASK_FAILED, now, **details)
+            return cause
+
+    def last_failures(self, devices: Collection[str]) -> dict[str, str]:
+        """Return why each of the devices last gave a task up."""
+        failures = (
+            select(TaskRow.device_id, TaskRow.failure)
+            .where(TaskRow.device_id.in_(devices), TaskRow.failures > 0)
+            .order_by(TaskRow.assigned_at)
+        )
+        with reading(self._engine) as session:
+            return {row[0]: row[1] for row in session.execute(failures)}  # the last one wins
+
+    def tallies(self, devices: Collection[str]) -> dict[str, tuple[int, int]]:
+        """Count each device's accepted tasks, and how often it gave one up, over all runs."""
+        accepted = case((TaskRow.state == TaskState.ACCEPTED.name, 1), else_=0)
+        by_device = (
+            select(TaskRow.device_id, func.sum(accepted), func.sum(TaskRow.failures))
+            .where(TaskRow.device_id.in_(devices))
+            .group_by(TaskRow.device_id)
+        )
+        with reading(self._engine) as session:
+            return {row[0]: (row[1], row[2]) for row in session.execute(by_device)}
+
+    def leases(self, now: float) -> dict[str, tuple[str, TaskStage]]:
+        """Return the task of each working device, and the stage that it has reached."""
+        live = select(TaskRow.device_id, TaskRow.task_id, TaskRow.stage).where(
+            TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
+        )
+        with reading(self._engine) as session:
+            return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
+
+
+def _next_tasks(tasks: Iterable[Task], asking: Iterable[tuple[str, str]]) -> list[Task | None]:
+    """Return the first task of each device that asks, of the run that it names, if any."""
+    of_device = defaultdict[str, list[Task]](list)
+    for task in tasks:
+        of_device[task.device_id].append(task)
+    return [
+        next((task for task in of_device[device_id] if run_id in ("", task.key.run_id)), None)
+        for device_id, run_id in asking
+    ]
