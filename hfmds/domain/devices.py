@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import pydantic.dataclasses
+from pydantic import Field
+
 from hfmds.domain.tasks import TaskStage
-from hfmds.domain.validation import require, require_at_least
+from hfmds.domain.validation import STRICT, LargeCount, SettingsTable, require
 from hfmds.errors import InvalidInput
 
 
@@ -91,26 +94,32 @@ class DeviceProfile:
     unmetered: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Eligibility:
-    """Which devices a run asks. What a device does not tell counts as not fulfilled."""
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class Eligibility(SettingsTable):
+    """Which devices a run asks. A requirement fails if the device does not report the value."""
 
-    labels: tuple[str, ...] = ()  # "name=value", all of them
-    minimum_free_memory_bytes: int = 0
-    minimum_samples: int = 0
-    require_charging: bool = False
-    require_unmetered: bool = False
+    table = "eligibility"
+    labels: tuple[str, ...] = Field(
+        default=(), description="Labels NAME=VALUE, of which a device must have all."
+    )
+    minimum_free_memory_bytes: LargeCount = Field(
+        default=0, ge=0, description="Free memory a device must have, in bytes."
+    )
+    minimum_samples: LargeCount = Field(
+        default=0, ge=0, description="Real samples a device must hold."
+    )
+    require_charging: bool = Field(
+        default=False, description="Whether a device must be charging or on mains power."
+    )
+    require_unmetered: bool = Field(
+        default=False, description="Whether a device's network must be free of charge by the byte."
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", labels_from(self.labels, "eligibility.labels"))
-        require_at_least(
-            0,
-            eligibility__minimum_free_memory_bytes=self.minimum_free_memory_bytes,
-            eligibility__minimum_samples=self.minimum_samples,
-        )
 
     def admits(self, profile: DeviceProfile) -> bool:
-        """Whether the run asks a device that describes itself so."""
+        """Whether the run asks a device with this profile."""
         return (
             set(self.labels) <= set(profile.labels)
             and profile.free_memory_bytes >= self.minimum_free_memory_bytes

@@ -1,20 +1,21 @@
-"""What can be set about each method: plain values, without torch. The modules beside this one act.
+"""The settings of each method. `hfmds.algorithm.methods` implements the methods.
 
-Defaults are those of the method's own paper for CIFAR-10 where it names one; the comment says so.
+Defaults are those that the method's paper names for CIFAR-10, if it names any.
 docs/methods.md has the table of methods, files, equations and defaults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from hfmds.domain.pool_policy import NEAR_NOISE, NEAR_PHOTOGRAPHS
-from hfmds.domain.validation import require, require_above_zero, require_at_least, require_range
+from hfmds.domain.validation import STRICT, Count, SettingsTable, require
 
 TaskKind = Literal["train", "synthesise", "evaluate"]
 """What a device is asked to do."""
@@ -22,8 +23,8 @@ TaskKind = Literal["train", "synthesise", "evaluate"]
 _BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+@dataclass(frozen=True, config=STRICT)
+class Method(SettingsTable):
     """How the devices of a run learn from each other. What it says here is what FedAvg does."""
 
     name: ClassVar[str]  # in recipes, reports and metrics
@@ -61,42 +62,45 @@ class Method:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class FedAvg(Method):
     """Federated averaging alone (McMahan et al., 2017)."""
 
-    name = "fedavg"
+    name = table = "fedavg"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class FedProx(Method):
     """FedProx (Li et al., 2020): local weights are held near the global ones."""
 
-    name = "fedprox"
-    mu: float = 0.01  # factor of the proximal term; its paper tries 0.001, 0.01, 0.1 and 1
+    name = table = "fedprox"
+    mu: float = Field(
+        default=0.01,
+        ge=0,
+        description="Factor of the proximal term; its paper tries 0.001, 0.01, 0.1 and 1.",
+    )
 
-    def __post_init__(self) -> None:
-        require_at_least(0, fedprox__mu=self.mu)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class Moon(Method):
     """MOON (Li, He, Song, 2021): features near the global model's, off the last local one's."""
 
-    name = "moon"
-    mu: float = 5.0  # factor of the contrastive term; its paper's for CIFAR-10
-    temperature: float = 0.5  # tau
-
-    def __post_init__(self) -> None:
-        require_at_least(0, moon__mu=self.mu)
-        require_above_zero(moon__temperature=self.temperature)
+    name = table = "moon"
+    mu: float = Field(
+        default=5.0,
+        ge=0,
+        description="Factor of the contrastive term; its paper's value for CIFAR-10.",
+    )
+    temperature: float = Field(
+        default=0.5, gt=0, description="Temperature of the contrastive term (tau)."
+    )
 
 
 LABEL_COUNTS = "fedgen/label_counts"
 """The weight that holds how many images of each class a device has; in w^t, the mean of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class FedGen(Method):
     """FedGen (Zhu, Hong, Zhou, 2021): the server learns a generator of features for every class.
 
@@ -105,43 +109,49 @@ class FedGen(Method):
     10, for SGD without momentum; with our steps, ten times as large, that collapsed.
     """
 
-    name = "fedgen"
+    name = table = "fedgen"
     server_learns = True
-    label_weight: float = 1.0  # of the loss on generated features
-    latent_weight: float = 1.0  # of the distance to the prediction on generated features
-    decay: float = 0.98  # of both weights, per round
-    noise_size: int = 64
-    hidden_size: int = 512
-    generator_steps: int = 50  # per round, on the server
-    generator_batch_size: int = 128  # configured in the code, which then passes 32
-    generator_learning_rate: float = 3e-4  # Adam's
-    diversity_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_at_least(
-            0,
-            fedgen__label_weight=self.label_weight,
-            fedgen__latent_weight=self.latent_weight,
-            fedgen__diversity_weight=self.diversity_weight,
-        )
-        require_range("fedgen.decay", self.decay, 0 < self.decay <= 1, "in (0, 1]")
-        # The server does this work for whoever creates a run: it must not be without end. The
-        # diversity term compares generated features with each other, so there are two or more.
-        for name, least, most in (
-            ("generator_steps", 0, 10_000),
-            ("generator_batch_size", 2, 4096),
-            ("noise_size", 1, 65_536),
-            ("hidden_size", 1, 65_536),
-        ):
-            _require_between(least, most, f"fedgen.{name}", getattr(self, name))
-        require_above_zero(fedgen__generator_learning_rate=self.generator_learning_rate)
+    label_weight: float = Field(
+        default=1.0, ge=0, description="Weight of the loss on generated features."
+    )
+    latent_weight: float = Field(
+        default=1.0,
+        ge=0,
+        description="Weight of the distance to the prediction on generated features.",
+    )
+    decay: float = Field(
+        default=0.98, gt=0, le=1, description="Factor of both weights in each round."
+    )
+    noise_size: int = Field(
+        default=64, ge=1, le=65_536, description="Length of the generator's noise."
+    )
+    hidden_size: int = Field(
+        default=512, ge=1, le=65_536, description="Width of the generator's hidden layer."
+    )
+    generator_steps: int = Field(
+        default=50,
+        ge=0,
+        le=10_000,
+        description="Training steps of the generator in a round, on the server.",
+    )
+    generator_batch_size: int = Field(
+        default=128,
+        ge=2,
+        le=4096,
+        description="Generated features in a step; the diversity term compares at least two.",
+    )
+    generator_learning_rate: float = Field(
+        default=3e-4, gt=0, description="Learning rate of the generator (Adam)."
+    )
+    diversity_weight: float = Field(
+        default=1.0, ge=0, description="Weight of the generator's diversity term."
+    )
 
     def trains(self, weight: str, round_number: int) -> bool:
         return not weight.startswith("generator/")  # the server's work
 
     def measures(self, weight: str) -> bool:
-        # Not super(): slots make the class anew, and its zero-argument form would not find it.
-        return weight == LABEL_COUNTS or Method.measures(self, weight)
+        return weight == LABEL_COUNTS or super().measures(weight)
 
     def check_update(self, weights: Mapping[str, NDArray[np.float32]], whose: str) -> None:
         counts = weights[LABEL_COUNTS]
@@ -151,27 +161,32 @@ class FedGen(Method):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class FedMix(Method):
     """FedMix (Yoon et al., 2021): mixup with averaged images of others, by a Taylor expansion."""
 
-    name = "fedmix"
+    name = table = "fedmix"
     with_shares = True
-    mixing: float = 0.05  # lambda, the share of the others' images; its paper's for CIFAR-10
-    images_per_average: int = 2  # M_k; two as in the HFMDS-FL paper
-    samples_per_device: int = 100  # averages at most; no image is in two of them
-
-    def __post_init__(self) -> None:
-        require_range("fedmix.mixing", self.mixing, 0 <= self.mixing < 1, "in [0, 1)")
-        # The average of one image is that image, which is not to leave its device.
-        require_at_least(2, fedmix__images_per_average=self.images_per_average)
-        require_at_least(1, fedmix__samples_per_device=self.samples_per_device)
+    mixing: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="Share of other devices' images in a mixture (lambda), as in its paper.",
+    )
+    images_per_average: Count = Field(
+        default=2,
+        ge=2,
+        description="Images in an average (M_k); one image alone must not leave its device.",
+    )
+    samples_per_device: Count = Field(
+        default=100, ge=1, description="Most averages from a device; no image is in two of them."
+    )
 
     def refreshes(self, round_number: int) -> bool:
         return round_number == 1  # averages do not depend on the model: once, at the beginning
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class FedGan(Method):
     """FedGAN (Rasouli, Sun, Rajagopal, 2020): a GAN learned by averaging, then used to augment.
 
@@ -179,27 +194,29 @@ class FedGan(Method):
     once, and the classifier is trained on it for the rounds that are left.
     """
 
-    name = "fedgan"
+    name = table = "fedgan"
     uses_alpha = True
-    gan_rounds: int = 20
-    gan_epochs: int = 1  # passes over a device's data in each of them
-    gan_batch_size: int = 10
-    gan_learning_rate: float = 2e-4  # Adam's, of both networks
-    noise_size: int = 64
-    width: int = 32  # channels of the layers nearest the image
-    samples_per_device: int = 100
-
-    def __post_init__(self) -> None:
-        require_at_least(
-            1,
-            fedgan__gan_rounds=self.gan_rounds,
-            fedgan__gan_epochs=self.gan_epochs,
-            fedgan__gan_batch_size=self.gan_batch_size,
-            fedgan__samples_per_device=self.samples_per_device,
-        )
-        _require_between(1, 4096, "fedgan.noise_size", self.noise_size)
-        _require_between(1, 4096, "fedgan.width", self.width)
-        require_above_zero(fedgan__gan_learning_rate=self.gan_learning_rate)
+    gan_rounds: Count = Field(
+        default=20, ge=1, description="Rounds that train generator and discriminator only."
+    )
+    gan_epochs: Count = Field(
+        default=1, ge=1, description="Passes over a device's data in each of these rounds."
+    )
+    gan_batch_size: Count = Field(
+        default=10, ge=1, description="Samples in a step of these rounds."
+    )
+    gan_learning_rate: float = Field(
+        default=2e-4, gt=0, description="Learning rate of both networks (Adam)."
+    )
+    noise_size: int = Field(
+        default=64, ge=1, le=4096, description="Length of the generator's noise."
+    )
+    width: int = Field(
+        default=32, ge=1, le=4096, description="Channels of the layers nearest to the image."
+    )
+    samples_per_device: Count = Field(
+        default=100, ge=1, description="Images that each device shares."
+    )
 
     def refreshes(self, round_number: int) -> bool:
         return round_number == self.gan_rounds + 1
@@ -212,7 +229,7 @@ class FedGan(Method):
         return self.gan_rounds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=STRICT)
 class Hfmds(Method):
     """HFMDS-FL: devices synthesise images that match hard, class-relevant features.
 
@@ -220,33 +237,36 @@ class Hfmds(Method):
     is the unoptimised-noise control. Symbols and defaults: the paper, section 4 and Table 1.
     """
 
-    name = "hfmds"
+    name = table = "hfmds"
     uses_alpha = True
     near_threshold = NEAR_NOISE
-    every_rounds: int = 20  # T_d
-    first_round: int = 20  # the paper's t mod T_d = 0 is first_round = every_rounds
-    samples_per_device: int = 100  # B_g
-    steps: int = 500  # T_g
-    learning_rate: float = 0.02  # Adam's
-    mu: float = 0.5  # how far features are pushed from their prototype
-    prototype_momentum: float = 0.5  # lambda
-    matching_weight: float = 1.0  # factor of L_HFM
-    # Prototypes of the features that the local model gives while it trains, as Algorithm 1 has it,
-    # and not of those of the global model at the refresh; docs/paper.md says why that is not usual.
-    local_prototypes: bool = False
-
-    def __post_init__(self) -> None:
-        require_at_least(
-            1,
-            hfmds__every_rounds=self.every_rounds,
-            hfmds__first_round=self.first_round,
-            hfmds__samples_per_device=self.samples_per_device,
-        )
-        require_at_least(0, hfmds__steps=self.steps, hfmds__matching_weight=self.matching_weight)
-        require_above_zero(hfmds__learning_rate=self.learning_rate)
-        require_range("hfmds.mu", self.mu, True, "a number")
-        momentum = self.prototype_momentum
-        require_range("hfmds.prototype_momentum", momentum, 0 <= momentum <= 1, "in [0, 1]")
+    every_rounds: Count = Field(
+        default=20, ge=1, description="Rounds between refreshes of the pool (T_d)."
+    )
+    first_round: Count = Field(
+        default=20, ge=1, description="Round of the first refresh; in the paper, every_rounds."
+    )
+    samples_per_device: Count = Field(
+        default=100, ge=1, description="Images from each device at a refresh (B_g)."
+    )
+    steps: Count = Field(default=500, ge=0, description="Optimisation steps at a refresh (T_g).")
+    learning_rate: float = Field(
+        default=0.02, gt=0, description="Learning rate of synthesis (Adam)."
+    )
+    mu: float = Field(
+        default=0.5,
+        description="How far features are pushed from their prototype; 0: plain feature matching.",
+    )
+    prototype_momentum: float = Field(
+        default=0.5, ge=0, le=1, description="Momentum of prototypes (lambda)."
+    )
+    matching_weight: float = Field(
+        default=1.0, ge=0, description="Weight of feature matching (L_HFM); 0: none."
+    )
+    local_prototypes: bool = Field(
+        default=False,
+        description="Whether prototypes come from the local model in training (Algorithm 1).",
+    )
 
     def memory_of(self, kind: TaskKind) -> TaskKind:
         return "train" if self.local_prototypes and kind == "synthesise" else kind
@@ -254,10 +274,6 @@ class Hfmds(Method):
     def refreshes(self, round_number: int) -> bool:
         since_first = round_number - self.first_round
         return since_first >= 0 and since_first % self.every_rounds == 0
-
-
-def _require_between(least: int, most: int, name: str, value: int) -> None:
-    require_range(name, value, least <= value <= most, f"at least {least} and at most {most}")
 
 
 METHODS: dict[str, type[Method]] = {

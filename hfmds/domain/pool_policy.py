@@ -1,23 +1,21 @@
-"""What a run's pools take and keep: plain values that devices, coordinator and store share.
+"""What the pools of a run take and keep. Devices, coordinator and store share this policy.
 
-Limits that are not given are the highest value a measurement can have, so that nothing is above.
+The default of a leakage limit is the highest value the measurement can have: no limit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Literal
 
-from hfmds.domain.validation import require, require_at_least, require_one_of, require_range
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hfmds.domain.validation import STRICT, Count, LargeCount, SettingsTable, require
 
 HIGHEST_PSNR_DB = 100.0
 """Stands for infinity, so that means stay finite: no PSNR is reported above it."""
 
 HIGHEST_SSIM = 1.0
-
-PIXEL_TYPES = ("uint8", "fp16")
-LEAKAGE_ACTIONS = ("report", "refuse", "drop")
-NEAR_ACTIONS = ("count", "drop", "keep_better")
-REFRESHES = ("replace", "accumulate", "decay")
 
 PSNR_LIMITS = (
     "psnr_paired_max_db",
@@ -41,61 +39,103 @@ NEAR_PHOTOGRAPHS = 0.35
 NEAR_NOISE = 0.45  # to the eye: too much for photographs
 
 
-@dataclass(frozen=True, slots=True)
-class PoolPolicy:
-    """What a pool takes and keeps; by default, what is well-formed, and every image once."""
+@dataclass(frozen=True, config=STRICT)
+class PoolPolicy(SettingsTable):
+    """What a pool takes and keeps; by default every well-formed image, once."""
 
-    pixel_type: str = "uint8"  # or fp16
-    max_samples_per_class: int = 0  # of one device; 0: any
-    max_pool_samples: int = 0  # of all devices; 0: any
-    psnr_paired_max_db: float = HIGHEST_PSNR_DB
-    psnr_nearest_max_db: float = HIGHEST_PSNR_DB
-    ssim_paired_max: float = HIGHEST_SSIM
-    ssim_nearest_max: float = HIGHEST_SSIM
-    leakage_action: str = "report"  # on a sample above one of these: or refuse, drop
-    halt_psnr_paired_p99_db: float = HIGHEST_PSNR_DB
-    halt_psnr_nearest_p99_db: float = HIGHEST_PSNR_DB
-    halt_ssim_paired_p99: float = HIGHEST_SSIM
-    halt_ssim_nearest_p99: float = HIGHEST_SSIM
-    halt_minimum_samples: int = 100
-    near_threshold: float = NEAR_PHOTOGRAPHS  # 0: nobody looks for near duplicates
-    near_max_samples: int = 200_000  # with more, nobody does either; 0: any
-    near_action: str = "count"  # or drop, keep_better
-    refresh: str = "replace"  # or accumulate, decay
-    refresh_max_samples: int = 0  # 0: any
-    refresh_keep_fraction: float = 0.5  # of each class, with decay
+    table = "pool"
+    pixel_type: Literal["uint8", "fp16"] = Field(
+        default="uint8", description="How the pixels of synthetic images are written."
+    )
+    max_samples_per_class: Count = Field(
+        default=0, ge=0, description="Most samples of a class from one device; 0: no limit."
+    )
+    max_pool_samples: LargeCount = Field(
+        default=0, ge=0, description="Most samples of all devices together; 0: no limit."
+    )
+    psnr_paired_max_db: float = Field(
+        default=HIGHEST_PSNR_DB,
+        ge=0,
+        le=HIGHEST_PSNR_DB,
+        description="Highest PSNR of a sample to its paired real image, in dB.",
+    )
+    psnr_nearest_max_db: float = Field(
+        default=HIGHEST_PSNR_DB,
+        ge=0,
+        le=HIGHEST_PSNR_DB,
+        description="Highest PSNR of a sample to the nearest real image, in dB.",
+    )
+    ssim_paired_max: float = Field(
+        default=HIGHEST_SSIM,
+        ge=-1,
+        le=HIGHEST_SSIM,
+        description="Highest SSIM of a sample to its paired real image.",
+    )
+    ssim_nearest_max: float = Field(
+        default=HIGHEST_SSIM,
+        ge=-1,
+        le=HIGHEST_SSIM,
+        description="Highest SSIM of a sample to the nearest real image.",
+    )
+    leakage_action: Literal["report", "refuse", "drop"] = Field(
+        default="report", description="What happens to a sample above one of these limits."
+    )
+    halt_psnr_paired_p99_db: float = Field(
+        default=HIGHEST_PSNR_DB,
+        ge=0,
+        le=HIGHEST_PSNR_DB,
+        description="99th percentile of paired PSNR that halts a pool, in dB.",
+    )
+    halt_psnr_nearest_p99_db: float = Field(
+        default=HIGHEST_PSNR_DB,
+        ge=0,
+        le=HIGHEST_PSNR_DB,
+        description="99th percentile of nearest PSNR that halts a pool, in dB.",
+    )
+    halt_ssim_paired_p99: float = Field(
+        default=HIGHEST_SSIM,
+        ge=-1,
+        le=HIGHEST_SSIM,
+        description="99th percentile of paired SSIM that halts a pool.",
+    )
+    halt_ssim_nearest_p99: float = Field(
+        default=HIGHEST_SSIM,
+        ge=-1,
+        le=HIGHEST_SSIM,
+        description="99th percentile of nearest SSIM that halts a pool.",
+    )
+    halt_minimum_samples: Count = Field(
+        default=100, ge=0, description="Samples below which an open pool is never halted."
+    )
+    near_threshold: float = Field(
+        default=NEAR_PHOTOGRAPHS,
+        ge=0,
+        le=1,
+        description="Distance below which two images are near duplicates; 0: no search.",
+    )
+    near_max_samples: LargeCount = Field(
+        default=200_000,
+        ge=0,
+        description="Samples above which no near duplicates are searched; 0: no limit.",
+    )
+    near_action: Literal["count", "drop", "keep_better"] = Field(
+        default="count", description="What happens to near duplicates."
+    )
+    refresh: Literal["replace", "accumulate", "decay"] = Field(
+        default="replace", description="What a snapshot takes over from the one before."
+    )
+    refresh_max_samples: LargeCount = Field(
+        default=0, ge=0, description="Most samples of a snapshot that takes over; 0: no limit."
+    )
+    refresh_keep_fraction: float = Field(
+        default=0.5, gt=0, lt=1, description="Share of each class that decay takes over."
+    )
 
     def __post_init__(self) -> None:
-        require_one_of("pool.pixel_type", self.pixel_type, PIXEL_TYPES)
-        require_one_of("pool.leakage_action", self.leakage_action, LEAKAGE_ACTIONS)
-        require_one_of("pool.near_action", self.near_action, NEAR_ACTIONS)
-        require_one_of("pool.refresh", self.refresh, REFRESHES)
-        require_at_least(
-            0,
-            pool__max_samples_per_class=self.max_samples_per_class,
-            pool__max_pool_samples=self.max_pool_samples,
-            pool__halt_minimum_samples=self.halt_minimum_samples,
-            pool__near_max_samples=self.near_max_samples,
-            pool__refresh_max_samples=self.refresh_max_samples,
-        )
-        for name in PSNR_LIMITS:
-            limit = getattr(self, name)
-            require_range(
-                f"pool.{name}",
-                limit,
-                0 <= limit <= HIGHEST_PSNR_DB,
-                f"in [0, {HIGHEST_PSNR_DB:g}] dB",
-            )
-        for name in SSIM_LIMITS:
-            limit = getattr(self, name)
-            require_range(f"pool.{name}", limit, -1 <= limit <= HIGHEST_SSIM, "in [-1, 1]")
-        near, fraction = self.near_threshold, self.refresh_keep_fraction
-        require_range("pool.near_threshold", near, 0 <= near <= 1, "in [0, 1]")
-        require_range("pool.refresh_keep_fraction", fraction, 0 < fraction < 1, "in (0, 1)")
         self._refuse_settings_without_effect()
 
     def _refuse_settings_without_effect(self) -> None:
-        """Their author would not know that they do nothing."""
+        """Refuse settings that would do nothing."""
         require(
             self.leakage_action == "report" or self.limits_samples,
             f"pool.leakage_action is {self.leakage_action}, but no sample can be above a limit; "
@@ -111,7 +151,7 @@ class PoolPolicy:
             f"pool.refresh_max_samples is {self.refresh_max_samples}, but pool.refresh is replace; "
             "leave it out, or choose accumulate or decay",
         )
-        default = type(self).__dataclass_fields__["refresh_keep_fraction"].default
+        default = self.__pydantic_fields__["refresh_keep_fraction"].default
         require(
             self.refresh == "decay" or self.refresh_keep_fraction == default,
             f"pool.refresh_keep_fraction is {self.refresh_keep_fraction}, but pool.refresh is "

@@ -12,7 +12,7 @@ from hfmds.domain.histograms import LeakageHistograms as LeakageHistograms
 from hfmds.domain.learning import LeakageSummary
 from hfmds.domain.pool_policy import PoolPolicy as PoolPolicy
 from hfmds.domain.recipe import ModelSpec, Normalisation
-from hfmds.domain.validation import require_at_least
+from hfmds.domain.validation import require
 from hfmds.errors import InvalidInput
 
 _YEAR_SECONDS = 31_536_000
@@ -35,7 +35,7 @@ class PoolSpec:
     seal_deadline_seconds: float = 0.0  # 0: never by time
 
     def __post_init__(self) -> None:
-        require_at_least(0, seal_quorum=self.seal_quorum)
+        require(self.seal_quorum >= 0, f"seal_quorum is {self.seal_quorum}; it must be at least 0")
         if not 0 <= self.seal_deadline_seconds <= _YEAR_SECONDS:
             raise InvalidInput(
                 f"seal_deadline_seconds is {self.seal_deadline_seconds}; it must be from 0 to a "

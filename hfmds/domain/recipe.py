@@ -1,60 +1,54 @@
-"""What a run is to learn, and how: everything that determines its result, as plain values.
+"""What a run learns: the settings that determine its result.
 
-Imported by every package, so it must not import torch, gRPC or protobuf. Symbols of the paper
-(sections 3-4, Table 1) stand next to the field they name; defaults are the paper's.
+Every package imports this module, so it imports neither torch nor gRPC nor protobuf. The paper's
+symbols (sections 3-4, Table 1) stand in the descriptions; the defaults are the paper's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
+from typing import Literal
 
-from hfmds.domain.methods import FedAvg, Method
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hfmds.domain.methods import METHODS, FedAvg, Method
 from hfmds.domain.pool_policy import PoolPolicy
-from hfmds.domain.validation import (
-    require,
-    require_above_zero,
-    require_at_least,
-    require_one_of,
-    require_range,
-)
+from hfmds.domain.validation import STRICT, Count, LargeCount, SettingsTable, require
 
 PAPER_CNN, RESNET_GN = "paper-cnn", "resnet-gn"
 OUR_ARCHITECTURES = (PAPER_CNN, RESNET_GN)
-"""The networks of HFMDS-FL itself, which change with our own code only."""
+"""The networks of HFMDS-FL itself. They change only when our own code changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Which network, for which images: enough to build it anywhere."""
+@dataclass(frozen=True, config=STRICT)
+class ModelSpec(SettingsTable):
+    """The network and its images: enough to build the network anywhere."""
 
-    architecture: str = PAPER_CNN
-    channels: int = 3
-    height: int = 32
-    width: int = 32
-    classes: int = 10
-
-    def __post_init__(self) -> None:
-        require_at_least(
-            1,
-            model__channels=self.channels,
-            model__height=self.height,
-            model__width=self.width,
-            model__classes=self.classes,
-        )
+    table = "model"
+    architecture: str = Field(default=PAPER_CNN, description="Name of the network.")
+    channels: Count = Field(default=3, ge=1, description="Channels of the images.")
+    height: Count = Field(default=32, ge=1, description="Height of the images in pixels.")
+    width: Count = Field(default=32, ge=1, description="Width of the images in pixels.")
+    classes: Count = Field(default=10, ge=1, description="Number of classes.")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
         return (self.channels, self.height, self.width)
 
 
-@dataclass(frozen=True, slots=True)
-class Normalisation:
-    """Per-channel mean and standard deviation of pixels in [0, 1]; the space the model sees."""
+@dataclass(frozen=True, config=STRICT)
+class Normalisation(SettingsTable):
+    """Mean and standard deviation of each channel, of pixels in [0, 1]: the model's input space."""
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    table = "normalisation"
+    mean: tuple[float, ...] = Field(description="Mean of pixels in [0, 1], one for each channel.")
+    std: tuple[float, ...] = Field(
+        description="Standard deviation of pixels in [0, 1], one for each channel."
+    )
 
     def __post_init__(self) -> None:
         require(
@@ -62,41 +56,42 @@ class Normalisation:
             f"normalisation has {len(self.mean)} means but {len(self.std)} deviations",
         )
         require(
-            all(math.isfinite(m) for m in self.mean),
-            f"normalisation.mean {self.mean} must be numbers",
-        )
-        require(
-            all(s > 0 and math.isfinite(s) for s in self.std),
-            f"normalisation.std {self.std} must be positive numbers",
+            all(deviation > 0 for deviation in self.std),
+            f"normalisation.std is {self.std}; it must be positive numbers",
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingRecipe:
-    """One device's local work in one round (ClientUpdate in Algorithm 1)."""
+@dataclass(frozen=True, config=STRICT)
+class TrainingRecipe(SettingsTable):
+    """The local work of one device in one round (ClientUpdate in Algorithm 1)."""
 
-    batch_size: int = 10  # B, of real and of synthetic samples each
-    local_epochs: int = 1
-    learning_rate: float = 0.005  # eta
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    alpha: float = 0.1  # weight of the real loss once there is a pool; 1 before
-    later_from_round: int = 0  # the round from which eta is another one; 0: it stays
-    later_learning_rate: float = 0.0  # that one
+    table = "training"
+    batch_size: Count = Field(
+        default=10, ge=1, description="Real samples in a step, and as many synthetic ones (B)."
+    )
+    local_epochs: Count = Field(
+        default=1, ge=1, description="Passes over a device's data in a round."
+    )
+    learning_rate: float = Field(default=0.005, gt=0, description="Learning rate of SGD (eta).")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of SGD.")
+    weight_decay: float = Field(default=5e-4, ge=0, description="Weight decay of SGD.")
+    alpha: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Weight of the loss on real samples once there is a pool. Used by "
+        f"{' and '.join(name for name in METHODS if METHODS[name].uses_alpha)}.",
+    )
+    later_from_round: Count = Field(
+        default=0,
+        ge=0,
+        description="Round from which later_learning_rate applies; 0: the rate never changes.",
+    )
+    later_learning_rate: float = Field(
+        default=0.0, ge=0, description="Learning rate from round later_from_round on."
+    )
 
     def __post_init__(self) -> None:
-        require_at_least(
-            1, training__batch_size=self.batch_size, training__local_epochs=self.local_epochs
-        )
-        require_above_zero(training__learning_rate=self.learning_rate)
-        require_range("training.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
-        require_at_least(0, training__weight_decay=self.weight_decay)
-        require_range("training.alpha", self.alpha, 0 <= self.alpha <= 1, "in [0, 1]")
-        require_at_least(
-            0,
-            training__later_from_round=self.later_from_round,
-            training__later_learning_rate=self.later_learning_rate,
-        )
         require(
             (self.later_from_round > 0) == (self.later_learning_rate > 0),
             f"training.later_from_round is {self.later_from_round}, and "
@@ -104,7 +99,7 @@ class TrainingRecipe:
         )
 
     def in_round(self, round_number: int) -> TrainingRecipe:
-        """The same with the learning rate of this round, and with no other later."""
+        """Return the recipe of one round, with that round's learning rate as the only one."""
         if not self.later_from_round:
             return self
         falls = self.later_from_round <= round_number
@@ -112,21 +107,26 @@ class TrainingRecipe:
         return replace(self, learning_rate=rate, later_from_round=0, later_learning_rate=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How a cohort is drawn from the devices that are available (`hfmds.algorithm.sampling`)."""
+@dataclass(frozen=True, config=STRICT)
+class Sampling(SettingsTable):
+    """How a cohort is drawn from the available devices (`hfmds.algorithm.sampling`)."""
 
-    strategy: str = "uniform"  # or by_samples, power_of_choice
-    candidates: int = 0  # d of power_of_choice
+    table = "sampling"
+    strategy: Literal["uniform", "by_samples", "power_of_choice"] = Field(
+        default="uniform", description="How devices are drawn for a round: docs/rounds.md."
+    )
+    candidates: Count = Field(
+        default=0,
+        ge=0,
+        description="Devices that power_of_choice draws before it chooses those with most loss.",
+    )
 
     def __post_init__(self) -> None:
-        strategies = ("uniform", "by_samples", "power_of_choice")
-        require(
-            self.strategy in strategies,
-            f"sampling.strategy is {self.strategy!r}; it must be one of {', '.join(strategies)}",
-        )
         if self.strategy == "power_of_choice":
-            require_at_least(1, sampling__candidates=self.candidates)
+            require(
+                self.candidates >= 1,
+                f"sampling.candidates is {self.candidates}; it must be at least 1",
+            )
         else:
             require(
                 self.candidates == 0,
@@ -135,120 +135,121 @@ class Sampling:
             )
 
 
-WEIGHTINGS = ("uniform", "samples")
-COMPRESSIONS = ("none", "fp16", "int8")
 RULES: Mapping[str, tuple[str, ...]] = {
     "mean": ("weighting",),
     "median": (),
     "trimmed_mean": ("trimmed_fraction",),
     "multi_krum": ("hostile_devices", "kept_devices"),
 }
-"""The settings that each rule of aggregation has; another rule's would do nothing."""
+"""The settings of each aggregation rule. A setting of another rule has no effect."""
 SERVER_OPTIMISERS: Mapping[str, tuple[str, ...]] = {
     "none": (),
     "fedavgm": ("server_learning_rate", "momentum"),
     "fedadam": ("server_learning_rate", "beta1", "beta2", "tau"),
 }
-"""The settings that each server optimiser has."""
+"""The settings of each server optimiser."""
 _OWN_LEARNING_RATE = {"fedavgm": 1.0, "fedadam": 0.01}
 
 
-@dataclass(frozen=True, slots=True)
-class AggregationRecipe:
-    """How the server makes w^{t+1} of the updates; docs/aggregation.md has the formulas."""
+@dataclass(frozen=True, config=STRICT)
+class AggregationRecipe(SettingsTable):
+    """How the server makes w^{t+1} from the updates; docs/aggregation.md has the formulas."""
 
-    weighting: str = "uniform"  # or "samples"; uniform as in the paper
-    rule: str = "mean"
-    trimmed_fraction: float = 0.1  # of the devices, at each end
-    hostile_devices: int = 1  # f, assumed at most
-    kept_devices: int = 0  # m; 0: all but f
-    clip_norm: float = 0.0  # the longest change of a device that counts in full; 0: any
-    optimiser: str = "none"
-    server_learning_rate: float = 0.0  # 0: the optimiser's own
-    momentum: float = 0.9
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3  # FedAdam's adaptivity
+    table = "aggregation"
+    weighting: Literal["uniform", "samples"] = Field(
+        default="uniform", description="How much each device counts in the rule mean."
+    )
+    rule: Literal["mean", "median", "trimmed_mean", "multi_krum"] = Field(
+        default="mean", description="How the server combines the updates."
+    )
+    trimmed_fraction: float = Field(
+        default=0.1, ge=1e-6, lt=0.5, description="Share of devices that is cut off at each end."
+    )
+    hostile_devices: Count = Field(
+        default=1, ge=0, description="Most hostile devices that multi_krum expects (f)."
+    )
+    kept_devices: Count = Field(
+        default=0, ge=0, description="Updates that multi_krum keeps (m); 0: all but f."
+    )
+    clip_norm: float = Field(
+        default=0.0, ge=0, description="Largest norm of one device's change; 0: no limit."
+    )
+    optimiser: Literal["none", "fedavgm", "fedadam"] = Field(
+        default="none", description="Optimiser that the server steps with."
+    )
+    server_learning_rate: float = Field(
+        default=0.0, ge=0, description="Learning rate of the server; 0: the optimiser's default."
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of fedavgm.")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="Decay of fedadam's mean.")
+    beta2: float = Field(default=0.99, ge=0, lt=1, description="Decay of fedadam's variance.")
+    tau: float = Field(default=1e-3, gt=0, description="Adaptivity of fedadam.")
 
     def __post_init__(self) -> None:
-        require_one_of("aggregation.weighting", self.weighting, WEIGHTINGS)
-        require_one_of("aggregation.rule", self.rule, RULES)
-        require_one_of("aggregation.optimiser", self.optimiser, SERVER_OPTIMISERS)
-        fraction = self.trimmed_fraction
-        require_range(
-            "aggregation.trimmed_fraction", fraction, 1e-6 <= fraction < 0.5, "in [1e-6, 0.5)"
-        )
-        require_at_least(
-            0,
-            aggregation__hostile_devices=self.hostile_devices,
-            aggregation__kept_devices=self.kept_devices,
-            aggregation__clip_norm=self.clip_norm,
-            aggregation__server_learning_rate=self.server_learning_rate,
-        )
-        for name in ("momentum", "beta1", "beta2"):
-            value = getattr(self, name)
-            require_range(f"aggregation.{name}", value, 0 <= value < 1, "in [0, 1)")
-        require_above_zero(aggregation__tau=self.tau)
         self._refuse_settings_without_effect("rule", RULES)
         self._refuse_settings_without_effect("optimiser", SERVER_OPTIMISERS)
 
     def _refuse_settings_without_effect(
         self, choice: str, settings: Mapping[str, tuple[str, ...]]
     ) -> None:
-        """A setting of what was not chosen would do nothing, and its author would not know."""
+        """Refuse a setting of an alternative that was not chosen: it would do nothing."""
         chosen = getattr(self, choice)
-        default = {field.name: field.default for field in fields(self)}
         for name in dict.fromkeys(name for names in settings.values() for name in names):
             value = getattr(self, name)
             owners = " or ".join(owner for owner in settings if name in settings[owner])
             require(
-                name in settings[chosen] or value == default[name],
+                name in settings[chosen] or value == self.__pydantic_fields__[name].default,
                 f"aggregation.{name} is {value}, but aggregation.{choice} is {chosen}; "
                 f"leave it out, or choose {owners}",
             )
 
     @property
     def learning_rate(self) -> float:
-        """The server optimiser's, with its own default."""
+        """The learning rate of the server optimiser, or the optimiser's own default."""
         return self.server_learning_rate or _OWN_LEARNING_RATE[self.optimiser]
 
     @property
     def least_devices(self) -> int:
-        """With fewer updates the rule would not keep what it promises."""
+        """The number of updates below which the rule cannot keep its promise."""
         match self.rule:
             case "trimmed_mean":  # one at each end
                 return math.ceil(1 / self.trimmed_fraction)
-            case "multi_krum":  # n >= 2f + 3, as Krum's proof has it
+            case "multi_krum":  # n >= 2f + 3, as in Krum's proof
                 return max(2 * self.hostile_devices + 3, self.kept_devices + self.hostile_devices)
         return 1
 
 
 def default_pool(method: Method) -> PoolPolicy:
-    """The policy of a method's pools, where nothing else is said: it suits the images it makes."""
+    """Return the default policy of a method's pools: it suits the images the method makes."""
     return PoolPolicy(near_threshold=method.near_threshold)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+@dataclass(frozen=True, config=STRICT)
+class Recipe(SettingsTable):
     """Everything that determines what a run learns."""
 
     model: ModelSpec
     normalisation: Normalisation
-    rounds: int  # T
-    seed: int = 0
-    training: TrainingRecipe = field(default_factory=TrainingRecipe)
-    method: Method = field(default_factory=FedAvg)
-    cohort_size: int = 0  # |K_t|; 0 means every available device
-    class_names: tuple[str, ...] = ()  # empty: classes are their numbers
-    sampling: Sampling = field(default_factory=Sampling)
-    aggregation: AggregationRecipe = field(default_factory=AggregationRecipe)
-    compression: str = "none"  # of the updates: or "fp16", "int8"
-    pool: PoolPolicy = field(default_factory=PoolPolicy)
+    rounds: Count = Field(ge=1, description="Rounds to train (T).")
+    seed: LargeCount = Field(
+        default=0, ge=0, description="Seed of every random decision in the run."
+    )
+    training: TrainingRecipe = Field(default_factory=TrainingRecipe)
+    method: Method = Field(default_factory=FedAvg)
+    cohort_size: Count = Field(
+        default=0, ge=0, description="Devices in a round; 0: all available devices."
+    )
+    class_names: tuple[str, ...] = Field(
+        default=(), description="Names of the classes in order; none: their numbers."
+    )
+    sampling: Sampling = Field(default_factory=Sampling)
+    aggregation: AggregationRecipe = Field(default_factory=AggregationRecipe)
+    compression: Literal["none", "fp16", "int8"] = Field(
+        default="none", description="How devices compress the weights they send."
+    )
+    pool: PoolPolicy = Field(default_factory=PoolPolicy)
 
     def __post_init__(self) -> None:
-        require_at_least(1, rounds=self.rounds)
-        require_range("seed", self.seed, 0 <= self.seed < 2**63, "in [0, 2^63)")
-        require_at_least(0, cohort_size=self.cohort_size)
         if self.sampling.strategy != "uniform":
             require(
                 self.cohort_size > 0,
@@ -256,7 +257,11 @@ class Recipe:
                 "device trains; set cohort_size",
             )
         if self.sampling.candidates:
-            require_at_least(self.cohort_size, sampling__candidates=self.sampling.candidates)
+            require(
+                self.sampling.candidates >= self.cohort_size,
+                f"sampling.candidates is {self.sampling.candidates}; it must be at least "
+                f"{self.cohort_size}, the cohort_size",
+            )
         require(
             len(self.normalisation.mean) == self.model.channels,
             f"normalisation has {len(self.normalisation.mean)} channels, "
@@ -271,7 +276,6 @@ class Recipe:
             f"rounds is {self.rounds}, but {self.method.name} prepares for "
             f"{self.method.preparation_rounds} before it trains the classifier; ask for more",
         )
-        require_one_of("compression", self.compression, COMPRESSIONS)
         require(
             self.method.samples_per_device > 0 or self.pool == PoolPolicy(),
             f"settings of pool are given, but {self.method.name} has no pool; leave them out, or "
@@ -285,6 +289,6 @@ class Recipe:
         )
 
     def in_round(self, round_number: int) -> Recipe:
-        """The same with the learning rate of this round, and with no other later."""
+        """Return the recipe of one round, with that round's learning rate as the only one."""
         training = self.training.in_round(round_number)
         return self if training is self.training else replace(self, training=training)

@@ -1,87 +1,80 @@
-"""How rounds are governed, as plain values: who is asked, when a round closes, what counts.
-
-Field meanings, units and limits are in `protos/hfmds/v1/admin.proto`.
-"""
+"""How rounds are governed: which devices are asked, when a round closes, what counts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from fractions import Fraction
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
 from hfmds.domain.devices import Eligibility
-from hfmds.domain.validation import require_at_least, require_range
-from hfmds.errors import InvalidInput
+from hfmds.domain.validation import STRICT, Count, SettingsTable
 
 OVER_SELECTION = 1.3
-"""As at scale (Bonawitz et al. 2019): about a quarter of those who are asked do not deliver."""
-
+"""As at scale (Bonawitz et al. 2019): about a quarter of the asked devices do not deliver."""
 
 _MOST_SECONDS = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Asynchronous:
-    """Rounds that wait for nobody (FedBuff): a round is one flush of a buffer of results."""
+@dataclass(frozen=True, config=STRICT)
+class Asynchronous(SettingsTable):
+    """Rounds that wait for no device (FedBuff): a round is one flush of a buffer of results."""
 
-    buffer_size: int  # K
-    staleness_exponent: float = 0.5  # a: a result s rounds old weighs 1 / (1 + s)^a
-    max_staleness: int = 10
-    concurrency: int = 0  # devices at work at once; 0: all
-
-    def __post_init__(self) -> None:
-        require_at_least(1, asynchronous__buffer_size=self.buffer_size)
-        exponent = self.staleness_exponent
-        require_range(
-            "asynchronous.staleness_exponent", exponent, 0 <= exponent <= 100, "in [0, 100]"
-        )
-        require_at_least(
-            0,
-            asynchronous__max_staleness=self.max_staleness,
-            asynchronous__concurrency=self.concurrency,
-        )
+    table = "asynchronous"
+    buffer_size: Count = Field(ge=1, description="Results that make a round (K).")
+    staleness_exponent: float = Field(
+        default=0.5,
+        ge=0,
+        le=100,
+        description="Exponent a: a result that is s rounds old counts 1 / (1 + s)^a.",
+    )
+    max_staleness: Count = Field(
+        default=10, ge=0, description="Age in rounds above which a task is over."
+    )
+    concurrency: Count = Field(
+        default=0, ge=0, description="Devices that work at the same time; 0: all."
+    )
 
     def weight(self, staleness: int) -> float:
-        """How much of a result counts that is so many rounds old."""
+        """Return the weight of a result whose model is `staleness` rounds old."""
         return float((1 + staleness) ** -self.staleness_exponent)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyStop:
-    """When a run ends before its last round: its accuracy does not rise any more."""
+@dataclass(frozen=True, config=STRICT)
+class EarlyStop(SettingsTable):
+    """When a run ends before its last round: its accuracy no longer rises."""
 
-    patience_rounds: int
-    min_improvement: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_at_least(1, early_stop__patience_rounds=self.patience_rounds)
-        least = self.min_improvement
-        require_range("early_stop.min_improvement", least, 0 <= least <= 1, "in [0, 1]")
+    table = "early_stop"
+    patience_rounds: Count = Field(
+        ge=1, description="Evaluated rounds in a row without improvement that end the run."
+    )
+    min_improvement: float = Field(
+        default=0.0, ge=0, le=1, description="Rise in accuracy above which a round is better."
+    )
 
     def exhausted(self, accuracies: Iterable[float]) -> bool:
-        """Whether patience ends after evaluated rounds of these accuracies, in order."""
-        reached: float | None = None
-        waited = 0
+        """Whether patience ends after rounds with these accuracies, in order."""
+        best: float | None = None
+        rounds_without_improvement = 0
         for accuracy in accuracies:
-            if reached is None or accuracy > reached + self.min_improvement:
-                reached, waited = accuracy, 0
+            if best is None or accuracy > best + self.min_improvement:
+                best, rounds_without_improvement = accuracy, 0
             else:
-                waited += 1
-        return waited >= self.patience_rounds
+                rounds_without_improvement += 1
+        return rounds_without_improvement >= self.patience_rounds
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Which models are kept besides the best and the last one; all, if nothing is said."""
+@dataclass(frozen=True, config=STRICT)
+class Retention(SettingsTable):
+    """Which models are kept besides the best and the last; with no setting, all."""
 
-    keep_last: int = 0
-    keep_every: int = 0  # 0: none for its number
-
-    def __post_init__(self) -> None:
-        require_at_least(
-            0, retention__keep_last=self.keep_last, retention__keep_every=self.keep_every
-        )
+    table = "retention"
+    keep_last: Count = Field(default=0, ge=0, description="Newest models that are kept.")
+    keep_every: Count = Field(
+        default=0, ge=0, description="Models of rounds divisible by this are kept; 0: none."
+    )
 
     @property
     def keeps_all(self) -> bool:
@@ -95,16 +88,19 @@ class Retention:
         return bool(number in (last, best) or number > last - self.keep_last or by_number)
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationByDevices:
+@dataclass(frozen=True, config=STRICT)
+class EvaluationByDevices(SettingsTable):
     """How many devices evaluate a new model, and how often."""
 
-    devices: int = 0  # 0: none
-    every_rounds: int = 1
-
-    def __post_init__(self) -> None:
-        require_at_least(0, evaluation__devices=self.devices)
-        require_at_least(1, evaluation__every_rounds=self.every_rounds)
+    table = "evaluation"
+    devices: Count = Field(
+        default=0, ge=0, description="Devices that evaluate a new model on their data; 0: none."
+    )
+    every_rounds: Count = Field(
+        default=1,
+        ge=1,
+        description="Rounds between two evaluations; the last round always has one.",
+    )
 
     def due(self, round_number: int, rounds: int) -> bool:
         """Whether devices evaluate the model of this round; that of the last one they always do."""
@@ -112,41 +108,50 @@ class EvaluationByDevices:
         return self.devices > 0 and (last or round_number % self.every_rounds == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPolicy:
+@dataclass(frozen=True, config=STRICT)
+class RoundPolicy(SettingsTable):
     """How rounds are governed."""
 
-    minimum_devices: int = 1
-    deadline_seconds: float = 600.0
-    lease_seconds: float = 60.0
-    over_selection: float = OVER_SELECTION
-    task_deadline_seconds: float = 0.0  # 0: none
-    eligibility: Eligibility = field(default_factory=Eligibility)
+    table = "policy"
+    minimum_devices: Count = Field(
+        default=1, ge=1, description="Devices that a round needs to open and to count."
+    )
+    deadline_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=_MOST_SECONDS,
+        description="Seconds after which a phase closes with the results that have arrived.",
+    )
+    lease_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=_MOST_SECONDS,
+        description="Seconds for which a silent device keeps its task.",
+    )
+    over_selection: float = Field(
+        default=OVER_SELECTION,
+        ge=1,
+        le=100,
+        description="Devices that are asked, as a factor of cohort_size; 1: no spares.",
+    )
+    task_deadline_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=_MOST_SECONDS,
+        description="Seconds that a device may work on one task; 0: until the round closes.",
+    )
+    eligibility: Eligibility = Field(default_factory=Eligibility)
     asynchronous: Asynchronous | None = None
-    evaluation: EvaluationByDevices = field(default_factory=EvaluationByDevices)
+    evaluation: EvaluationByDevices = Field(default_factory=EvaluationByDevices)
     early_stop: EarlyStop | None = None
-    retention: Retention = field(default_factory=Retention)
-
-    def __post_init__(self) -> None:
-        for name, floor in (("minimum_devices", 1), ("deadline_seconds", 0), ("lease_seconds", 0)):
-            value = getattr(self, name)
-            if not floor <= value <= _MOST_SECONDS or value == 0:
-                raise InvalidInput(f"policy.{name} is {value}; it must be positive")
-        factor, seconds = self.over_selection, self.task_deadline_seconds
-        require_range("policy.over_selection", factor, 1 <= factor <= 100, "in [1, 100]")
-        require_range(
-            "policy.task_deadline_seconds",
-            seconds,
-            0 <= seconds <= _MOST_SECONDS,
-            f"in [0, {_MOST_SECONDS:.0e}], and 0 is none",
-        )
+    retention: Retention = Field(default_factory=Retention)
 
     @property
     def least_evaluations(self) -> int:
-        """How many devices must have evaluated a model for their numbers to count."""
+        """The number of devices that must evaluate a model for their numbers to count."""
         return min(self.minimum_devices, self.evaluation.devices)
 
     def asked(self, goal: int) -> int:
-        """How many devices are asked so that `goal` of them deliver."""
-        # As it is written: in floats, 10 * 1.1 is above 11.
+        """Return how many devices to ask so that `goal` of them deliver."""
+        # Exact decimals: in floats, 10 * 1.1 is above 11.
         return math.ceil(goal * Fraction(str(self.over_selection)))

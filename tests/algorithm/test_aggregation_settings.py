@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hfmds.domain.recipe import COMPRESSIONS, RULES, SERVER_OPTIMISERS, AggregationRecipe
+from hfmds.domain.recipe import AggregationRecipe
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE
 
@@ -53,15 +52,3 @@ def test_a_cohort_too_small_for_the_rule_is_refused() -> None:
     replace(RECIPE, aggregation=krum, cohort_size=5)
     with pytest.raises(InvalidInput, match=r"cohort_size is 4, but .* multi_krum .* least 5 dev"):
         replace(RECIPE, aggregation=krum, cohort_size=4)
-
-
-def test_the_page_tells_every_setting_with_its_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "aggregation.md").read_text(encoding="utf-8")
-    choices = {"rule": RULES, "optimiser": SERVER_OPTIMISERS}
-    for field in fields(AggregationRecipe):
-        if field.name in choices:
-            for choice in choices[field.name]:
-                assert f"| `{choice}` |" in page or f"| `{field.name}` {choice} |" in page, choice
-        else:
-            assert f"`{field.name}` {field.default}" in page, field.name
-    assert all(f"`{name}`" in page for name in COMPRESSIONS)

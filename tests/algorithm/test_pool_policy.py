@@ -24,7 +24,7 @@ from tests.wire.examples import METHODS, RECIPE
         ({"near_max_samples": -1}, "pool.near_max_samples is -1"),
         ({"halt_ssim_paired_p99": 1.5}, "pool.halt_ssim_paired_p99 is 1.5"),
         ({"refresh_max_samples": -1}, "pool.refresh_max_samples is -1"),
-        ({"psnr_paired_max_db": 100.5}, r"pool.psnr_paired_max_db is 100.5; .* in \[0, 100\] dB"),
+        ({"psnr_paired_max_db": 100.5}, r"pool.psnr_paired_max_db is 100.5; .* in \[0, 100\]"),
         ({"halt_psnr_nearest_p99_db": -1.0}, "pool.halt_psnr_nearest_p99_db is -1.0"),
         ({"ssim_paired_max": -1.5}, r"pool.ssim_paired_max is -1.5; it must be in \[-1, 1\]"),
         ({"ssim_nearest_max": float("nan")}, "pool.ssim_nearest_max is nan"),

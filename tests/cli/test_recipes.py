@@ -1,13 +1,11 @@
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from hfmds.cli.recipe.fields import FIELDS, RECIPE_OPTIONS
 from hfmds.cli.recipe.file import spec_from
+from hfmds.cli.recipe.keys import KEYS, RECIPE_OPTIONS
 from hfmds.domain.devices import Eligibility
 from hfmds.domain.methods import (
-    METHODS,
     FedAvg,
     FedGan,
     FedGen,
@@ -199,26 +197,8 @@ def test_what_is_true_or_false_can_be_set_and_nothing_else_is(tmp_path: Path) ->
         spec_from(recipe_file(tmp_path, "[eligibility]\nrequire_charging = 1"), {})
 
 
-def test_fields_cover_the_types() -> None:
-    tables: dict[str, type] = {
-        "model": ModelSpec,
-        "normalisation": Normalisation,
-        "training": TrainingRecipe,
-        "aggregation": AggregationRecipe,
-        "sampling": Sampling,
-        "pool": PoolPolicy,
-        "policy": RoundPolicy,
-        "eligibility": Eligibility,
-        "asynchronous": Asynchronous,
-        "evaluation": EvaluationByDevices,
-        "early_stop": EarlyStop,
-        "retention": Retention,
-        **METHODS,
-    }
-    keys = {f"{table}.{f.name}" for table, kind in tables.items() for f in fields(kind)}
-    keys -= {f"policy.{table}" for table in tables}  # they have tables of their own
-    assert keys == {field.key for field in FIELDS if field.table}
-    assert len({field.key for field in FIELDS}) == len(FIELDS)
+def test_every_key_and_every_option_is_described() -> None:
+    assert all(key.field.description for key in KEYS.values())
     assert len({option.name for option in RECIPE_OPTIONS}) == len(RECIPE_OPTIONS)
 
 
@@ -275,7 +255,11 @@ def test_what_is_set_wins_over_the_file_and_has_its_type(tmp_path: Path) -> None
         ({}, ["normalisation.std=a"], r"--set: normalisation\.std is 'a'; it must be numbers with"),
         ({}, ["rounds=3", "rounds=4"], "rounds is given twice"),
         ({"rounds": 2**31}, [], "rounds is 2147483648; it must be at most 2147483647"),
-        ({"seed": 2**63}, [], r"seed is 9223372036854775808; it must be in \[0, 2\^63\)"),
+        (
+            {"seed": 2**63},
+            [],
+            "seed is 9223372036854775808; it must be at most 9223372036854775807",
+        ),
         ({"alpha": 0.5}, ["training.alpha=0.5"], r"training\.alpha is given twice"),
         ({"method": "moon"}, ["moon.temperature=0"], r"moon\.temperature is 0\.0; .* above 0"),
         ({"method": "fedgan", "rounds": 20}, [], "fedgan prepares for 20"),

@@ -77,8 +77,8 @@ def test_a_choice_of_a_later_version_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "part", "field", "value", "complaint"),
     [
-        ("trimmed mean", "trimmed_mean", "trimmed_fraction", 0.5, r"in \[1e-6, 0.5\)"),
-        ("trimmed mean", "trimmed_mean", "trimmed_fraction", 0.0, r"in \[1e-6, 0.5\)"),
+        ("trimmed mean", "trimmed_mean", "trimmed_fraction", 0.5, r"in \[1e-06, 0.5\)"),
+        ("trimmed mean", "trimmed_mean", "trimmed_fraction", 0.0, r"in \[1e-06, 0.5\)"),
         ("trimmed mean", "trimmed_mean", "trimmed_fraction", math.nan, "must be a number"),
         ("multi-krum", "multi_krum", "hostile_devices", -1, "at least 0"),
         ("multi-krum", "multi_krum", "kept_devices", 8, "cohort_size is 9.* at least 10"),

@@ -13,15 +13,15 @@ from hfmds.cli.commands.models import find_version
 from hfmds.cli.console import complain, output
 from hfmds.cli.interrupts import run_interruptible
 from hfmds.cli.json_values import to_json
-from hfmds.cli.options import with_options
 from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, admin_client, ask_coordinator
 from hfmds.cli.progress_display import display_for
-from hfmds.cli.recipe.fields import RECIPE_OPTIONS, fields_of
 from hfmds.cli.recipe.file import spec_from
+from hfmds.cli.recipe.keys import RECIPE_OPTIONS, keys_of
 from hfmds.cli.tables.runs import keys_table, rounds_table, run_table, runs_table
 from hfmds.cli.tables.status import funnel_table
 from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.domain.runs import Round, Run
+from hfmds.service.process.options import with_options
 from hfmds.wire.clients.admin_client import AdminClient
 
 app = typer.Typer(help="Create, look at and steer runs.", no_args_is_help=True)
@@ -149,12 +149,12 @@ def delete(
 @app.command()
 def keys(
     table: Annotated[
-        str, typer.Argument(metavar="[TABLE]", help="Only those of a table, such as pool.")
+        str, typer.Argument(metavar="[TABLE]", help="Only the keys of this table, such as pool.")
     ] = "",
 ) -> None:
-    """List what a recipe can say: every key for a file and for --set, and what it is if unsaid."""
-    if fields := fields_of(table):
-        output().print(keys_table(fields))
+    """List the keys of a recipe, for a file and for --set, with limits and defaults."""
+    if recipe_keys := keys_of(table):
+        output().print(keys_table(recipe_keys))
     else:
         output().print(f"the table {table} has no keys", markup=False)
 

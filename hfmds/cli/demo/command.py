@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from hfmds.cli.console import output
-from hfmds.cli.demo.setting import DEMO_OPTIONS, DemoSetting
+from hfmds.cli.demo.setting import DEMO_OPTIONS, DemoSetting, setting_from
 from hfmds.cli.interrupts import run_interruptible
-from hfmds.cli.options import with_options
 from hfmds.errors import ConfigurationError, InvalidInput
+from hfmds.service.process.options import with_options
 
 
 @with_options(DEMO_OPTIONS)
@@ -30,10 +30,10 @@ def demo(
     split so that each device has few classes. Trains FedAvg, FedAvg at a tenth of the learning
     rate and HFMDS-FL at once, compares them and writes a report. Ctrl-C stops everything.
     """
-    setting = DemoSetting(**{name: value for name, value in given.items() if value is not None})
     try:
-        setting.runs()
-    except InvalidInput as error:  # told before anything is started
+        setting = setting_from(given)
+        setting.runs()  # a wrong setting fails before any process starts
+    except InvalidInput as error:
         raise ConfigurationError(str(error)) from error
     run_interruptible(_run(setting, report, keep))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from hfmds.cli.options import Option
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec
+from hfmds.domain.validation import STRICT, SettingsTable, fields_of, parse_text
+from hfmds.service.process.options import flag_of, option
 
 HFMDS = "HFMDS-FL"
 FEDAVG = "FedAvg"
@@ -20,29 +24,44 @@ FEDAVG_SLOW = "FedAvg, lr/10"
 _NORMALISATION = Normalisation((0.5,), (0.25,))
 
 
-@dataclass(frozen=True, slots=True)
-class DemoSetting:
+@dataclass(frozen=True, config=STRICT)
+class DemoSetting(SettingsTable):
     """Digits, one class per device and much local work: where skew hurts FedAvg most.
 
     benchmarks/demo_controls.py measures it against more controls, over more seeds.
     """
 
-    devices: int = 10
-    seed: int = 0
-    rounds: int = 12
-    image_size: int = 16
-    images_per_device: int = 60
-    classes_per_device: int = 1
-    batch_size: int = 10
-    local_epochs: int = 5
-    learning_rate: float = 0.01  # a tenth of it is the best rate for FedAvg here: no straw man
-    momentum: float = 0.9
-    alpha: float = 0.5
-    first_refresh: int = 2
-    refresh_every: int = 2
-    synthetic_images: int = 20
-    synthesis_steps: int = 30
-    synthesis_learning_rate: float = 0.1
+    devices: int = Field(default=10, ge=1, description="Devices, each a process of its own.")
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the split, the models and the training."
+    )
+    rounds: int = Field(default=12, ge=1, description="Rounds of each run.")
+    image_size: int = Field(
+        default=16, ge=1, description="Height and width the digits are scaled to, at least 16."
+    )
+    images_per_device: int = Field(default=60, ge=1, description="Real images on each device.")
+    classes_per_device: int = Field(default=1, ge=1, description="Classes on each device.")
+    batch_size: int = Field(
+        default=10, ge=1, description="Real samples per step, and synthetic ones."
+    )
+    local_epochs: int = Field(default=5, ge=1, description="Passes over a device's data per round.")
+    # A tenth of this rate is the best for FedAvg here: FedAvg competes at its best.
+    learning_rate: float = Field(
+        default=0.01, gt=0, description="Learning rate; one of the runs takes a tenth of it."
+    )
+    momentum: float = Field(default=0.9, ge=0, description="Momentum of SGD.")
+    alpha: float = Field(
+        default=0.5, ge=0, description="Weight of the loss on real images in HFMDS-FL."
+    )
+    first_refresh: int = Field(default=2, ge=1, description="Round of the first synthesis.")
+    refresh_every: int = Field(default=2, ge=1, description="Rounds between two syntheses.")
+    synthetic_images: int = Field(
+        default=20, ge=1, description="Synthetic images per device and synthesis."
+    )
+    synthesis_steps: int = Field(default=30, ge=0, description="Optimisation steps per synthesis.")
+    synthesis_learning_rate: float = Field(
+        default=0.1, gt=0, description="Learning rate of the synthesis."
+    )
 
     def runs(self) -> dict[str, RunSpec]:
         """The runs to compare, by label.
@@ -81,33 +100,20 @@ class DemoSetting:
         return {label: RunSpec(recipe, policy) for label, recipe in recipes.items()}
 
 
-_HELP = {
-    "devices": "Devices, each a process of its own.",
-    "seed": "Seed of the split, the models and the training.",
-    "rounds": "Rounds of each run.",
-    "image_size": "Height and width the digits are scaled to, at least 16.",
-    "images_per_device": "Real images on each device.",
-    "classes_per_device": "Classes on each device.",
-    "batch_size": "Real samples per step, and synthetic ones.",
-    "local_epochs": "Passes over a device's data per round.",
-    "learning_rate": "Learning rate; one of the runs takes a tenth of it.",
-    "momentum": "Momentum of SGD.",
-    "alpha": "Weight of the loss on real images in HFMDS-FL.",
-    "first_refresh": "Round of the first synthesis.",
-    "refresh_every": "Rounds between two syntheses.",
-    "synthetic_images": "Synthetic images per device and synthesis.",
-    "synthesis_steps": "Optimisation steps per synthesis.",
-    "synthesis_learning_rate": "Learning rate of the synthesis.",
-}
 _MAIN_OPTIONS = ("devices", "seed", "rounds")
 
 DEMO_OPTIONS = [
-    Option(
-        field.name,
-        type(field.default),
-        _HELP[field.name],
-        str(field.default),
-        "Options" if field.name in _MAIN_OPTIONS else "The experiment",
-    )
-    for field in dataclasses.fields(DemoSetting)
+    option(name, field, panel="Options" if name in _MAIN_OPTIONS else "The experiment")
+    for name, field in fields_of(DemoSetting).items()
 ]
+
+
+def setting_from(options: Mapping[str, str | None]) -> DemoSetting:
+    """Return the setting that the options of the command describe."""
+    fields = fields_of(DemoSetting)
+    values = {
+        name: parse_text(flag_of(name), fields[name], text)
+        for name, text in options.items()
+        if text is not None
+    }
+    return DemoSetting(**values)

@@ -1,7 +1,7 @@
-"""What a run is to do, from a recipe file and from options; options win.
+"""The description of a run from a recipe file and from options; options win.
 
-A recipe file is TOML with the names of `hfmds.domain.recipe`, and with the settings of the
-method in a table that has its name; what is not said is the paper's:
+A recipe file is TOML. Its tables and keys are those of `hfmds.domain`; the settings of the method
+are in a table with the method's name. The defaults are the paper's:
 
     method = "hfmds"            # or fedavg, fedprox, moon, fedgen, fedmix, fedgan
     rounds = 100
@@ -15,17 +15,17 @@ method in a table that has its name; what is not said is the paper's:
     [training]
     learning_rate = 0.005
 
-    [aggregation]               # what becomes of the updates: docs/aggregation.md
+    [aggregation]               # how the server combines updates: docs/aggregation.md
     rule = "trimmed_mean"
 
     [hfmds]
     every_rounds = 20
 
-    [pool]                      # what is taken, kept and refused of synthetic images: docs/store.md
+    [pool]                      # which synthetic images are taken and kept: docs/store.md
     psnr_nearest_max_db = 20
     leakage_action = "drop"
 
-    [sampling]                  # who is asked, and when a round closes: docs/rounds.md
+    [sampling]                  # which devices are asked: docs/rounds.md
     strategy = "by_samples"
 
     [policy]
@@ -35,7 +35,7 @@ method in a table that has its name; what is not said is the paper's:
     labels = ["site=north"]
     require_charging = true
 
-    [evaluation]                # by devices; when to stop, what to keep: docs/evaluation.md
+    [evaluation]                # on devices: docs/evaluation.md
     devices = 5
 
     [early_stop]
@@ -48,18 +48,19 @@ method in a table that has its name; what is not said is the paper's:
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hfmds.cli.recipe.fields import (
+from hfmds.cli.recipe.keys import (
     DEFAULT_METHOD,
+    DEFAULT_NORMALISATION,
     DEFAULT_ROUNDS,
-    MIDDLE,
-    field_of,
-    field_of_option,
-    is_key,
+    KEYS,
+    KEYS_BY_OPTION,
+    option_flags,
+    require_key,
     require_table,
 )
 from hfmds.domain.devices import Eligibility
@@ -81,41 +82,42 @@ from hfmds.domain.round_policy import (
     RoundPolicy,
 )
 from hfmds.domain.runs import RunSpec
+from hfmds.domain.validation import require
 from hfmds.errors import ConfigurationError, InvalidInput
 
-_MOST = 2**31 - 1  # what the contract has room for
+Tables = dict[str, dict[str, Any]]
+"""The values of each table by their names; "" is the top of a recipe."""
 
 
 def spec_from(
-    recipe_file: Path | None, given: Mapping[str, object], settings: Sequence[str] = ()
+    recipe_file: Path | None, options: Mapping[str, object], settings: Sequence[str] = ()
 ) -> RunSpec:
-    """The run as the file and the options describe it.
+    """Return the run that the file and the options describe.
 
-    Options come by name, None if not given; `settings` are those of `--set`, as KEY=VALUE.
+    Options come by name, None if absent. `settings` are those of `--set`, as KEY=VALUE.
     """
-    said, empty_tables = _read_file(recipe_file) if recipe_file else ({}, [])
-    said.update(_from_options(given, settings))
+    tables = _read_file(recipe_file) if recipe_file else {}
+    for key, value in _from_command_line(options, settings).items():
+        tables.setdefault(KEYS[key].table, {})[KEYS[key].name] = value
+    given_options = {name for name, value in options.items() if value is not None}
     try:
-        method = _method_named(said.pop("method", DEFAULT_METHOD))
-        _refuse_other_methods(method.name, said, empty_tables, given)
-        return _build(method, said)
-    except InvalidInput as error:  # here it is the operator's own
+        method = _method_named(tables.get("", {}).pop("method", DEFAULT_METHOD))
+        _refuse_other_methods(method.name, tables, given_options)
+        return _build(method, tables)
+    except InvalidInput as error:  # the operator's own input
         raise ConfigurationError(str(error)) from error
 
 
-def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
+def _build(method: type[Method], tables: Tables) -> RunSpec:
     def table(name: str) -> dict[str, Any]:
-        return {field_of(k).name: value for k, value in said.items() if field_of(k).table == name}
+        return tables.get(name, {})
 
-    for key, value in said.items():
-        if isinstance(value, int) and key != "seed" and value > _MOST:
-            raise ConfigurationError(f"{key} is {value}; it must be at most {_MOST}")
-    chosen = table(method.name)
-    if "every_rounds" in chosen:  # the paper refreshes when t mod T_d = 0
-        chosen.setdefault("first_round", chosen["every_rounds"])
-    settings = method(**chosen)
+    own = table(method.name)
+    if "every_rounds" in own:  # the paper refreshes when t mod T_d = 0
+        own = {"first_round": own["every_rounds"], **own}
+    settings = method(**own)
     model = ModelSpec(**table("model"))
-    middle = (MIDDLE,) * model.channels
+    middle = (DEFAULT_NORMALISATION,) * model.channels
     recipe = Recipe(
         model=model,
         normalisation=Normalisation(**{"mean": middle, "std": middle, **table("normalisation")}),
@@ -137,114 +139,99 @@ def _build(method: type[Method], said: Mapping[str, Any]) -> RunSpec:
     return RunSpec(recipe, policy)
 
 
-def _asynchronous(said: Mapping[str, Any]) -> Asynchronous | None:
-    if not said:
+def _asynchronous(values: Mapping[str, Any]) -> Asynchronous | None:
+    if not values:
         return None
-    if "buffer_size" not in said:
-        raise ConfigurationError(
-            f"asynchronous.{next(iter(said))} is given, but not asynchronous.buffer_size, the "
-            "number of results that make a round; add it"
-        )
-    return Asynchronous(**said)
+    require(
+        "buffer_size" in values,
+        f"asynchronous.{next(iter(values))} is given, but not asynchronous.buffer_size, the "
+        "number of results that make a round; add it",
+    )
+    return Asynchronous(**values)
 
 
-def _early_stop(said: Mapping[str, Any]) -> EarlyStop | None:
-    if not said:
+def _early_stop(values: Mapping[str, Any]) -> EarlyStop | None:
+    if not values:
         return None
-    if "patience_rounds" not in said:
-        raise ConfigurationError(
-            f"early_stop.{next(iter(said))} is given, but not early_stop.patience_rounds, the "
-            "number of evaluated rounds to wait for a better one; add it"
-        )
-    return EarlyStop(**said)
+    require(
+        "patience_rounds" in values,
+        f"early_stop.{next(iter(values))} is given, but not early_stop.patience_rounds, the "
+        "number of evaluated rounds to wait for a better one; add it",
+    )
+    return EarlyStop(**values)
 
 
 def _method_named(name: str) -> type[Method]:
-    if name not in METHODS:
-        raise ConfigurationError(f"method is {name!r}; it must be one of {', '.join(METHODS)}")
+    require(name in METHODS, f"method is {name!r}; it must be one of {', '.join(METHODS)}")
     return METHODS[name]
 
 
-def _refuse_other_methods(
-    method: str,
-    said: Mapping[str, Any],
-    empty_tables: Sequence[str],
-    given: Mapping[str, object],
-) -> None:
-    """Settings of another method would do nothing, and their author would not know."""
-    flags = {
-        field_of_option(name).key: field_of_option(name).option().flag
-        for name, value in given.items()
-        if value is not None
-    }
-    for key, value in said.items():
-        field = field_of(key)
-        if field.table not in METHODS or field.table == method:
+def _refuse_other_methods(method: str, tables: Tables, given_options: set[str]) -> None:
+    """Refuse settings of another method: they would do nothing."""
+    flags = {KEYS_BY_OPTION[name].key for name in given_options}
+    for table, values in tables.items():
+        if table not in METHODS or table == method:
             continue
-        own, remedy = f"{method}.{field.name}", "leave it out"
-        if is_key(own):
-            text = repr(value).removesuffix(".0")
-            remedy = f"write --set {own}={text}" if key in flags else f"write {own}"
-        raise ConfigurationError(
-            f"{flags.get(key, key)} is given, but the method is {method}; "
-            f"{remedy}, or choose method {field.table}"
-        )
-    for table in empty_tables:
-        if table in METHODS and table != method:
+        if not values:
             raise ConfigurationError(
                 f"the table [{table}] is given, but the method is {method}; "
                 f"leave it out, or choose method {table}"
             )
+        name, value = next(iter(values.items()))
+        key, own = f"{table}.{name}", f"{method}.{name}"
+        remedy = "leave it out"
+        if own in KEYS:
+            text = repr(value).removesuffix(".0")
+            remedy = f"write --set {own}={text}" if key in flags else f"write {own}"
+        raise ConfigurationError(
+            f"{option_flags()[key] if key in flags else key} is given, but the method is {method}; "
+            f"{remedy}, or choose method {table}"
+        )
 
 
-def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """What is said by key, and the tables in which nothing is said."""
+def _read_file(path: Path) -> Tables:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read the recipe {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the recipe {path} is not TOML: {error}") from error
+    tables: Tables = {"": {}}
     try:
-        empty_tables = [require_table(name) for name, value in document.items() if value == {}]
-        return {k: field_of(k).from_file(value) for k, value in _flat(document)}, empty_tables
-    except ConfigurationError as error:
+        for name, value in document.items():
+            if not isinstance(value, dict):
+                tables[""][name] = require_key(name).from_file(value)
+            elif value:
+                keys = {inner: require_key(f"{name}.{inner}") for inner in value}
+                tables[name] = {inner: key.from_file(value[inner]) for inner, key in keys.items()}
+            else:
+                tables[require_table(name)] = {}
+    except (ConfigurationError, InvalidInput) as error:
         raise ConfigurationError(f"the recipe {path}: {error}") from error
+    return tables
 
 
-def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in document.items():
-        if isinstance(value, dict):
-            yield from ((f"{key}.{name}", inner) for name, inner in value.items())
-        else:
-            yield key, value
-
-
-def _from_options(given: Mapping[str, object], settings: Sequence[str]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
-    for name, value in given.items():
+def _from_command_line(options: Mapping[str, object], settings: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in options.items():
         if value is not None:
-            field = field_of_option(name)
-            # What is not a list comes in its own type already.
-            said[field.key] = (
-                _from_text(field.option().flag, field.key, value)
-                if isinstance(value, str)
-                else value
-            )
+            key = KEYS_BY_OPTION[name].key
+            text = isinstance(value, str)
+            values[key] = _from_text(option_flags()[key], key, str(value)) if text else value
     for setting in settings:
-        key, equals, text = setting.partition("=")
+        key, equals, text_value = setting.partition("=")
         key = key.strip()
         if not (key and equals):
             raise ConfigurationError(f"--set {setting}: write it as KEY=VALUE, e.g. fedprox.mu=0.1")
-        value = _from_text("--set", key, text.strip())
-        if key in said:
+        value = _from_text("--set", key, text_value.strip())
+        if key in values:
             raise ConfigurationError(f"--set: {key} is given twice on the command line")
-        said[key] = value
-    return said
+        values[key] = value
+    return values
 
 
-def _from_text(option: str, key: str, text: str) -> Any:
+def _from_text(flag: str, key: str, text: str) -> Any:
     try:
-        return field_of(key).from_text(text)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{option}: {error}") from error
+        return require_key(key).from_text(text)
+    except (ConfigurationError, InvalidInput) as error:
+        raise ConfigurationError(f"{flag}: {error}") from error

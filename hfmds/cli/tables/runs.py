@@ -11,13 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from hfmds.cli.demo.summary import LAST_ROUNDS, RunSummary
-from hfmds.cli.recipe.fields import RecipeField
+from hfmds.cli.recipe.keys import RecipeKey
 from hfmds.cli.text import NOTHING, ago, counted, decibel, percent, seconds, size
 from hfmds.domain.devices import Device, DeviceState
 from hfmds.domain.learning import LeakageSummary
+from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.recipe import Recipe
 from hfmds.domain.round_policy import Retention, RoundPolicy
 from hfmds.domain.runs import Progress, Round, Run, RunState
+from hfmds.domain.validation import fields_of
 
 _STATE_STYLES = {
     RunState.RUNNING: "cyan",
@@ -47,14 +49,15 @@ def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
     table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells), style=style)
 
 
-def keys_table(fields: Sequence[RecipeField]) -> Table:
+def keys_table(keys: Sequence[RecipeKey]) -> Table:
     """One line per key of a recipe."""
     table = new_table()
     table.add_column("key", no_wrap=True)
-    for name in ("what it is", "if unsaid", "meaning"):
+    for name in ("value", "default", "meaning"):
         table.add_column(name)
-    for field in fields:
-        add_row(table, field.key, field.rule, field.shown_default or NOTHING, field.meaning)
+    for key in keys:
+        meaning = key.field.description or ""
+        add_row(table, key.key, key.rule, key.shown_default or NOTHING, meaning)
     return table
 
 
@@ -121,18 +124,22 @@ def run_table(run: Run, now: datetime) -> Table:
     )
     settings = dataclasses.asdict(method)
     if settings:
-        words = (f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+        words = (f"{name.replace('_', ' ')} {_shown(value)}" for name, value in settings.items())
         add_row(facts, method.name, ", ".join(words))
     chosen = [
-        f"{one.name.replace('_', ' ')} {getattr(recipe.pool, one.name)}"
-        for one in dataclasses.fields(recipe.pool)
-        if getattr(recipe.pool, one.name) != one.default
+        f"{name.replace('_', ' ')} {_shown(getattr(recipe.pool, name))}"
+        for name, field in fields_of(PoolPolicy).items()
+        if getattr(recipe.pool, name) != field.default
     ]
     if chosen:
         add_row(facts, "pool", ", ".join(chosen))
     for name, told in _governed(recipe, policy):
         add_row(facts, name, told)
     return facts
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:

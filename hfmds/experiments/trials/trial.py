@@ -115,7 +115,7 @@ def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> 
             method=method,
             cohort_size=cohort if cohort < spec.devices else 0,  # 0: all; one id for both
             aggregation=AggregationRecipe(**section(settings, "aggregation")),
-            compression=str(settings.get("compression", "none")),
+            compression=settings.get("compression", "none"),  # type: ignore[arg-type]
         )
     except (InvalidInput, ConfigurationError) as error:
         raise ConfigurationError(f"{where}: {error}") from error

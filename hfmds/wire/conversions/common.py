@@ -160,7 +160,7 @@ def _sampling_message(sampling: Sampling) -> common_pb2.Sampling:
 
 
 def _sampling_from(message: common_pb2.Sampling) -> Sampling:
-    strategy = message.WhichOneof("strategy") or "uniform"
+    strategy: Any = message.WhichOneof("strategy") or "uniform"
     return Sampling(strategy, message.power_of_choice.candidates)
 
 
@@ -183,8 +183,8 @@ def _aggregation_message(aggregation: AggregationRecipe) -> common_pb2.Aggregati
 
 
 def _aggregation_from(message: common_pb2.Aggregation) -> AggregationRecipe:
-    rule = message.WhichOneof("rule") or "mean"
-    optimiser = message.WhichOneof("optimiser") or "none"
+    rule: Any = message.WhichOneof("rule") or "mean"
+    optimiser: Any = message.WhichOneof("optimiser") or "none"
     values: dict[str, Any] = {}
     for choice, settings in ((rule, RULES[rule]), (optimiser, SERVER_OPTIMISERS[optimiser])):
         if choice != "none":
@@ -232,7 +232,7 @@ def pool_policy_from(message: common_pb2.PoolPolicy) -> PoolPolicy:
     return PoolPolicy(**values)
 
 
-def _choice_from(kind: EnumTypeWrapper, number: int, unspecified: str) -> str:
+def _choice_from(kind: EnumTypeWrapper, number: int, unspecified: str) -> Any:
     """COMPRESSION_INT8 is "int8"; a number that a newer peer may send is refused."""
     if not number:
         return unspecified

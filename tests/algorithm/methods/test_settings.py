@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import ast
-import re
-from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -30,17 +27,6 @@ def test_methods_are_known_by_their_name():
     assert {name: kind.name for name, kind in METHODS.items()} == {name: name for name in METHODS}
 
 
-@pytest.mark.parametrize("kind", METHODS.values(), ids=METHODS)
-def test_the_page_of_methods_has_every_setting_with_its_default(kind: type[Method]):
-    (row,) = [r for r in METHODS_PAGE.read_text().splitlines() if f" `{kind.name}` | `" in r]
-    _, file, _, settings, *_ = row.split("|")[1:]
-    assert (MODULES / file.split("`")[1]).exists()
-    written = dict(re.findall(r"`(\w+)` ([-\d.]+|False)", settings))
-    in_code = {f.name: f.default for f in fields(kind)}
-    assert MISSING not in in_code.values()
-    assert {name: ast.literal_eval(value) for name, value in written.items()} == in_code
-
-
 @pytest.mark.parametrize(
     ("kind", "bad", "message"),
     [
@@ -49,7 +35,11 @@ def test_the_page_of_methods_has_every_setting_with_its_default(kind: type[Metho
         (Moon, {"mu": -1}, r"moon.mu is -1; it must be at least 0"),
         (Moon, {"temperature": 0}, r"moon.temperature is 0; it must be above 0"),
         (FedGen, {"decay": 1.1}, r"fedgen.decay is 1.1; it must be in \(0, 1\]"),
-        (FedGen, {"generator_batch_size": 1}, r"fedgen.generator_batch_size is 1; .* at least 2"),
+        (
+            FedGen,
+            {"generator_batch_size": 1},
+            r"fedgen.generator_batch_size is 1; .* in \[2, 4096\]",
+        ),
         (
             FedGen,
             {"generator_learning_rate": 0},
@@ -58,19 +48,23 @@ def test_the_page_of_methods_has_every_setting_with_its_default(kind: type[Metho
         (
             FedGen,
             {"generator_batch_size": 4097},
-            r"fedgen.generator_batch_size is 4097; it must be at least 2 and at most 4096",
+            r"fedgen.generator_batch_size is 4097; it must be in \[2, 4096\]",
         ),
-        (FedGen, {"generator_steps": 10_001}, r"fedgen.generator_steps is 10001; .* most 10000"),
-        (FedGen, {"noise_size": 65_537}, r"fedgen.noise_size is 65537; .* at most 65536"),
-        (FedGen, {"hidden_size": 65_537}, r"fedgen.hidden_size is 65537; .* at most 65536"),
-        (FedGan, {"noise_size": 4097}, r"fedgan.noise_size is 4097; .* at most 4096"),
-        (FedGan, {"width": 4097}, r"fedgan.width is 4097; .* at most 4096"),
+        (
+            FedGen,
+            {"generator_steps": 10_001},
+            r"fedgen.generator_steps is 10001; .* in \[0, 10000\]",
+        ),
+        (FedGen, {"noise_size": 65_537}, r"fedgen.noise_size is 65537; .* in \[1, 65536\]"),
+        (FedGen, {"hidden_size": 65_537}, r"fedgen.hidden_size is 65537; .* in \[1, 65536\]"),
+        (FedGan, {"noise_size": 4097}, r"fedgan.noise_size is 4097; .* in \[1, 4096\]"),
+        (FedGan, {"width": 4097}, r"fedgan.width is 4097; .* in \[1, 4096\]"),
         (FedGen, {"latent_weight": -1}, r"fedgen.latent_weight is -1"),
         (FedMix, {"mixing": 1.0}, r"fedmix.mixing is 1.0; it must be in \[0, 1\)"),
-        (FedMix, {"images_per_average": 1}, r"fedmix.images_per_average is 1; .* at least 2"),
+        (FedMix, {"images_per_average": 1}, r"fedmix.images_per_average is 1; .* in \[2, 4096\]"),
         (FedMix, {"samples_per_device": 0}, r"fedmix.samples_per_device is 0; .* at least 1"),
         (FedGan, {"gan_rounds": 0}, r"fedgan.gan_rounds is 0; it must be at least 1"),
-        (FedGan, {"width": 0}, r"fedgan.width is 0; it must be at least 1"),
+        (FedGan, {"width": 0}, r"fedgan.width is 0; it must be in \[1, 4096\]"),
         (FedGan, {"gan_learning_rate": -1}, r"fedgan.gan_learning_rate is -1; .* above 0"),
         (Hfmds, {"steps": -1}, r"hfmds.steps is -1; it must be at least 0"),
         (Hfmds, {"mu": float("inf")}, r"hfmds.mu is inf; it must be a number"),
