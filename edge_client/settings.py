@@ -1,4 +1,4 @@
-"""What the edge client can be told: `HFMDS_` variables and flags."""
+"""Settings of the edge client."""
 
 from __future__ import annotations
 
@@ -55,140 +55,139 @@ def _command(value: str) -> str:
 
 
 class EdgeSettings(ServiceSettings):
-    """Settings of one device."""
+    """Run one device: it trains on its own images and shares updates and synthetic images."""
 
     coordinator: PeerAddresses = Field(
         "127.0.0.1:7401",
-        description="host:port of the coordinator; of several, IP addresses separated by commas",
+        description="host:port of the coordinator, or several with IP addresses, separated by "
+        "commas.",
     )
     store: PeerAddresses = Field(
         "127.0.0.1:7411",
-        description="host:port of the synthesis store; of several, IP addresses separated by "
-        "commas",
+        description="host:port of the synthesis store, or several with IP addresses, separated by "
+        "commas.",
     )
     enrol: PeerAddresses | None = Field(
         None,
         description="host:port of the coordinator's token port, where this device gets its "
-        "certificate, and HFMDS_TLS_AUTHORITY says whom to believe; unset: it has one, or none",
+        "certificate. HFMDS_TLS_AUTHORITY names the trusted authority; unset: no enrolment.",
     )
     enrol_token: SecretStr | None = Field(
-        None, description="token that lets this device in; needed once"
+        None, description="Token with which this device enrols; needed once."
     )
-    enrol_token_file: Path | None = Field(None, description="file that has that token")
+    enrol_token_file: Path | None = Field(None, description="File that holds the token.")
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7421",
-        description="host:port for /metrics, /healthz and /readyz, in plain HTTP for whoever "
-        "reaches it; port 0 takes a free one",
+        description="host:port for /metrics, /healthz and /readyz, as plain HTTP without access "
+        "control; port 0 takes a free one.",
     )
     device_id: Annotated[str, AfterValidator(_id_or_empty)] = Field(
         "",
-        description="this device's name in the fleet; empty: made once, kept in the state folder",
+        description="Name of this device in the fleet; empty: the device makes one and keeps it.",
     )
     data: str = Field(
-        description="device's own images: a folder with one folder per class, an .npz, .npy or "
-        ".csv file, mnist:FOLDER and the like, or digits[:SIZE][#train|#test]"
+        description="The device's own images: a folder with one folder per class, an .npz, .npy or "
+        ".csv file, or digits[:SIZE][#train|#test]."
     )
     held_out: str | None = Field(
         None,
-        description="images this device evaluates models on, as those of data, and never trains "
-        "on; unset: on its data",
+        description="Images on which this device evaluates models and never trains; unset: it "
+        "evaluates on its data.",
     )
     class_names: str = Field(
         "",
-        description="names of the data's classes in label order, separated by commas; "
-        "empty: the folders' names, or numbers",
+        description="Names of the classes in label order, separated by commas; empty: the names of "
+        "the folders, or numbers.",
     )
     state_dir: Path = Field(
         Path("hfmds-data/device"),
-        description="folder of what this device keeps: its id, its memory and cached content",
+        description="Folder in which this device keeps its id, its memory and cached content.",
     )
     run: Annotated[str, AfterValidator(_id_or_empty)] = Field(
-        "", description="the only run to work for, and then to stop; empty: any, for ever"
+        "", description="Run to work for until it ends; empty: every run, without end."
     )
     labels: Annotated[str, AfterValidator(_labels)] = Field(
         "",
-        description="what runs may choose this device by: NAME=VALUE, separated by commas",
+        description="Labels by which runs choose devices: NAME=VALUE, separated by commas.",
     )
     charging: bool | None = Field(
-        None, description="whether this device is on mains power; unset: what Linux says of it"
+        None, description="Whether this device is on mains power; unset: Linux decides."
     )
     unmetered: bool | None = Field(
         None,
-        description="whether its network is not paid for by the byte; unset: it does not tell",
+        description="Whether its network is free of charge by the byte; unset: not reported.",
     )
     engine: Literal["onnx", "torch"] = Field(
         "onnx",
-        description="what computes; onnx needs no torch, and knows fedavg, fedprox and hfmds; "
-        "torch knows all methods",
+        description="Engine that trains. onnx needs no torch and knows fedavg, fedprox and hfmds; "
+        "torch knows all methods.",
     )
     compute_device: Literal["cpu", "cuda", "mps", "auto"] = Field(
         "cpu",
-        description="where the engine computes; mps: on Apple's GPU, with torch; auto: on a GPU if "
-        "there is one",
+        description="Where the engine computes. mps: Apple's GPU, with torch; auto: a GPU if there "
+        "is one.",
     )
     mixed_precision: bool = Field(
         False,
-        description="let the torch engine train with bfloat16 where float32 is not needed: quicker "
-        "on GPUs, less exact",
+        description="Let the torch engine train with bfloat16 where it can: faster on GPUs, less "
+        "exact.",
     )
-    threads: int = Field(1, ge=1, le=1024, description="processor threads the engine may use")
-    nice: int = Field(
-        0, ge=0, le=19, description="how far this device lets other programs go first; 19: always"
-    )
+    threads: int = Field(1, ge=1, le=1024, description="Processor threads of the engine.")
+    nice: int = Field(0, ge=0, le=19, description="How far other programs go first; 19: always.")
     max_memory_bytes: int | None = Field(
         None,
         ge=64 * MIB,
-        description="memory this process may use; a task that needs more is given up with the "
-        "reason; unset: what there is",
+        description="Memory this process may use, in bytes. The device gives up a task that needs "
+        "more; unset: no limit.",
     )
     traffic_bytes_per_day: int | None = Field(
         None,
         ge=MIB,
-        description="most content this device sends and receives in a day; then it rests until "
-        "the next; unset: any",
+        description="Bytes that this device sends and receives in a day. Then it rests until the "
+        "next day; unset: no limit.",
     )
     only_when: Annotated[str, AfterValidator(_conditions)] = Field(
         "",
-        description="what this device must be to work, of idle, charging and unmetered, separated "
-        "by commas; empty: it always works",
+        description="Conditions for work: idle, charging, unmetered, separated by commas; empty: "
+        "the device always works.",
     )
     condition_command: Annotated[str, AfterValidator(_command)] = Field(
         "",
-        description="command that tells: called with idle, charging or unmetered, it ends with 0 "
-        "if the device is, else 1; empty: Linux and the settings tell",
+        description="Command that checks a condition. It gets idle, charging or unmetered, and "
+        "exits with 0 if that holds, else 1; empty: Linux and the settings decide.",
     )
     report_cost: bool = Field(
         True,
-        description="tell the coordinator with each result what it cost (steps, processor time, "
-        "memory) and how alike its images are, for metrics that name no device",
+        description="Report with each result its cost (steps, processor time, memory) and the "
+        "similarity of its images, for metrics that name no device.",
     )
-    once: bool = Field(False, description="do the work there is now, then stop")
+    once: bool = Field(False, description="Do the work that is there now, then stop.")
     wait_seconds: float = Field(
-        30.0, ge=0, le=60, description="how long one call waits for work before it is made anew"
+        30.0, ge=0, le=60, description="Seconds that one call waits for work."
     )
     retry_max_seconds: float = Field(
-        30.0, gt=0, description="longest pause between two calls to a service that is away"
+        30.0, gt=0, description="Longest pause between two calls to an absent service, in seconds."
     )
     cache_max_bytes: int = Field(
         512 * MIB,
         ge=MIB,
-        description="size above which the least recently used content leaves the cache",
+        description="Bytes of cached content; beyond, the least recently used goes.",
     )
     pool_max_bytes: int = Field(
         0,
         ge=0,
-        description="most bytes of synthetic images to fetch and train on; of a larger snapshot "
-        "it gets a share, even over classes; 0: no limit",
+        description="Most bytes of synthetic images to fetch and train on. Of a larger snapshot "
+        "the device gets a class-balanced share; 0: no limit.",
     )
 
     @model_validator(mode="after")
-    def _enrolment_is_whole(self) -> Self:
+    def _require_a_complete_enrolment(self) -> Self:
         tokens = [self.enrol_token, self.enrol_token_file]
         if self.enrol is None and any(tokens):
-            raise ValueError("a token is given, but not where to show it; set HFMDS_ENROL")
+            raise ValueError("a token is given, but no coordinator to enrol with: set HFMDS_ENROL")
         if self.enrol and (not self.tls_authority or self.tls_certificate or self.tls_key):
             raise ValueError(
-                "with HFMDS_ENROL the device gets its certificate and makes its key by itself; set "
+                "with HFMDS_ENROL the device gets its certificate and makes its own key: set "
                 "HFMDS_TLS_AUTHORITY, and neither HFMDS_TLS_CERTIFICATE nor HFMDS_TLS_KEY"
             )
         if all(tokens):
@@ -197,7 +196,7 @@ class EdgeSettings(ServiceSettings):
 
     @property
     def calls(self) -> Mapping[str, str]:
-        """Both services; where it enrols there is TLS always."""
+        """The addresses that the device calls: both services. Enrolment always uses TLS."""
         return {"HFMDS_COORDINATOR": self.coordinator, "HFMDS_STORE": self.store}
 
     @property
@@ -207,18 +206,18 @@ class EdgeSettings(ServiceSettings):
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The TLS files, if there are some, or will be once the device has enrolled."""
+        """The TLS files, or where they will be once the device has enrolled; None without TLS."""
         return self.identity_files if self.enrols else super().tls
 
     @property
     def identity_files(self) -> TlsFiles:
-        """Where a device that enrols keeps what makes it itself."""
+        """The TLS files of a device that enrols."""
         own = self.state_dir / "identity"
         return TlsFiles(own / "certificate.pem", own / "key.pem", own / "authority.pem")
 
     @property
     def token(self) -> str:
-        """What lets this device in; empty: nothing. ConfigurationError if it cannot be read."""
+        """The token of this device, or an empty text. ConfigurationError if it cannot be read."""
         if self.enrol_token:
             return self.enrol_token.get_secret_value().strip()
         if self.enrol_token_file is None:
@@ -233,39 +232,39 @@ class EdgeSettings(ServiceSettings):
 
     @property
     def own_class_names(self) -> tuple[str, ...]:
-        """`class_names`, taken apart."""
+        """The parts of `class_names`."""
         return _split(self.class_names)
 
     @property
     def required_conditions(self) -> tuple[str, ...]:
-        """`only_when`, taken apart."""
+        """The parts of `only_when`."""
         return _split(self.only_when)
 
     @property
     def condition_arguments(self) -> tuple[str, ...]:
-        """`condition_command`, taken apart."""
+        """The arguments of `condition_command`."""
         return tuple(shlex.split(self.condition_command))
 
     @property
     def own_labels(self) -> tuple[str, ...]:
-        """`labels`, taken apart."""
+        """The parts of `labels`."""
         return labels_from(_split(self.labels), "HFMDS_LABELS")
 
     @property
     def coordinator_peer(self) -> Peer:
-        """The coordinator, as errors name it."""
+        """The coordinator as a peer."""
         return Peer("coordinator", self.coordinator, "HFMDS_COORDINATOR", self.tls)
 
     @property
     def enrolment_trust(self) -> Trust:
-        """Whom a device that enrols believes at first."""
+        """The authority that a device trusts when it enrols."""
         if self.tls_authority is None:
             raise RuntimeError("this device does not enrol")
         return Trust(self.tls_authority)
 
     @property
     def enrolment_peer(self) -> Peer:
-        """The coordinator, where it takes tokens."""
+        """The token port of the coordinator as a peer."""
         if self.enrol is None:
             raise RuntimeError("this device does not enrol")
         name = "coordinator's token port"
@@ -273,5 +272,5 @@ class EdgeSettings(ServiceSettings):
 
     @property
     def store_peer(self) -> Peer:
-        """The synthesis store, as errors name it."""
+        """The synthesis store as a peer."""
         return Peer("synthesis store", self.store, "HFMDS_STORE", self.tls)

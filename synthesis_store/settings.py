@@ -10,28 +10,28 @@ from hfmds.service.process.settings import ListenAddress, ServerSettings
 
 
 class StoreSettings(ServerSettings):
-    """What the synthesis store can be told."""
+    """Run the synthesis store: it takes synthetic batches and serves sealed snapshots."""
 
     listen: ListenAddress = Field(
-        "127.0.0.1:7411", description="host:port to serve gRPC on; port 0 takes a free one"
+        "127.0.0.1:7411", description="host:port to serve gRPC on; port 0 takes a free one."
     )
     metrics_listen: ListenAddress = Field(
         "127.0.0.1:7412",
-        description="host:port for /metrics, /healthz and /readyz, in plain HTTP for whoever "
-        "reaches it; port 0 takes a free one",
+        description="host:port for /metrics, /healthz and /readyz, as plain HTTP without access "
+        "control; port 0 takes a free one.",
     )
     data_dir: Path = Field(
         Path("hfmds-data/store"),
-        description="folder of the embedded database, of stored content and of uploads under way",
+        description="Folder of the embedded database, of stored content and of uploads.",
     )
     look_every_seconds: float = Field(
-        1.0, gt=0, description="how often it looks for pools that are to be sealed by themselves"
+        1.0, gt=0, description="Seconds between two searches for pools that are due to be sealed."
     )
     keep_snapshots: int = Field(
-        3, ge=1, description="newest snapshots of a run that stay until the run is deleted"
+        3, ge=1, description="Newest snapshots that the store keeps until their run is deleted."
     )
     collect_every_seconds: float = Field(
         3600.0,
         ge=0,
-        description="how often snapshots that no run needs are removed; 0: only when told to",
+        description="Seconds between two removals of unneeded snapshots; 0: only on command.",
     )

@@ -1,4 +1,4 @@
-"""How the commands show who they are: by a certificate, or by a token."""
+"""How the commands prove who they are: with a certificate or with a token."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hfmds.service.security.tls import Bearer, TlsFiles, Trust
 
 
 class CommandSettings(ServiceSettings):
-    """What the commands can be told by the environment."""
+    """Settings of the commands, from the environment."""
 
     token: SecretStr | None = Field(
-        None, description="admin's token, for the coordinator's token port"
+        None, description="Token of an admin, for the coordinator's token port."
     )
-    token_file: Path | None = Field(None, description="file that has that token")
+    token_file: Path | None = Field(None, description="File that holds the token.")
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _require_one_identity(self) -> Self:
         if self.token and self.token_file:
             raise ValueError("set HFMDS_TOKEN or HFMDS_TOKEN_FILE, not both")
         if self.enrols and (not self.tls_authority or self.tls_certificate or self.tls_key):
@@ -33,12 +33,12 @@ class CommandSettings(ServiceSettings):
 
     @property
     def enrols(self) -> bool:
-        """Whether it needs no certificate, as it has a token."""
+        """Whether a token takes the place of a certificate."""
         return bool(self.token or self.token_file)
 
     @property
     def credentials(self) -> TlsFiles | Bearer | None:
-        """What to show the coordinator; None: there is no TLS."""
+        """The proof of identity for the coordinator; None without TLS."""
         if self.enrols and self.tls_authority:
             return Bearer(Trust(self.tls_authority), self._token())
         return self.tls

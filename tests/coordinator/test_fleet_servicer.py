@@ -217,7 +217,7 @@ TLS = ("--tls-certificate=a", "--tls-key=b", "--tls-authority=c")
         (("--token-listen=127.0.0.1:0",), "over TLS only"),
         (("--issuer-certificate=x", "--issuer-key=y"), "over TLS only"),
         ((*TLS, "--issuer-certificate=x"), "belong together"),
-        ((*TLS, "--certificate-seconds=0"), "greater than 0"),
+        ((*TLS, "--certificate-seconds=0"), "above 0"),
     ],
 )
 def test_settings_that_would_be_unsafe_are_refused(flags: tuple[str, ...], what: str) -> None:

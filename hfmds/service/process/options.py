@@ -33,7 +33,7 @@ def option(
     A boolean field with a variable becomes a pair of switches, `--x` and `--no-x`.
     """
     meaning = field.description or ""
-    switch = bool(variable) and field.annotation is bool
+    switch = bool(variable) and bool in (field.annotation, *get_args(field.annotation))
     flags = f"{flag_of(name)}/{flag_of('no_' + name)}" if switch else flag_of(name)
     details = typer.Option(
         flags,

@@ -88,20 +88,17 @@ def test_storage_is_in_the_data_folder_unless_told_otherwise(tmp_path: Path) -> 
         (
             "HFMDS_LOG_FORMAT",
             "xml",
-            "HFMDS_LOG_FORMAT (--log-format) is 'xml'; it must be 'json' or 'console'",
+            "HFMDS_LOG_FORMAT (--log-format) is 'xml'; it must be one of json, console",
         ),
         (
             "HFMDS_MAX_BLOB_BYTES",
             "many",
-            "HFMDS_MAX_BLOB_BYTES (--max-blob-bytes) is 'many'; it must be a valid integer",
+            "HFMDS_MAX_BLOB_BYTES (--max-blob-bytes) is 'many'; it must be a whole number",
         ),
         (
             "HFMDS_MAX_CONCURRENT_RPCS",
             "0",
-            (
-                "HFMDS_MAX_CONCURRENT_RPCS (--max-concurrent-rpcs) is '0'; "
-                "it must be greater than or equal to 1"
-            ),
+            ("HFMDS_MAX_CONCURRENT_RPCS (--max-concurrent-rpcs) is '0'; it must be at least 1"),
         ),
     ],
 )
@@ -118,7 +115,7 @@ def test_all_wrong_settings_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         load_settings(CallerSettings, ["--log-level=loud", "--coordinator=host:0"])
     assert str(refusal.value).splitlines() == [
-        "HFMDS_LOG_LEVEL (--log-level) is 'loud'; it must be 'debug', 'info', 'warning' or 'error'",
+        "HFMDS_LOG_LEVEL (--log-level) is 'loud'; it must be one of debug, info, warning, error",
         (
             "HFMDS_COORDINATOR (--coordinator) is 'host:0'; "
             "it must be host:port with a port from 1 to 65535"
@@ -130,7 +127,7 @@ def test_a_missing_setting_is_told_with_its_meaning() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         load_settings(CallerSettings)
     assert str(refusal.value) == (
-        "HFMDS_COORDINATOR (--coordinator) is not set; it is the host:port of the coordinator"
+        "HFMDS_COORDINATOR (--coordinator) is not set. host:port of the coordinator"
     )
 
 
@@ -149,31 +146,36 @@ def test_a_rule_over_several_settings_speaks_for_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    ("argument", "datum"),
     [
-        ("--lisen=a:1", "there is no flag --lisen; did you mean --listen?"),
-        ("--data", "there is no flag --data; did you mean --data-dir?"),
-        ("--colour=red", "there is no flag --colour; --help lists all"),
-        ("stray", "unrecognized arguments: stray"),
-        ("--listen", "argument --listen: expected one argument"),
+        ("--lisen=secret", "--listen"),
+        ("--data=secret", "--data"),
+        ("stray", "stray"),
+        ("--listen", "--listen"),
     ],
 )
-def test_a_wrong_command_line_is_refused(argument: str, message: str) -> None:
-    with pytest.raises(ConfigurationError) as refusal:
-        load_settings(ServerSettings, [argument])
-    assert str(refusal.value) == message
+def test_a_wrong_command_line_is_refused_without_its_value(
+    capsys: pytest.CaptureFixture[str], argument: str, datum: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        load_settings(ServerSettings, [argument], program="server")
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert datum in error
+    assert "secret" not in error
 
 
 def test_help_lists_every_flag_with_its_description(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         load_settings(ServerSettings, ["--help"], program="coordinator")
     assert end.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith("usage: coordinator")
+    text = "".join(capsys.readouterr().out.split())
+    assert text.startswith("Usage:coordinator")
     for name, field in ServerSettings.model_fields.items():
         assert f"--{name.replace('_', '-')}" in text
+        assert f"HFMDS_{name.upper()}" in text
         assert field.description is not None
-        assert field.description.split(";")[0] in text
+        assert "".join(field.description.split()) in text
 
 
 def test_an_unknown_variable_is_found_with_the_nearest_name() -> None:
@@ -218,7 +220,7 @@ def test_the_table_has_a_row_for_each_setting() -> None:
         "| `HFMDS_COORDINATOR` | `--coordinator` | required | host:port of the coordinator |"
         in (rows)
     )
-    assert "| `HFMDS_OFFLINE` | `--offline` | `False` | never call \\| anybody |" in rows
+    assert "| `HFMDS_OFFLINE` | `--offline` | `false` | never call \\| anybody |" in rows
 
 
 def test_settings_cannot_be_changed_after_start() -> None:
