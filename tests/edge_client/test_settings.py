@@ -9,7 +9,7 @@ import pytest
 
 from edge_client.settings import EdgeSettings
 from hfmds.errors import ConfigurationError
-from hfmds.service.process.settings import describe, load_settings, settings_table
+from hfmds.service.process.settings import describe, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -73,13 +73,6 @@ def test_environment_sets_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_setting_is_named(flags: list[str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_settings(EdgeSettings, flags)
-
-
-def test_every_setting_is_described() -> None:
-    rows = settings_table(EdgeSettings)
-    assert len(rows) == len(EdgeSettings.model_fields)
-    for row in rows:
-        assert not row.endswith("|  |"), row
 
 
 def test_the_owners_limits_are_taken_apart() -> None:

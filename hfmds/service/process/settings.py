@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_va
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from hfmds.domain.validation import fault_rule, shown_default
+from hfmds.domain.validation import fault_rule
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.limits.limits import Limits
 from hfmds.service.process.address import is_loopback, split_address, split_addresses
@@ -313,18 +313,6 @@ def describe(settings: ServiceSettings) -> dict[str, str]:
     """Return every setting as text for the log, with secrets hidden."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     return {name: "" if value is None else str(value) for name, value in values.items()}
-
-
-def settings_table(cls: type[ServiceSettings]) -> list[str]:
-    """Return the settings as rows of a Markdown table: variable, flag, default, meaning."""
-    rows = []
-    for name, field in cls.model_fields.items():
-        default = shown_default(field)
-        if default not in ("", "required"):
-            default = f"`{default}`"
-        meaning = (field.description or "").replace("|", r"\|")
-        rows.append(f"| `{_variable(name)}` | `{flag_of(name)}` | {default} | {meaning} |")
-    return rows
 
 
 def _given_flags(

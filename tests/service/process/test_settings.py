@@ -11,7 +11,6 @@ from hfmds.service.process.settings import (
     ServiceSettings,
     describe,
     load_settings,
-    settings_table,
     unknown_environment,
 )
 
@@ -211,16 +210,6 @@ def test_the_description_hides_secrets() -> None:
     assert described["address_file"] == ""
     assert described["database_url"] == described["blobs_url"] == "**********"
     assert "pssst" not in str(described) + repr(settings)
-
-
-def test_the_table_has_a_row_for_each_setting() -> None:
-    rows = settings_table(CallerSettings)
-    assert len(rows) == len(CallerSettings.model_fields)
-    assert (
-        "| `HFMDS_COORDINATOR` | `--coordinator` | required | host:port of the coordinator |"
-        in (rows)
-    )
-    assert "| `HFMDS_OFFLINE` | `--offline` | `false` | never call \\| anybody |" in rows
 
 
 def test_settings_cannot_be_changed_after_start() -> None:
