@@ -61,7 +61,7 @@ def test_methods_are_known_by_their_name():
         (FedGan, {"width": 4097}, r"fedgan.width is 4097; .* in \[1, 4096\]"),
         (FedGen, {"latent_weight": -1}, r"fedgen.latent_weight is -1"),
         (FedMix, {"mixing": 1.0}, r"fedmix.mixing is 1.0; it must be in \[0, 1\)"),
-        (FedMix, {"images_per_average": 1}, r"fedmix.images_per_average is 1; .* in \[2, 4096\]"),
+        (FedMix, {"images_per_average": 1}, r"fedmix.images_per_average is 1; .* at least 2"),
         (FedMix, {"samples_per_device": 0}, r"fedmix.samples_per_device is 0; .* at least 1"),
         (FedGan, {"gan_rounds": 0}, r"fedgan.gan_rounds is 0; it must be at least 1"),
         (FedGan, {"width": 0}, r"fedgan.width is 0; it must be in \[1, 4096\]"),
