@@ -94,7 +94,8 @@ render:  ## print what k8s/overlays/prod gives; OVERLAY=dev for another
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
 
-PIP := $(BIN)/python -m pip install --quiet --progress-bar off --disable-pip-version-check
+# Twice quiet: errors only.
+PIP := $(BIN)/python -m pip install -qq --progress-bar off --disable-pip-version-check
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Python 3.11 or newer is needed; $(PYTHON) is older: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
