@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from programs import forget_peak, show, tell, usage, warn_if_busy
 
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.domain.learning import Traffic, Update, Weights
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe

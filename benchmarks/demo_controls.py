@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
 from hfmds.cli.demo.setting import FEDAVG, HFMDS, DemoSetting
 from hfmds.data.sources import load_images

@@ -28,7 +28,7 @@ import numpy as np
 from packaging.requirements import Requirement
 from programs import MEGABYTE, show, tell, usage, warn_if_busy
 
-from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.local_work import LocalWork
 from hfmds.data.sources import save_npz
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import Hfmds
@@ -288,7 +288,7 @@ def main() -> None:
     warn_if_busy()
     from hfmds.algorithm.models.building import initial_weights
     from hfmds.plans.format import PlanSpec
-    from hfmds.plans.library import PlanLibrary
+    from hfmds.plans.plan_library import PlanLibrary
     from hfmds.wire.tensors import encode_weights
 
     with tempfile.TemporaryDirectory() as name:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from programs import show, tell
 
-from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.synthesis import synthesise
 from hfmds.data.datasets import load_dataset, subset

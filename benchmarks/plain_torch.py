@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
-from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.models.building import SplitModel, model_with
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.synthesis import class_activation, matching_loss, relevance

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.models.building import build_model, initial_weights, model_with
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.simulation.local_fleet import InProcess, Workers

@@ -18,7 +18,7 @@ from coordinator.replicas.replica import Replica
 from coordinator.settings import CoordinatorSettings
 from coordinator.web.server import serving_page
 from coordinator.wiring import build, open_tables
-from hfmds.plans.library import PlanLibrary
+from hfmds.plans.plan_library import PlanLibrary
 from hfmds.service.client.certificate_rotation import following_rotation
 from hfmds.service.client.peer import Peer
 from hfmds.service.monitoring.http import MetricsServer

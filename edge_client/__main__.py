@@ -104,7 +104,7 @@ async def _work(settings: EdgeSettings) -> None:
         stack.push_async_callback(store.close)
         patience = patience_with(settings.coordinator_peer)
         peers = Peers(coordinator, patience, store, patience_with(settings.store_peer))
-        watch = _Watch(memory, stack.enter_context(closing(_status_line(settings))))
+        observer = _TaskObserver(memory, stack.enter_context(closing(_status_line(settings))))
         runner = TaskRunner(
             peers,
             engine,
@@ -114,7 +114,7 @@ async def _work(settings: EdgeSettings) -> None:
             metrics,
             held_out,
             budget=budget,
-            watch=watch,
+            observer=observer,
             pool_max_bytes=settings.pool_max_bytes,
             tells_cost=settings.report_cost,
         )
@@ -183,7 +183,7 @@ async def _enrolled(
     return await enrol(settings, stack, patience_with)
 
 
-class _Watch:
+class _TaskObserver:
     """Shows how far a computation is, and ends one that needs too much memory."""
 
     def __init__(self, memory: MemoryLimit, line: StatusLine) -> None:

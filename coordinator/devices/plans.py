@@ -21,7 +21,7 @@ from coordinator.records.tables import PlanRow
 from hfmds.domain.digest import Digest
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.plans.format import PlanSpec
-from hfmds.plans.library import plan_key
+from hfmds.plans.plan_library import plan_key
 from hfmds.storage.database import reading, transaction
 from hfmds.storage.locations import BlobsLocation
 

@@ -175,7 +175,7 @@ class ContentMarkRow(Base):
 
 
 class PlanRow(Base):
-    """A plan for devices without torch, by all that it was made from (`hfmds.plans.library`)."""
+    """A plan for devices without torch, by a key of its inputs (`hfmds.plans.plan_library`)."""
 
     __tablename__ = "plans"
 

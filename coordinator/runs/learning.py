@@ -38,7 +38,7 @@ class Learning:
             is_new = "torch" not in sys.modules
             import torch
 
-            import hfmds.algorithm.methods.registry  # noqa: F401  (in torch, as all below)
+            import hfmds.algorithm.methods.method_registry  # noqa: F401  (in torch, as all below)
 
             torch.set_num_threads(self._threads)
             if is_new:
@@ -48,14 +48,14 @@ class Learning:
     def first_checkpoint(self, recipe: Recipe) -> Checkpoint:
         """Where a run begins: w^0, by the recipe's seed."""
         self.load()
-        from hfmds.algorithm.methods.registry import first_checkpoint
+        from hfmds.algorithm.methods.method_registry import first_checkpoint
 
         return first_checkpoint(recipe)
 
     def weights_bytes(self, recipe: Recipe) -> int:
         """The size of a run's weights, without making them; InvalidInput if none can be told."""
         self.load()
-        from hfmds.algorithm.methods.registry import weights_bytes
+        from hfmds.algorithm.methods.method_registry import weights_bytes
 
         return weights_bytes(recipe)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hfmds.algorithm.engine import Memory
+from hfmds.algorithm.local_work import Memory
 from hfmds.domain.devices import require_id
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Evaluation, LeakageSummary, Traffic

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from hfmds.algorithm.engine import Progress
+from hfmds.algorithm.local_work import Progress
 
 
 class Meter:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from edge_client.console import describe_step
-from hfmds.algorithm.engine import Progress
+from hfmds.algorithm.local_work import Progress
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class _Abandoned(Exception):
     """Ends a computation from within: nobody wants its result any more."""
 
 
-class Watch(Protocol):
+class Observer(Protocol):
     """Looks on while something is computed."""
 
     def show(self, text: str) -> None:
@@ -31,20 +31,20 @@ class Watch(Protocol):
         """End the computation by an error, if it must not go on."""
 
 
-class _NobodyWatches:
+class _NoObserver:
     def show(self, text: str) -> None: ...
 
     def check(self, what: str) -> None: ...
 
 
-NOBODY: Watch = _NobodyWatches()
+NO_OBSERVER: Observer = _NoObserver()
 
 
 async def compute(
     what: str,
     work: Callable[[Progress], R],
     *,
-    watch: Watch = NOBODY,
+    observer: Observer = NO_OBSERVER,
     tell_every_seconds: float = 10.0,
 ) -> R:
     """`work(progress)` in a thread. Cancelling this ends the work at its next step.
@@ -58,10 +58,10 @@ async def compute(
         nonlocal told
         if abandoned.is_set():
             raise _Abandoned
-        watch.check(what)
+        observer.check(what)
         now = time.monotonic()
         text = describe_step(what, done, steps, now - started)
-        watch.show(text)
+        observer.show(text)
         if now - told >= tell_every_seconds:
             told = now
             log.info("%s", text)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from edge_client.settings import EdgeSettings
-from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.domain.learning import Evaluation
 from hfmds.errors import ConfigurationError
 

@@ -25,13 +25,13 @@ from edge_client.engines.graphs import (
     scalar,
     tensor,
 )
-from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.finite_checks import (
     require_finite_images,
     require_finite_loss,
     require_finite_synthesis,
 )
 from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.prototypes import (

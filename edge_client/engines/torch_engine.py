@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import edge_client.processor  # noqa: F401  # before torch computes
-from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.evaluation import evaluate_locally
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.compute_device import find_compute_device
 from hfmds.domain.learning import Evaluation
 

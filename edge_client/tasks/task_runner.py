@@ -21,14 +21,14 @@ from edge_client.device.memory_limit import peak_memory_bytes
 from edge_client.device.meter import Meter
 from edge_client.device.own_images import Images
 from edge_client.device.traffic import TrafficBudget
-from edge_client.engines.computation import NOBODY, Watch, compute
+from edge_client.engines.computation import NO_OBSERVER, Observer, compute
 from edge_client.engines.engine import Engine
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from hfmds.algorithm.aggregation.compression import pack, split_memory
-from hfmds.algorithm.engine import LocalWork, Memory, Progress, SynthesisHealth
 from hfmds.algorithm.leakage.leakage_filter import releasable
 from hfmds.algorithm.leakage.measurement import summarise_leakage
+from hfmds.algorithm.local_work import LocalWork, Memory, Progress, SynthesisHealth
 from hfmds.algorithm.pool import concatenate
 from hfmds.algorithm.seeds import derive_seed
 from hfmds.domain.digest import Digest
@@ -75,14 +75,14 @@ class TaskRunner:
         held_out: Images | None = None,
         *,
         budget: TrafficBudget | None = None,
-        watch: Watch = NOBODY,
+        observer: Observer = NO_OBSERVER,
         wait_for_room_seconds: float = 1.0,
         pool_max_bytes: int = 0,
         tells_cost: bool = True,
     ) -> None:
         """Models are evaluated on `held_out`, or without on the images it trains on.
 
-        `watch` looks on while something is computed. On a full disk a result waits for room, which
+        `observer` follows each computation. On a full disk a result waits for room, which
         is looked for every so many seconds. Of a snapshot no more than `pool_max_bytes` are used; 0
         is no limit. With `tells_cost` the coordinator hears with each result what it cost.
         """
@@ -96,7 +96,7 @@ class TaskRunner:
         self._cache = cache
         self._metrics = metrics
         self._budget = budget
-        self._watch = watch
+        self._observer = observer
         self._wait_for_room_seconds = wait_for_room_seconds
         self._pool_max_bytes = pool_max_bytes
         self._tells_cost = tells_cost
@@ -304,7 +304,9 @@ class TaskRunner:
 
     async def _compute(self, task: Assignment, what: str, work: Callable[[Progress], R]) -> R:
         with span("compute"):
-            return await compute(f"round {task.round_number}, {what}", work, watch=self._watch)
+            return await compute(
+                f"round {task.round_number}, {what}", work, observer=self._observer
+            )
 
     def _put(self, content: bytes, progress: Progress) -> Digest:
         return self._with_room((), lambda: self._cache.put(content), progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
-from hfmds.algorithm.engine import LocalWork, Progress
+from hfmds.algorithm.local_work import LocalWork, Progress
 from hfmds.algorithm.models.building import quick_model
 from hfmds.algorithm.pixels import normalise
 from hfmds.domain.learning import Evaluation, LabelledImages, Weights

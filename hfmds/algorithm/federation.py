@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from hfmds.algorithm.methods.server import server_of
+from hfmds.algorithm.methods.method_server import server_of
 from hfmds.algorithm.sampling import Candidate, sample_cohort
 from hfmds.domain.learning import (
     Checkpoint,

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.engine import Memory
+from hfmds.algorithm.local_work import Memory
 from hfmds.domain.methods import Hfmds
 from hfmds.errors import InvalidInput
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hfmds.algorithm.adam import Adam
-from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, SynthesisHealth
 from hfmds.algorithm.finite_checks import require_finite_images, require_finite_synthesis
 from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, SynthesisHealth
 from hfmds.algorithm.models.building import SplitModel, quick_model
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.prototypes import prototypes_after_refresh, prototypes_at_refresh

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfmds.algorithm.engine import LocalWork, Progress
 from hfmds.algorithm.finite_checks import require_finite_loss
+from hfmds.algorithm.local_work import LocalWork, Progress
 from hfmds.algorithm.models.building import SplitModel, quick_model
 from hfmds.algorithm.prototypes import ClassMeans
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches

@@ -17,8 +17,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import HfmdsError, InvalidInput
 from hfmds.plans.check import check
-from hfmds.plans.export import export
 from hfmds.plans.format import Graph, Plan, PlanSpec, encode_plan
+from hfmds.plans.onnx_export import export
 from hfmds.plans.steps import Steps
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hfmds.algorithm.adam import BETAS, adam_step
-from hfmds.algorithm.methods.fedprox import squared_distance
+from hfmds.algorithm.methods.related.fedprox import squared_distance
 from hfmds.algorithm.models.building import build_model
 from hfmds.algorithm.models.split_model import SplitModel
 from hfmds.algorithm.synthesis import class_activation, hard_features, matching_loss, relevance

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter
 
-from hfmds.algorithm.leakage.limits import TooMuchLeakage
+from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage
 from hfmds.domain.pools import Snapshot
 from hfmds.errors import (
     CorruptData,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmds.algorithm.leakage.limits import require_no_refusal, told
+from hfmds.algorithm.leakage.leakage_limits import require_no_refusal, told
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import MEASUREMENTS, SyntheticBatch
 from hfmds.domain.pool_policy import HIGHEST_PSNR_DB, HIGHEST_SSIM

@@ -2,7 +2,7 @@
 
 All numbers come from the devices, which alone have seen the real images. The store can hold them to
 the policy; it cannot find out whether they are true. Which samples are over the limits is said in
-`hfmds.algorithm.leakage.limits`.
+`hfmds.algorithm.leakage.leakage_limits`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hfmds.algorithm.leakage.limits import leaking, passed
+from hfmds.algorithm.leakage.leakage_limits import leaking, passed
 from hfmds.domain.histograms import LeakageHistograms, histograms_of
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import NO_LIMIT, PoolPolicy

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from hfmds.algorithm.leakage.limits import TooMuchLeakage
+from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import (
     Collected,

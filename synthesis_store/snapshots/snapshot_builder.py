@@ -15,7 +15,7 @@ from datetime import datetime
 
 import numpy as np
 
-from hfmds.algorithm.leakage.limits import leaking, passed
+from hfmds.algorithm.leakage.leakage_limits import leaking, passed
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hfmds.algorithm.engine import LocalWork, Memory
+from hfmds.algorithm.local_work import LocalWork, Memory
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.domain.learning import LabelledImages, SyntheticBatch, Weights
 from hfmds.domain.methods import (

@@ -18,9 +18,9 @@ from hfmds.algorithm.aggregation.compression import (
     split_memory,
     unpacked,
 )
-from hfmds.algorithm.engine import TrainedModel
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.local_work import TrainedModel
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
 from hfmds.domain.learning import Update, Weights
 from hfmds.domain.methods import LABEL_COUNTS, FedGen

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint, method_of, weights_bytes
-from hfmds.algorithm.methods.server import MethodServer, server_of
+from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of, weights_bytes
+from hfmds.algorithm.methods.method_server import MethodServer, server_of
 from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
 from hfmds.domain.learning import Checkpoint, Pool, RoundResult, Update, Weights

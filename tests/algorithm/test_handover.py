@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.engine import TrainedModel
+from hfmds.algorithm.local_work import TrainedModel
 from hfmds.algorithm.simulation.shared_arrays import Desk, Shelf, store
 from tests.algorithm.examples import RECIPE, assert_same, images, weights, work
 

@@ -9,11 +9,11 @@ import pytest
 TORCH_FREE = [
     "aggregation.aggregation",
     "aggregation.compression",
-    "engine",
+    "local_work",
     "federation",
     "finite_checks",
     "leakage.measurement",
-    "methods.server",
+    "methods.method_server",
     "models.weight_groups",
     "pixels",
     "pool",

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
 from hfmds.algorithm.federation import Fleet, federate
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork, Synthesis, TrainedModel
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.pixels import levels
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.seeds import task_seed

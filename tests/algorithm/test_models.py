@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from hfmds.algorithm.methods.fedgan import FedGanMethod
-from hfmds.algorithm.methods.fedgen import FedGenMethod
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.method_registry import first_checkpoint
+from hfmds.algorithm.methods.related.fedgan import FedGanMethod
+from hfmds.algorithm.methods.related.fedgen import FedGenMethod
 from hfmds.algorithm.models.building import (
     build_model,
     initial_weights,

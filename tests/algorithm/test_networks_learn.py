@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hfmds.algorithm.aggregation.aggregation import combine
-from hfmds.algorithm.engine import LocalWork, SynthesisHealth, TrainedModel
 from hfmds.algorithm.evaluation import evaluate
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork, SynthesisHealth, TrainedModel
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.architectures import register_architecture
 from hfmds.algorithm.models.building import build_model, initial_weights, load_weights, weights_of
 from hfmds.domain.learning import LabelledImages, Update, Weights

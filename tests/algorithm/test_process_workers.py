@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.algorithm.engine import LocalWork
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.local_work import LocalWork
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.simulation.local_fleet import LocalFleet, Workers
 from hfmds.algorithm.simulation.process_workers import ProcessWorkers
 from hfmds.domain.learning import LabelledImages, RoundResult

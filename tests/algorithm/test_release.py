@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.leakage.leakage_filter import releasable
-from hfmds.algorithm.leakage.limits import TooMuchLeakage, leaking, passed
+from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage, leaking, passed
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
 from tests.algorithm.examples import batch

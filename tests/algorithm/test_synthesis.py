@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from hfmds.algorithm.engine import Memory, Progress, SynthesisHealth
 from hfmds.algorithm.leakage.measurement import psnr_nearest, psnr_paired
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import Memory, Progress, SynthesisHealth
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.sampling import choose, initial_noise

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmds.algorithm.engine import LocalWork, Synthesis, SynthesisHealth
 from hfmds.algorithm.leakage.measurement import psnr_paired
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork, Synthesis, SynthesisHealth
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.data.sources import load_images
 from hfmds.data.splits import iid

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hfmds.algorithm.engine import Progress, TrainedModel
+from hfmds.algorithm.local_work import Progress, TrainedModel
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.methods.pooled import loss_with_pool
-from hfmds.algorithm.methods.registry import method_of
 from hfmds.algorithm.models.building import initial_weights, model_with, weights_of
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.prototypes import prototypes_at_refresh

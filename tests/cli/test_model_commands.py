@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.cli.main import main
 from hfmds.domain.digest import digest_of
 from hfmds.domain.runs import ModelVersion

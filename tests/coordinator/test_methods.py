@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator.runs.learning import Learning
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Weights
 from hfmds.domain.methods import FedGan, FedGen, FedMix, Method

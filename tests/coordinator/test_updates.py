@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hfmds.algorithm.aggregation.compression import pack, split_memory, unpacked
-from hfmds.algorithm.engine import TrainedModel
-from hfmds.algorithm.methods.registry import first_checkpoint, method_of
+from hfmds.algorithm.local_work import TrainedModel
+from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of
 from hfmds.algorithm.seeds import generator
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Checkpoint, Update, Weights

@@ -19,12 +19,12 @@ from edge_client.agent import Agent
 from edge_client.device.content_cache import ContentCache
 from edge_client.device.device_state import DeviceState
 from edge_client.device.traffic import TrafficBudget
-from edge_client.engines.computation import NOBODY, Watch
+from edge_client.engines.computation import NO_OBSERVER, Observer
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from edge_client.retry import Patience
 from edge_client.tasks.task_runner import TaskRunner
-from hfmds.algorithm.engine import (
+from hfmds.algorithm.local_work import (
     LocalWork,
     Memory,
     Progress,
@@ -352,7 +352,7 @@ class Device:
     refusal: Callable[[bool], str | None] = lambda working: None
     look_every_seconds: float = 60.0  # longer than any test
     traffic_bytes_per_day: int | None = None
-    watch: Watch = NOBODY
+    observer: Observer = NO_OBSERVER
     sleep: Callable[[float], Awaitable[None]] | None = None
     tell_stage_after_seconds: float = 60.0  # longer than any test
 
@@ -398,7 +398,7 @@ class Device:
             metrics,
             self.held_out,
             budget=self.budget,
-            watch=self.watch,
+            observer=self.observer,
             wait_for_room_seconds=0.001,
             pool_max_bytes=self.pool_max_bytes,
             tells_cost=self.tells_cost,

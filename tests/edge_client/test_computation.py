@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from edge_client.engines.computation import compute
-from hfmds.algorithm.engine import Progress
+from hfmds.algorithm.local_work import Progress
 from hfmds.errors import InvalidInput
 from hfmds.service.monitoring.logs import log_context
 
@@ -86,7 +86,7 @@ async def test_whoever_watches_hears_each_step_and_can_end_the_work() -> None:
 
     strict = Strict()
     with pytest.raises(InvalidInput, match="training is too much"):
-        await compute("training", work, watch=strict)
+        await compute("training", work, observer=strict)
     assert [text[:21] for text in strict.heard] == [
         "training: step 1 of 4",
         "training: step 2 of 4",

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from edge_client.engines.engine import open_engine
 from edge_client.settings import EdgeSettings
-from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.registry import first_checkpoint, method_of
+from hfmds.algorithm.local_work import LocalWork
+from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import (
     METHODS,

@@ -15,7 +15,7 @@ import pytest
 
 from edge_client.engines.graphs import Graphs, array_of, known_opset, open_graphs, providers_for
 from edge_client.engines.onnx_engine import OnnxEngine, _Batches
-from hfmds.algorithm.engine import LocalWork
+from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.sampling import choose
 from hfmds.algorithm.seeds import generator

@@ -15,7 +15,7 @@ import torch
 from PyInstaller.archive.readers import CArchiveReader
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
 from hfmds.data.sources import load_images, save_npz
 from hfmds.data.splits import label_skew

@@ -22,16 +22,16 @@ from edge_client.device.memory_limit import MemoryLimit, own_memory_bytes
 from edge_client.engines.graphs import open_graphs
 from edge_client.engines.onnx_engine import OnnxEngine
 from edge_client.engines.torch_engine import TorchEngine
-from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.local_work import LocalWork
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.models.architectures import register_architecture
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import FedAvg, FedProx, Hfmds, Method
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
 from hfmds.plans import format as plan_format
 from hfmds.plans.format import PlanSpec, encode_plan, read_plan
-from hfmds.plans.library import PlanLibrary
 from hfmds.plans.making import make_plan
+from hfmds.plans.plan_library import PlanLibrary
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of making plans
 

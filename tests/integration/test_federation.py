@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
 from hfmds.data.sources import load_images, save_npz

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from hfmds.algorithm.engine import LocalWork, Progress
+from hfmds.algorithm.local_work import LocalWork, Progress
 from hfmds.domain.devices import DeviceState
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import Normalisation, Recipe

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import edge_client.__main__
-import hfmds.algorithm.methods.registry  # which programs load when they need it
+import hfmds.algorithm.methods.method_registry  # which programs load when they need it
 import hfmds.storage.migrations  # noqa: F401
 from coordinator.__main__ import main as coordinator
 from coordinator.devices import results

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from hfmds.algorithm.engine import LocalWork, Progress
+from hfmds.algorithm.local_work import LocalWork, Progress
 from hfmds.domain.recipe import Normalisation, Recipe
 from hfmds.domain.round_policy import Asynchronous, RoundPolicy
 from hfmds.domain.runs import Phase, RunSpec, RunState

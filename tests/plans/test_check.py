@@ -14,9 +14,9 @@ from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import CorruptData
 from hfmds.plans import steps
 from hfmds.plans.check import check
-from hfmds.plans.export import export
 from hfmds.plans.format import BATCH, OPSET, Graph, PlanSpec, TensorSpec
 from hfmds.plans.making import make_plan
+from hfmds.plans.onnx_export import export
 from hfmds.plans.steps import Step, Steps, Tensors
 from tests.plans.examples import SPEC
 

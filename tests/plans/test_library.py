@@ -10,7 +10,7 @@ import pytest
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput, Unavailable
 from hfmds.plans.format import PlanSpec
-from hfmds.plans.library import PlanLibrary, plan_key
+from hfmds.plans.plan_library import PlanLibrary, plan_key
 
 MODEL = ModelSpec("paper-cnn", channels=1, height=20, width=20)
 SPEC = PlanSpec(MODEL)

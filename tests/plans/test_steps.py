@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hfmds.algorithm.evaluation import evaluate
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.prototypes import prototypes_at_refresh
 from hfmds.algorithm.sampling import choose, epoch_batches, initial_noise

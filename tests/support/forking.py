@@ -32,7 +32,7 @@ _IMPORTED = ("coordinator.__main__", "edge_client.__main__", "synthesis_store.__
 _IMPORTED_LATE = (  # by them, when they need it
     "edge_client.engines.torch_engine",
     "hfmds.algorithm.evaluation",
-    "hfmds.algorithm.methods.registry",
+    "hfmds.algorithm.methods.method_registry",
     "hfmds.service.monitoring.otel",
     "hfmds.storage.migrations",
 )

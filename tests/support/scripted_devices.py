@@ -26,7 +26,7 @@ from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Coordinator, Peers, Store
 from edge_client.retry import Patience
 from edge_client.tasks.task_runner import TaskRunner
-from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.local_work import LocalWork, Memory, Progress, Synthesis, TrainedModel
 from hfmds.data.named_images import NamedImages
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.learning import Evaluation, LabelledImages, SyntheticBatch

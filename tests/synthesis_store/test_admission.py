@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from hfmds.algorithm.leakage.limits import TooMuchLeakage
+from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage
 from hfmds.algorithm.pixels import levels, of_levels
 from hfmds.domain.digest import digest_of
 from hfmds.domain.learning import SyntheticBatch

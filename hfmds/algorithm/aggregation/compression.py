@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.aggregation.blocks import Block, dtype_of, read_block, shape_of
-from hfmds.algorithm.engine import Memory, TrainedModel
+from hfmds.algorithm.local_work import Memory, TrainedModel
 from hfmds.domain.learning import LazyTensors, Weights
 from hfmds.domain.recipe import Recipe
 from hfmds.errors import Diverged

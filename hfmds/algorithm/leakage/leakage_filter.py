@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hfmds.algorithm.leakage.limits import passed, require_no_refusal, too_much
+from hfmds.algorithm.leakage.leakage_limits import passed, require_no_refusal, too_much
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
 

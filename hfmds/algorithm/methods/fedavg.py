@@ -19,8 +19,8 @@ from dataclasses import replace
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
-from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis, TrainedModel
-from hfmds.algorithm.methods.server import MethodServer, Settings
+from hfmds.algorithm.local_work import LocalWork, Memory, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.methods.method_server import MethodServer, Settings
 from hfmds.algorithm.models.building import initial_weights, seeded, weights_of
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.seeds import derive_seed

@@ -5,7 +5,7 @@ The synthesis itself, loss term by loss term, is in `hfmds.algorithm.synthesis`.
 
 from __future__ import annotations
 
-from hfmds.algorithm.engine import LocalWork, Memory, Progress, Synthesis
+from hfmds.algorithm.local_work import LocalWork, Memory, Progress, Synthesis
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.prototypes import ClassMeans, prototypes_after_training

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from hfmds.algorithm.aggregation.compression import Packed, pack, split_memory, unpacked
 from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
-from hfmds.algorithm.engine import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.evaluation import evaluate, evaluate_locally
 from hfmds.algorithm.leakage.measurement import summarise_leakage
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.seeds import task_seed

@@ -24,8 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from hfmds.algorithm.engine import LocalWork, Synthesis, TrainedModel
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork, Synthesis, TrainedModel
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.simulation.shared_arrays import Delivery, Desk, Parcel, Shelf
 from hfmds.domain.methods import TaskKind
 from hfmds.errors import HfmdsError, InvalidInput, Unavailable, WrongState

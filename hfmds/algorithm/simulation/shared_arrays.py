@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.engine import LocalWork, TrainedModel
+from hfmds.algorithm.local_work import LocalWork, TrainedModel
 from hfmds.domain.learning import LabelledImages
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import LocalWork
+from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.pool import merge

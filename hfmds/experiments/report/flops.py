@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from hfmds.algorithm.engine import LocalWork
-from hfmds.algorithm.methods.registry import first_checkpoint, method_of
+from hfmds.algorithm.local_work import LocalWork
+from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.recipe import Recipe
 from hfmds.kernels.convolution import plain_convolutions

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from statistics import fmean
 
-from hfmds.algorithm.engine import SynthesisHealth
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.methods.registry import first_checkpoint
+from hfmds.algorithm.local_work import SynthesisHealth
+from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
 from hfmds.domain.learning import LabelledImages, RoundResult
 from hfmds.errors import ConfigurationError, Diverged

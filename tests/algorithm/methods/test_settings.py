@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from hfmds.domain.methods import (
@@ -16,10 +14,6 @@ from hfmds.domain.methods import (
     Moon,
 )
 from hfmds.errors import InvalidInput
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-METHODS_PAGE = REPOSITORY / "docs" / "methods.md"
-MODULES = REPOSITORY / "hfmds" / "algorithm" / "methods"
 
 
 def test_methods_are_known_by_their_name():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from hfmds.algorithm.engine import TrainedModel
-from hfmds.algorithm.methods.fedprox import squared_distance
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.local_work import TrainedModel
+from hfmds.algorithm.methods.method_registry import method_of
+from hfmds.algorithm.methods.related.fedprox import squared_distance
 from hfmds.algorithm.models.building import load_weights, model_with, weights_of
 from hfmds.algorithm.sampling import epoch_batches
 from hfmds.algorithm.seeds import generator

@@ -49,6 +49,6 @@ def server_of(recipe: Recipe) -> MethodServer[Any]:
     """What acts for the recipe's method at the server."""
     if not recipe.method.server_learns:
         return MethodServer(recipe)
-    from hfmds.algorithm.methods.registry import method_of  # with torch
+    from hfmds.algorithm.methods.method_registry import method_of  # with torch
 
     return method_of(recipe)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.methods.fedgan import FedGanMethod
-from hfmds.algorithm.methods.fedgen import FedGenMethod
-from hfmds.algorithm.methods.fedmix import FedMixMethod
-from hfmds.algorithm.methods.fedprox import FedProxMethod
 from hfmds.algorithm.methods.hfmds import HfmdsMethod
-from hfmds.algorithm.methods.moon import MoonMethod
+from hfmds.algorithm.methods.related.fedgan import FedGanMethod
+from hfmds.algorithm.methods.related.fedgen import FedGenMethod
+from hfmds.algorithm.methods.related.fedmix import FedMixMethod
+from hfmds.algorithm.methods.related.fedprox import FedProxMethod
+from hfmds.algorithm.methods.related.moon import MoonMethod
 from hfmds.algorithm.seeds import derive_seed
 from hfmds.domain.learning import Checkpoint
 from hfmds.domain.methods import (

@@ -23,9 +23,9 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from hfmds.algorithm.adam import Adam
-from hfmds.algorithm.engine import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.finite_checks import require_finite_loss
 from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.models.building import load_weights, seeded, weights_of

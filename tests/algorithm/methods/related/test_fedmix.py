@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hfmds.algorithm.leakage.measurement import psnr_nearest
-from hfmds.algorithm.methods.fedmix import mixup_loss
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.methods.method_registry import method_of
+from hfmds.algorithm.methods.related.fedmix import mixup_loss
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.sampling import choose
 from hfmds.algorithm.seeds import generator

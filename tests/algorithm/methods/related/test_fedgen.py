@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hfmds.algorithm.engine import TrainedModel
-from hfmds.algorithm.methods.fedgen import diversity_loss
-from hfmds.algorithm.methods.registry import first_checkpoint, method_of
+from hfmds.algorithm.local_work import TrainedModel
+from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of
+from hfmds.algorithm.methods.related.fedgen import diversity_loss
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.seeds import derive_seed, generator
 from hfmds.algorithm.training import LocalTraining

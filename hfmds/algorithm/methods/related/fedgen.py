@@ -25,8 +25,8 @@ from torch.func import functional_call
 
 from hfmds.algorithm.adam import Adam
 from hfmds.algorithm.aggregation.aggregation import Aggregate
-from hfmds.algorithm.engine import LocalWork, Progress, TrainedModel
 from hfmds.algorithm.finite_checks import require_finite_loss
+from hfmds.algorithm.local_work import LocalWork, Progress, TrainedModel
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.models.building import build_model, load_weights, seeded, weights_of
 from hfmds.algorithm.models.weight_groups import as_part, part_of

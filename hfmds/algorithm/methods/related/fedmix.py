@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
-from hfmds.algorithm.engine import LocalWork, Progress, Synthesis
 from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.pixels import of_levels
 from hfmds.algorithm.sampling import Indices, choose

@@ -10,8 +10,8 @@ import torch
 
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.leakage.measurement import psnr_nearest, psnr_paired
-from hfmds.algorithm.methods.fedgan import Discriminator, Generator
-from hfmds.algorithm.methods.registry import first_checkpoint, method_of
+from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of
+from hfmds.algorithm.methods.related.fedgan import Discriminator, Generator
 from hfmds.algorithm.models.building import load_weights
 from hfmds.algorithm.models.weight_groups import part_of
 from hfmds.algorithm.pixels import levels

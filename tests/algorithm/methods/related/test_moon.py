@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hfmds.algorithm.methods.moon import contrastive_loss
-from hfmds.algorithm.methods.registry import method_of
+from hfmds.algorithm.methods.method_registry import method_of
+from hfmds.algorithm.methods.related.moon import contrastive_loss
 from hfmds.algorithm.models.building import load_weights, model_with
 from hfmds.algorithm.training import LocalTraining
 from hfmds.domain.learning import Weights

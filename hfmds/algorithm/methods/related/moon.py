@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
-from hfmds.algorithm.engine import Memory
+from hfmds.algorithm.local_work import Memory
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.training import LocalTraining, Loss
