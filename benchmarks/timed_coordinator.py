@@ -40,7 +40,6 @@ STEPS = (
     "coordinator.devices.results:Results._accept_all",
     "coordinator.runs.checkpoints:Checkpoints.record",
     "coordinator.runs.driver:RunDriver._drop_updates",
-    "coordinator.runs.remote_fleet:RemoteFleet.available",
     "coordinator.runs.remote_fleet:RemoteFleet.train",
     "coordinator.runs.models:Models.put",
     "hfmds.algorithm.methods.fedavg:FedAvgMethod.aggregate",

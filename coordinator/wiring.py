@@ -36,7 +36,7 @@ from coordinator.runs.held_out import HeldOut
 from coordinator.runs.learning import Learning
 from coordinator.runs.models import Models
 from coordinator.runs.phase_conductor import PhaseConductor
-from coordinator.runs.pool_store import PoolStore
+from coordinator.runs.pool_refresh import PoolRefresh, PoolStore
 from coordinator.runs.remote_fleet import RemoteFleet
 from coordinator.runs.run_control import RunControl
 from coordinator.runs.runs import Runs
@@ -120,8 +120,9 @@ def build(
         timing = RoundWatch(run, metrics)
         control = RunControl(run.run_id, records.runs, drain, notices, timing, loop, clock)
         selection = Selection(run, registry, records.phases, dispatch.plan_ready)
-        conductor = PhaseConductor(run, control, records.phases, selection, metrics)
-        fleet = RemoteFleet(run, control, records, selection, conductor, store, models, held_out)
+        conductor = PhaseConductor(run, control, records, selection, metrics)
+        refresh = PoolRefresh(run, control, store)
+        fleet = RemoteFleet(run, control, records, conductor, refresh, models, held_out)
         checkpoints = Checkpoints(run, records, models, held_out.learning)
         return RunDriver(run, control, records, fleet, checkpoints, models, metrics)
 

@@ -40,6 +40,14 @@ CUT_OFF = -1.0  # its call was; it may be waiting at another coordinator by now
 
 
 @dataclass(frozen=True, slots=True)
+class FleetView:
+    """The devices that would work for one run, as they were at one moment; by id, in order."""
+
+    present: Mapping[str, DeviceProfile]
+    eligible: Mapping[str, DeviceProfile]  # those of the present that suit the run
+
+
+@dataclass(frozen=True, slots=True)
 class Sighting:
     """What one coordinator tells the others of a device."""
 
@@ -186,6 +194,12 @@ class Registry:
                 and self._is_here(sighting, now)
                 and eligibility.admits(sighting.profile)
             }
+
+    def view(self, run_id: str, eligibility: Eligibility) -> FleetView:
+        """Look once at the devices that are present and would work for this run."""
+        present = self.available(run_id)
+        eligible = {d: profile for d, profile in present.items() if eligibility.admits(profile)}
+        return FleetView(present, eligible)
 
     def remember(self, profiles: Mapping[str, DeviceProfile]) -> None:
         """Keep how devices describe themselves; of free memory, only as it was when written."""

@@ -63,6 +63,7 @@ class PhasePlan:
     reference: str  # a pool id, or a snapshot id ("" without a pool)
     policy: RoundPolicy
     goal: int = 0  # the results that close it; 0: it closes when no more can come
+    excluded: frozenset[str] = frozenset()  # devices that are not asked
 
     @property
     def asynchronous(self) -> bool:

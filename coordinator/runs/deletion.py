@@ -19,7 +19,7 @@ from coordinator.replicas.leadership import Deposed
 from coordinator.runs.content import RunContents
 from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.leftovers import drop_leftovers
-from coordinator.runs.pool_store import PoolStore
+from coordinator.runs.pool_refresh import PoolStore
 from hfmds.errors import HfmdsError, NotFound, Unavailable
 from hfmds.service.monitoring.logs import log_context
 

@@ -1,21 +1,23 @@
-"""Conducts one phase: asks devices, waits for their results, replaces who is lost, closes it.
+"""Conducts one phase: waits for devices, asks them, replaces lost ones, closes the phase.
 
-Lives in the run's driver thread, where blocking is fine. Every step is recorded before the next, so
-after a restart the same call finds what was done and goes on from there.
+A conductor lives in its run's driver thread, so it may block. It records every step before the
+next. After a restart the same call finds the recorded steps and goes on from there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from coordinator.devices.registry import FleetView
 from coordinator.monitoring.metrics import Metrics
-from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords, PhaseTask
+from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseTask, Seen
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import TaskState
 from coordinator.records.tasks import Task
+from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.run_control import LOOK_AGAIN_SECONDS, RunControl
-from coordinator.runs.selection import Selection
+from coordinator.runs.selection import Selection, eligible_for
 from hfmds.domain.runs import Phase, Progress
 from hfmds.domain.tasks import LateReason
 
@@ -35,90 +37,133 @@ class PhaseConductor:
         self,
         run: RunRecord,
         control: RunControl,
-        phases: PhaseRecords,
+        records: DriverRecords,
         selection: Selection,
         metrics: Metrics,
     ) -> None:
+        self._run_id = run.run_id
         self._recipe = run.spec.recipe
         self._policy = run.spec.policy
         self._control = control
-        self._phases = phases
+        self._rounds = records.rounds
+        self._phases = records.phases
         self._selection = selection
         self._metrics = metrics
         self._clock = control.now
-        self._closed_by = LateReason.GOAL_REACHED
 
-    def conduct(
-        self, plan: PhasePlan, choose_devices: Callable[[], Sequence[str]]
-    ) -> tuple[Task, ...]:
-        """Have devices do a phase's work until enough is in; the results by device id."""
+    def conduct(self, plan: PhasePlan) -> tuple[Task, ...]:
+        """Have devices work until enough results are in. Returns the results by device id."""
         phase = self._phases.find(plan.key)
-        # After a restart nobody is there yet, and leases may have run out: give devices time.
         patient_until = 0.0
-        if phase is not None:
+        if phase is None:
+            phase = self._open(plan)
+        else:
+            # After a restart devices are not back yet, and leases may have run out: wait for them.
             patience = max(self._policy.lease_seconds, self._selection.away_seconds)
             patient_until = self._clock() + patience
-        else:
-            self._control.wait_while_drained(plan.key.round_number)
-            devices, seen = choose_devices(), self._selection.seen()
-            phase = self._phases.open(plan, devices, self._clock(), seen)
-            self._metrics.funnel.assigned(plan.key.kind, len(devices))
-            self._metrics.funnel.dropped(plan.key.kind, [LateReason.STALE] * phase.stale)
+            if plan.asynchronous and not phase.tasks:
+                self._wait_for_devices(plan)
         self._announce(phase)
         opened = not phase.closed
-        self._closed_by = LateReason.GOAL_REACHED  # as a result does that is the last one wanted
+        closed_by = LateReason.GOAL_REACHED  # by the last result, unless the loop closes it
         while not phase.closed:
             self._control.wait_until_running()
             rings = self._control.bell.rings
             phase = self._phases.get(plan.key)
             self._show(phase)
-            if not phase.closed and not self._move_on(plan, phase, patient_until):
-                self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
+            patient = self._clock() < patient_until
+            if phase.closed or self._ask_more(plan, phase, patient):
+                continue
+            if reason := self._reason_to_close(plan, phase, patient):
+                self._phases.close(phase.key, reason, self._clock())
+                closed_by = reason
+                continue
+            if self._is_stuck(phase, patient):
+                self._extend_or_pause(plan, phase, patient)
+            self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
         self._show(phase)
         results = self._phases.results(plan.key)
         if opened:
-            self._count(plan, phase)
+            self._count(plan, phase, closed_by)
         if plan.asynchronous:
             ages = (task.counted_round - task.key.round_number for task in results)
             self._metrics.updates_counted(ages)
         return results
 
-    def _count(self, plan: PhasePlan, phase: PhaseRecord) -> None:
-        """Count how a phase ended, and the tasks it does without."""
-        self._metrics.phase_closed(phase.key.kind, self._closed_by)
-        if not plan.asynchronous:  # there, tasks outlive their phase
+    # --- opening --------------------------------------------------------------------------------
+
+    def _open(self, plan: PhasePlan) -> PhaseRecord:
+        """Wait for devices and open the phase, choosing its devices from one view of the fleet."""
+        view, now = self._wait_for_devices(plan), self._clock()
+        devices = self._selection.choose(view, plan, now)
+        seen = Seen(len(view.present), len(view.eligible))
+        phase = self._phases.open(plan, devices, now, seen)
+        self._metrics.funnel.assigned(plan.key.kind, len(devices))
+        self._metrics.funnel.dropped(plan.key.kind, [LateReason.STALE] * phase.stale)
+        return phase
+
+    def _wait_for_devices(self, plan: PhasePlan) -> FleetView:
+        """Wait until enough devices are present, while the coordinator is not drained."""
+        t = plan.key.round_number
+        self._rounds.begin(self._run_id, t, self._clock())
+        while True:
+            self._control.wait_until_running()
+            self._control.wait_while_drained(t)
+            rings = self._control.bell.rings
+            view = self._selection.view()
+            lack = self._what_lacks(view, plan)
+            if lack is None:
+                return view
+            self._control.show(lack)
+            self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
+
+    def _what_lacks(self, view: FleetView, plan: PhasePlan) -> Progress | None:
+        """Say what a phase waits for before it opens; None: it may open."""
+        t = plan.key.round_number
+        if plan.key.kind == "evaluate":
+            if self._may_evaluate(view):
+                return None
+            return Progress(t, Phase.EVALUATING, 0, 0)
+        able = self._selection.able(view, plan)
+        count = len({*able, *self._still_at_work()})
+        if count < self._policy.minimum_devices:
+            return Progress(t, Phase.WAITING_FOR_DEVICES, count, self._policy.minimum_devices)
+        if not self._selection.can_begin(view, able, self._control.bell.ring):
+            return Progress(t, Phase.MAKING_PLAN, 0, 0)
+        return None
+
+    def _may_evaluate(self, view: FleetView) -> bool:
+        """Whether enough devices are present, or the time to wait for them is over."""
+        if len(view.eligible) >= self._policy.least_evaluations:
+            return True
+        evaluating = self._rounds.in_progress(self._run_id)
+        since = evaluating.entered_at if evaluating else self._clock()
+        return self._clock() >= since + self._policy.deadline_seconds
+
+    def _still_at_work(self) -> set[str]:
+        """Return the devices that continue work of earlier rounds, in asynchronous rounds.
+
+        After a restart only the database knows them.
+        """
+        if self._policy.asynchronous is None:
+            return set()
+        return self._phases.at_work(self._run_id, self._clock())
+
+    # --- closing --------------------------------------------------------------------------------
+
+    def _count(self, plan: PhasePlan, phase: PhaseRecord, closed_by: LateReason) -> None:
+        """Count how a phase ended, and the tasks that it ended without results."""
+        self._metrics.phase_closed(phase.key.kind, closed_by)
+        if not plan.asynchronous:  # there tasks outlive their phase
             over = (task for task in phase.tasks if task.state is TaskState.OVER)
             reasons = [LateReason[task.over_reason] for task in over]
             self._metrics.funnel.dropped(phase.key.kind, reasons)
 
-    def _move_on(self, plan: PhasePlan, phase: PhaseRecord, patient_until: float) -> bool:
-        """Take the next step that is due; true if there is something new to look at."""
-        now = self._clock()
-        patient = now < patient_until
-        if not patient and self._policy.task_deadline_seconds:
-            slow = self._phases.end_slow(phase.key, now - self._policy.task_deadline_seconds, now)
-            if slow:
-                log.info("tasks were too slow", extra={"kind": phase.key.kind, "tasks": slow})
-                if plan.asynchronous:
-                    self._metrics.funnel.dropped(phase.key.kind, [LateReason.TOO_SLOW] * slow)
-                self._ask(phase, self._replacements(phase, slow))
-                return True
-        if plan.asynchronous and self._ask(phase, self._for_buffer(phase)):
-            return True
-        reason = self._reason_to_close(plan, phase, patient)
-        if reason:
-            self._phases.close(phase.key, reason, now)
-            self._closed_by = reason
-            return True
-        if self._is_stuck(phase, patient):
-            self._extend_or_pause(phase, patient)
-        return False
-
     def _reason_to_close(
         self, plan: PhasePlan, phase: PhaseRecord, patient: bool
     ) -> LateReason | None:
-        """Enough results are in, and nobody is left whom it is worth waiting for."""
-        # An evaluation is not worth holding a run up for: it makes do with what there is.
+        """Say why the phase may close now; None: it must wait for more results."""
+        # An evaluation never holds a run up: it uses the results that are there.
         if phase.key.kind != "evaluate" and phase.counted < self._policy.minimum_devices:
             return None
         if not phase.pending and not (patient and plan.asynchronous):
@@ -127,20 +172,20 @@ class PhaseConductor:
             return None
         if self._clock() >= phase.deadline_at:
             return LateReason.DEADLINE
-        return None if self._hopeful(phase) else LateReason.GONE
+        return None if self._hopeful(self._selection.view(), phase) else LateReason.GONE
 
     def _is_stuck(self, phase: PhaseRecord, patient: bool) -> bool:
-        """Too few results are in, and waiting on will not bring more."""
+        """Whether too few results are in and waiting longer brings no more."""
         return not phase.pending or (not patient and self._clock() >= phase.deadline_at)
 
-    def _hopeful(self, phase: PhaseRecord) -> list[PhaseTask]:
-        """The pending tasks whose devices are there or hold a live lease."""
-        now, here = self._clock(), set(self._selection.here())
+    def _hopeful(self, view: FleetView, phase: PhaseRecord) -> list[PhaseTask]:
+        """Return the pending tasks whose devices are present or hold a live lease."""
+        now = self._clock()
         return [
             task
             for task in phase.pending
             if (
-                task.device_id in here
+                task.device_id in view.eligible
                 if task.state is TaskState.ASSIGNED
                 else task.lease_expires_at > now
             )
@@ -148,23 +193,27 @@ class PhaseConductor:
 
     # --- more devices ---------------------------------------------------------------------------
 
-    def _for_buffer(self, phase: PhaseRecord) -> tuple[str, ...]:
-        """Devices to join an asynchronous round, so that as many are at work as may be."""
-        mode = self._policy.asynchronous
-        if mode is None:
-            return ()
-        idle = [d for d in self._selection.able() if d not in phase.asked]
-        places = mode.concurrency - len(phase.pending) if mode.concurrency else len(idle)
-        candidates = self._selection.candidates(idle, self._clock())
-        return self._selection.draw(candidates, places, phase.key.round_number, "buffer")
+    def _ask_more(self, plan: PhasePlan, phase: PhaseRecord, patient: bool) -> bool:
+        """Replace devices that are too slow, and fill an asynchronous round. True if it did."""
+        now, limit = self._clock(), self._policy.task_deadline_seconds
+        if limit and not patient:
+            slow = self._phases.end_slow(phase.key, now - limit, now)
+            if slow:
+                log.info("tasks were too slow", extra={"kind": phase.key.kind, "tasks": slow})
+                if plan.asynchronous:
+                    self._metrics.funnel.dropped(phase.key.kind, [LateReason.TOO_SLOW] * slow)
+                view = self._selection.view()
+                self._ask(phase, self._replacements(view, plan, phase, slow))
+                return True
+        if not plan.asynchronous:
+            return False
+        joining = self._selection.choose_joining(self._selection.view(), plan, phase, now)
+        return self._ask(phase, joining)
 
-    def _replacements(self, phase: PhaseRecord, places: int) -> tuple[str, ...]:
-        """At most so many devices to take the places of those that are lost."""
-        fresh = [d for d in self._selection.here(phase.key.kind) if d not in phase.asked]
-        candidates = self._selection.candidates(fresh, self._clock())
-        return self._selection.draw(
-            candidates, places, phase.key.round_number, f"replacements {len(phase.tasks)}"
-        )
+    def _replacements(
+        self, view: FleetView, plan: PhasePlan, phase: PhaseRecord, places: int
+    ) -> Sequence[str]:
+        return self._selection.choose_replacements(view, plan, phase, places, self._clock())
 
     def _ask(self, phase: PhaseRecord, devices: Sequence[str]) -> bool:
         if devices:
@@ -173,10 +222,12 @@ class PhaseConductor:
             self._control.announce(tuple(devices))
         return bool(devices)
 
-    def _extend_or_pause(self, phase: PhaseRecord, patient: bool) -> None:
-        fresh = self._replacements(phase, self._missing(phase))
+    def _extend_or_pause(self, plan: PhasePlan, phase: PhaseRecord, patient: bool) -> None:
+        """Extend a stuck phase and ask more devices; pause the run if all devices failed."""
+        view = self._selection.view()
+        fresh = self._replacements(view, plan, phase, self._missing(view, plan, phase))
         if phase.failed and not fresh and not phase.pending:
-            if not patient:  # else who could take their places may be on the way back
+            if not patient:  # else devices that could replace them may be on the way back
                 self._control.pause(self._complaint(phase))
             return
         self._phases.extend(phase.key, fresh, self._clock())
@@ -184,23 +235,25 @@ class PhaseConductor:
         log.info("phase extended", extra={"kind": phase.key.kind, "more": len(fresh)})
         self._announce(self._phases.get(phase.key))
 
-    def _missing(self, phase: PhaseRecord) -> int:
-        """How many more devices a phase that is stuck may ask."""
+    def _missing(self, view: FleetView, plan: PhasePlan, phase: PhaseRecord) -> int:
+        """Return how many more devices a stuck phase may ask."""
         if phase.key.kind == "synthesise" or not self._recipe.cohort_size:
-            return len(self._selection.here(phase.key.kind))
-        return self._recipe.cohort_size - phase.counted - len(self._hopeful(phase))
+            return len(eligible_for(view, plan))
+        return self._recipe.cohort_size - phase.counted - len(self._hopeful(view, phase))
 
     def _complaint(self, phase: PhaseRecord) -> str:
         number, kind = phase.key.round_number, phase.key.kind
-        told = (
+        summary = (
             f"round {number}: {len(phase.failed)} of {len(phase.tasks)} devices could not {kind} "
             f"and only {phase.counted} could, below the minimum of {self._policy.minimum_devices}; "
         )
         device_id, failure = self._phases.first_failure(phase.key)
         if device_id:
-            return f"{told}{device_id}: {failure}"
-        allowed = f"{self._policy.task_deadline_seconds:g} s"
-        return f"{told}all took longer than policy.task_deadline_seconds, {allowed}"
+            return f"{summary}{device_id}: {failure}"
+        limit = f"{self._policy.task_deadline_seconds:g} s"
+        return f"{summary}all took longer than policy.task_deadline_seconds, {limit}"
+
+    # --- telling --------------------------------------------------------------------------------
 
     def _announce(self, phase: PhaseRecord) -> None:
         self._control.announce(tuple(task.device_id for task in phase.pending))

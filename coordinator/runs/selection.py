@@ -1,7 +1,7 @@
-"""Who is asked to work in a round: who is there, suits the run, and is drawn.
+"""Selects the devices of a phase: present, eligible for the run, and drawn.
 
-Draws are seeded by the run and the round, and named by their purpose, so that a round that is begun
-again asks the same devices.
+The run's seed, the round and the purpose of a draw decide it. So a round that is begun again asks
+the same devices.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from coordinator.devices.registry import Registry
-from coordinator.records.phases import PhaseRecords, Seen
+from coordinator.devices.registry import FleetView, Registry
+from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords
 from coordinator.records.runs import RunRecord
-from hfmds.algorithm.sampling import Candidate, sample_cohort
+from hfmds.algorithm.device_evaluation import choose_evaluators
+from hfmds.algorithm.sampling import Candidate, choose_cohort, sample_cohort
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.recipe import Recipe
 
 
 class PlanReady(Protocol):
-    """Tells whether devices can begin to work on a run at once."""
+    """Tells whether devices can begin to work on a recipe at once."""
 
     def __call__(
         self, recipe: Recipe, profiles: Iterable[DeviceProfile], when_ready: Callable[[], None]
     ) -> bool:
-        """Return False if a device needs a plan that is still being made; report its end."""
+        """Return False if a device needs a plan that is still being made; call back then."""
 
 
 class Selection:
-    """Chooses devices for one run."""
+    """Selects devices for one run, from one view of the fleet for each decision."""
 
     def __init__(
         self, run: RunRecord, registry: Registry, phases: PhaseRecords, plan_ready: PlanReady
@@ -36,83 +37,124 @@ class Selection:
         self._recipe = run.spec.recipe
         self._policy = run.spec.policy
         self._registry = registry
-        self.away_seconds = registry.away_seconds
         self._phases = phases
         self._plan_ready = plan_ready
-        self.withdrawn: frozenset[str] = frozenset()  # of these the store takes no images
 
-    def here(self, kind: str = "train") -> list[str]:
-        """The devices that are there and suit the run's phases of this kind, by id."""
-        there = self._registry.available(self._run_id, self._policy.eligibility)
-        return [d for d in there if kind != "synthesise" or d not in self.withdrawn]
+    @property
+    def away_seconds(self) -> float:
+        """After this time of silence a device counts as away."""
+        return self._registry.away_seconds
 
-    def seen(self) -> Seen:
-        """How many devices are there for this run, and how many of them suit it."""
-        return Seen(len(self._registry.available(self._run_id)), len(self.here()))
+    def view(self) -> FleetView:
+        """Look at the fleet."""
+        return self._registry.view(self._run_id, self._policy.eligibility)
 
-    def able(self, kind: str = "train") -> list[str]:
-        """Those of them to count on; fewer than the policy's minimum if there are not more.
+    def able(self, view: FleetView, plan: PhasePlan) -> list[str]:
+        """Return the eligible devices that are likely to do a phase's work.
 
-        Who could not do this run's work before is spared it, as long as the others suffice.
+        Devices that could not do this run's work before are left out if enough others remain.
         """
-        here = self.here(kind)
-        # Who cannot evaluate may well be able to train.
+        eligible = eligible_for(view, plan)
+        # A device that could not evaluate may well be able to train.
         unable = self._phases.unable(self._run_id, "synthesise", "train")
-        able = [device_id for device_id in here if device_id not in unable]
-        return able if len(able) >= self._policy.minimum_devices else here
+        able = [device_id for device_id in eligible if device_id not in unable]
+        return able if len(able) >= self._policy.minimum_devices else eligible
 
-    def plan_ready(self, devices: Collection[str], when_ready: Callable[[], None]) -> bool:
-        """Whether the devices can begin; else a phase's time would pass with the plan's making."""
-        here = self._registry.available(self._run_id)
-        profiles = [profile for device_id, profile in here.items() if device_id in devices]
+    def can_begin(
+        self, view: FleetView, devices: Collection[str], when_ready: Callable[[], None]
+    ) -> bool:
+        """Whether no device must wait for a plan, which would use up the phase's time."""
+        profiles = [view.present[device_id] for device_id in devices]
         return self._plan_ready(self._recipe, profiles, when_ready)
 
-    def evaluators(self, wanted: int, now: float) -> list[Candidate]:
-        """The devices that could evaluate a model; without those at work if the others suffice."""
+    def choose(self, view: FleetView, plan: PhasePlan, now: float) -> Sequence[str]:
+        """Choose the devices that a phase asks first."""
+        if plan.asynchronous:  # they join once it is open, up to the mode's concurrency
+            return ()
+        if plan.key.kind == "evaluate":
+            return self._choose_evaluators(view, plan, now)
+        able = self.able(view, plan)
+        if plan.key.kind == "synthesise":
+            return able
+        t = plan.key.round_number
+        candidates = self._candidates(view, able, now)
+        cohort = choose_cohort(candidates, self._recipe, t)
+        return (*cohort, *self._spares(candidates, cohort, t))
+
+    def choose_joining(
+        self, view: FleetView, plan: PhasePlan, phase: PhaseRecord, now: float
+    ) -> Sequence[str]:
+        """Choose devices to join an asynchronous round, up to its mode's concurrency."""
+        mode = self._policy.asynchronous
+        if mode is None:
+            return ()
+        idle = [d for d in self.able(view, plan) if d not in phase.asked]
+        places = mode.concurrency - len(phase.pending) if mode.concurrency else len(idle)
+        candidates = self._candidates(view, idle, now)
+        return self._draw(candidates, places, plan.key.round_number, "buffer")
+
+    def choose_replacements(
+        self, view: FleetView, plan: PhasePlan, phase: PhaseRecord, places: int, now: float
+    ) -> Sequence[str]:
+        """Choose devices to replace those that a phase has lost."""
+        fresh = [d for d in eligible_for(view, plan) if d not in phase.asked]
+        candidates = self._candidates(view, fresh, now)
+        purpose = f"replacements {len(phase.tasks)}"
+        return self._draw(candidates, places, plan.key.round_number, purpose)
+
+    def _choose_evaluators(self, view: FleetView, plan: PhasePlan, now: float) -> Sequence[str]:
+        """Choose the devices that evaluate; not those at work if the others suffice."""
+        wanted = self._policy.evaluation
         unable = self._phases.unable(self._run_id, "synthesise", "train", "evaluate")
-        able = [device_id for device_id in self.here() if device_id not in unable]
+        able = [device_id for device_id in view.eligible if device_id not in unable]
         busy = self._phases.at_work(self._run_id, now)
         idle = [device_id for device_id in able if device_id not in busy]
-        return self.candidates(idle if len(idle) >= wanted else able, now)
+        devices = idle if len(idle) >= wanted.devices else able
+        candidates = self._candidates(view, devices, now)
+        return choose_evaluators(wanted, candidates, self._recipe, plan.key.round_number)
 
-    def candidates(self, devices: Iterable[str], now: float) -> list[Candidate]:
-        """The devices with what a draw may go by.
+    def _candidates(
+        self, view: FleetView, devices: Sequence[str], now: float
+    ) -> Sequence[Candidate]:
+        """Describe devices for a draw.
 
-        Those at work for another run are left out as long as the others suffice: a round would
-        have to wait for them.
+        A round would have to wait for devices that work for another run. They are left out if
+        enough others remain.
         """
-        devices = list(devices)
         if self._recipe.cohort_size:
             busy = self._phases.at_work_elsewhere(self._run_id, now)
             idle = [device_id for device_id in devices if device_id not in busy]
             if len(idle) >= self._policy.asked(self._recipe.cohort_size):
                 devices = idle
-        profiles = self._registry.available(self._run_id, self._policy.eligibility)
         losses: dict[str, float] = {}
         if self._recipe.sampling.strategy == "power_of_choice":
             losses = self._phases.last_losses(self._run_id)
         return [
-            Candidate(device_id, profiles[device_id].samples, losses.get(device_id))
+            Candidate(device_id, view.present[device_id].samples, losses.get(device_id))
             for device_id in devices
-            if device_id in profiles  # it may have gone since
         ]
 
-    def spares(
+    def _spares(
         self, candidates: Sequence[Candidate], cohort: Collection[str], round_number: int
-    ) -> tuple[str, ...]:
-        """Devices that are asked besides a cohort, for those of it that will not deliver."""
+    ) -> Sequence[str]:
+        """Choose devices to ask besides a cohort, because some of it will not deliver."""
         goal = self._recipe.cohort_size
         extra = self._policy.asked(goal) - len(cohort) if goal else 0
         rest = [candidate for candidate in candidates if candidate.device_id not in cohort]
-        return self.draw(rest, extra, round_number, "spares")
+        return self._draw(rest, extra, round_number, "spares")
 
-    def draw(
+    def _draw(
         self, candidates: Sequence[Candidate], places: int, round_number: int, purpose: str
-    ) -> tuple[str, ...]:
-        """At most so many of the candidates."""
+    ) -> Sequence[str]:
+        """Draw at most so many of the candidates."""
         if places <= 0:
             return ()
         recipe = self._recipe
         return sample_cohort(
             candidates, places, recipe.sampling, recipe.seed, round_number, purpose
         )
+
+
+def eligible_for(view: FleetView, plan: PhasePlan) -> list[str]:
+    """Return the devices that suit the run and that the phase does not exclude, in order."""
+    return [device_id for device_id in view.eligible if device_id not in plan.excluded]

@@ -1,7 +1,7 @@
-"""Evaluation of a new model by devices, each on its own data: who is asked, and what it adds up to.
+"""Evaluation of a new model by devices, each on its own data.
 
-The same code chooses and combines in simulation and over the network, so that both come to the
-same numbers. Only three numbers leave a device.
+Simulated and real fleets choose the devices and combine their results with this code, so both get
+the same numbers. Only three numbers leave a device.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def choose_evaluators(
 
 
 def combine_evaluations(evaluations: Iterable[Evaluation]) -> DeviceEvaluation | None:
-    """The mean over all devices' samples; None of none.
+    """Average over the samples of all devices; None if there are none.
 
-    The devices come in the order of their ids: a sum of floats depends on its order.
+    Pass the devices in the order of their ids: a sum of floats depends on its order.
     """
     correct, loss, samples, devices = 0.0, 0.0, 0, 0
     for evaluation in evaluations:

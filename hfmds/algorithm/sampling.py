@@ -1,7 +1,7 @@
-"""Every random choice the algorithm makes, apart from the first weights.
+"""Every random choice of the algorithm, except the first weights.
 
-Only numpy, so that each engine trains on the same batches in the same order and starts synthesis
-from the same noise. The functions draw from the generator they are given and keep no state.
+This module needs only numpy. So each engine trains on the same batches in the same order, and
+starts synthesis from the same noise. The functions keep no state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.seeds import generator
-from hfmds.domain.recipe import Sampling
+from hfmds.domain.recipe import Recipe, Sampling
+from hfmds.errors import Unavailable
 
 Indices = NDArray[np.int64]
 
@@ -28,6 +29,20 @@ class Candidate:
     last_loss: float | None = None  # of its last training in this run; None: it has not trained yet
 
 
+def choose_cohort(
+    candidates: Iterable[Candidate], recipe: Recipe, round_number: int
+) -> tuple[str, ...]:
+    """Draw K_t, the cohort of a round; every fleet draws it with this function."""
+    cohort = sample_cohort(
+        candidates, recipe.cohort_size, recipe.sampling, recipe.seed, round_number
+    )
+    if not cohort:
+        raise Unavailable(
+            f"round {round_number}: no device is available; start or reconnect devices"
+        )
+    return cohort
+
+
 def sample_cohort(
     candidates: Iterable[Candidate],
     size: int,
@@ -36,10 +51,10 @@ def sample_cohort(
     round_number: int,
     purpose: str = "cohort",
 ) -> tuple[str, ...]:
-    """K_t: `size` of the devices, sorted; all of them when size is 0 or there are no more.
+    """Draw `size` of the devices; all of them when size is 0 or no more are available.
 
-    They are sorted first, so the order in which they came online does not matter. `purpose` names
-    the draw, where a round needs another one.
+    The order of the candidates does not matter, and the result is sorted. `purpose` tells apart
+    several draws of one round.
     """
     devices = sorted(candidates, key=lambda candidate: candidate.device_id)
     if size == 0 or size >= len(devices):
@@ -58,7 +73,7 @@ def sample_cohort(
 def _by_samples(
     devices: Sequence[Candidate], count: int, random: np.random.Generator
 ) -> list[Candidate]:
-    """So many of the devices, each drawn in proportion to its samples among those left."""
+    """Draw devices in proportion to their samples, without replacement."""
     if count >= len(devices):
         return list(devices)
     samples = np.array([device.samples for device in devices], np.float64)
@@ -67,24 +82,24 @@ def _by_samples(
 
 
 def _worst_first(device: Candidate) -> tuple[bool, float, str]:
-    """Who never trained; then the highest loss, and a NaN is the highest; ties by id."""
+    """Sort devices that never trained first, then by falling loss, NaN highest; ties by id."""
     known = device.last_loss is not None
     loss = device.last_loss if device.last_loss is not None else 0.0
     return (known, -math.inf if math.isnan(loss) else -loss, device.device_id)
 
 
 def epoch_batches(samples: int, batch_size: int, random: np.random.Generator) -> Iterator[Indices]:
-    """One pass over all samples in a fresh order; the last batch may be smaller."""
+    """Pass over all samples once, in a fresh order; the last batch may be smaller."""
     order = random.permutation(samples)
     for start in range(0, samples, batch_size):
         yield order[start : start + batch_size]
 
 
 def choose(samples: int, count: int, random: np.random.Generator) -> Indices:
-    """`count` indices below `samples`, without replacement when there are enough."""
+    """Draw `count` indices below `samples`, without replacement if there are enough samples."""
     return random.choice(samples, count, replace=count > samples)
 
 
 def initial_noise(shape: tuple[int, ...], random: np.random.Generator) -> NDArray[np.float32]:
-    """N(0, I), where synthetic images start, in the model's normalised space."""
+    """Draw N(0, I), where synthetic images start, in the model's normalised space."""
     return random.standard_normal(shape, dtype=np.float32)

@@ -123,10 +123,8 @@ class WatchedFleet(LocalFleet):
 
     updates: dict[int, list[Update]]
 
-    def train(
-        self, round_number: int, weights: Weights, pool: Pool | None, cohort: Sequence[str]
-    ) -> Iterator[Update]:
-        sent = list(super().train(round_number, weights, pool, cohort))
+    def train(self, round_number: int, weights: Weights, pool: Pool | None) -> Iterator[Update]:
+        sent = list(super().train(round_number, weights, pool))
         self.updates = {**getattr(self, "updates", {}), round_number: sent}
         return iter(sent)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.federation import federate
-from hfmds.algorithm.sampling import Candidate
+from hfmds.algorithm.sampling import Candidate, choose_cohort
 from hfmds.domain.learning import (
     Checkpoint,
     DeviceEvaluation,
@@ -32,20 +32,19 @@ LEAKAGE = LeakageSummary(9, 9, 9, 10, 10, 10)
 class WrittenFleet:
     """Each device adds its number to the weight; `absent` never deliver."""
 
-    def __init__(self, devices: Sequence[str], absent: Sequence[str] = ()) -> None:
-        self.devices, self.absent = devices, absent
+    def __init__(
+        self, devices: Sequence[str], absent: Sequence[str] = (), recipe: Recipe = RECIPE
+    ) -> None:
+        self.devices, self.absent, self.recipe = devices, absent, recipe
         self.calls: list[tuple[object, ...]] = []
-
-    def available(self, round_number: int) -> Sequence[Candidate]:
-        return [Candidate(device, samples=1) for device in self.devices]
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
         self.calls.append(("synthesise", round_number, weights["w"].item()))
         return Pool(f"pool-{round_number}", 4, LEAKAGE, Traffic(100, 200))
 
-    def train(
-        self, round_number: int, weights: Weights, pool: Pool | None, cohort: Sequence[str]
-    ) -> Iterator[Update]:
+    def train(self, round_number: int, weights: Weights, pool: Pool | None) -> Iterator[Update]:
+        candidates = [Candidate(device, samples=1) for device in self.devices]
+        cohort = choose_cohort(candidates, self.recipe, round_number)
         self.calls.append(("train", round_number, pool and pool.snapshot_id, cohort))
         for device in sorted(set(cohort) - set(self.absent)):
             value = weights["w"] + np.float32(device)
@@ -54,7 +53,7 @@ class WrittenFleet:
     def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
         return DeviceEvaluation(0.25, weights["w"].item(), samples=round_number, devices=2)
 
-    def evaluate(self, weights: Weights) -> Evaluation | None:
+    def evaluate(self, round_number: int, weights: Weights) -> Evaluation | None:
         return Evaluation(accuracy=0.5, loss=weights["w"].item(), samples=1)
 
 
@@ -95,7 +94,8 @@ def test_only_delivered_updates_count():
 
 def test_the_cohort_is_sampled_anew_each_round():
     recipe = replace(RECIPE, cohort_size=3, rounds=12)
-    cohorts = [r.cohort for r in federate(WrittenFleet(list("123456789")), recipe, START)]
+    fleet = WrittenFleet(list("123456789"), recipe=recipe)
+    cohorts = [r.cohort for r in federate(fleet, recipe, START)]
     assert {len(cohort) for cohort in cohorts} == {3}
     assert any(before != after for before, after in pairwise(cohorts))
 
@@ -104,8 +104,9 @@ def test_the_cohort_is_sampled_anew_each_round():
 def test_a_resumed_run_ends_as_an_uninterrupted_one(stop_after: int):
     recipe: Recipe = replace(HFMDS, cohort_size=2)
     devices = list("12345")
-    whole = list(federate(WrittenFleet(devices), recipe, START))
-    resumed = list(federate(WrittenFleet(devices), recipe, whole[stop_after - 1].checkpoint))
+    whole = list(federate(WrittenFleet(devices, recipe=recipe), recipe, START))
+    resuming = WrittenFleet(devices, recipe=recipe)
+    resumed = list(federate(resuming, recipe, whole[stop_after - 1].checkpoint))
     assert [r.checkpoint.round_number for r in resumed] == list(range(stop_after + 1, 4))
     assert [r.cohort for r in resumed] == [r.cohort for r in whole[stop_after:]]
     assert_same(resumed[-1].checkpoint.weights, whole[-1].checkpoint.weights)

@@ -95,7 +95,7 @@ def test_prototypes_carry_over_from_refresh_to_refresh():
 
 
 def train(local: LocalFleet, round_number: int, *cohort: str) -> dict[str, Weights]:
-    sent = local.train(round_number, weights(round_number), None, cohort)
+    sent = local.train_devices(cohort, round_number, weights(round_number), None)
     return {update.device_id: update.weights for update in sent}
 
 
@@ -141,7 +141,7 @@ def test_the_two_kinds_of_work_do_not_share_a_memory():
     workers = WatchedWorkers()
     local = LocalFleet(HFMDS, {"a": SHARDS["a"]}, workers=workers)
     pool = local.synthesise(1, weights())
-    list(local.train(1, weights(), pool, ["a"]))
+    list(local.train(1, weights(), pool))
     local.synthesise(3, weights())
     made, trained, made_again = workers.works
     assert made.memory == trained.memory == {}
@@ -154,7 +154,7 @@ def test_local_prototypes_are_what_training_has_left():
     local = LocalFleet(recipe, {"a": SHARDS["a"]}, workers=workers)
     pool = local.synthesise(1, weights())  # before any training: by the global model
     for t in (1, 2):
-        list(local.train(t, weights(t), pool, ["a"]))
+        list(local.train(t, weights(t), pool))
     local.synthesise(3, weights())
     made, trained, trained_again, made_again = (one.memory for one in workers.works)
     assert made == trained == {}
@@ -232,7 +232,7 @@ def test_a_state_that_is_taken_over_replaces_what_was_remembered():
 def test_a_device_without_images_is_never_available():
     recipe = replace(HFMDS, cohort_size=2)
     local = LocalFleet(recipe, {**SHARDS, "0-empty": NOTHING, "z-empty": NOTHING})
-    assert [candidate.device_id for candidate in local.available(1)] == ["a", "b", "c"]
+    assert [candidate.device_id for candidate in local.candidates(1)] == ["a", "b", "c"]
     for result in federate(local, recipe, START):
         assert set(result.cohort) <= {"a", "b", "c"}
         assert result.checkpoint.pool
@@ -242,22 +242,22 @@ def test_a_device_without_images_is_never_available():
 def test_candidates_have_their_samples_and_the_loss_of_their_last_training_also_when_restored():
     recipe = replace(HFMDS, cohort_size=2, rounds=2)
     local = LocalFleet(recipe, SHARDS)
-    assert {c.device_id: c.samples for c in local.available(1)} == {
+    assert {c.device_id: c.samples for c in local.candidates(1)} == {
         device: len(shard) for device, shard in SHARDS.items()
     }
-    assert {c.last_loss for c in local.available(1)} == {None}
+    assert {c.last_loss for c in local.candidates(1)} == {None}
     first = next(iter(federate(local, recipe, START)))
-    known = {c.device_id: c.last_loss for c in local.available(2) if c.last_loss is not None}
+    known = {c.device_id: c.last_loss for c in local.candidates(2) if c.last_loss is not None}
     assert set(known) == set(first.cohort)
     assert np.mean(list(known.values())) == pytest.approx(first.training_loss)
-    assert {c.last_loss for c in local.available(1)} == {None}  # when round 1 is replayed
+    assert {c.last_loss for c in local.candidates(1)} == {None}  # when round 1 is replayed
     restored = LocalFleet(recipe, SHARDS)
     restored.restore(local.state(None))
-    assert restored.available(2) == local.available(2)
+    assert restored.candidates(2) == local.candidates(2)
 
 
 def test_without_a_held_out_set_there_is_no_evaluation():
-    assert LocalFleet(HFMDS, SHARDS).evaluate(weights()) is None
+    assert LocalFleet(HFMDS, SHARDS).evaluate(1, weights()) is None
 
 
 def test_an_unfit_shard_is_refused_at_once():
@@ -283,8 +283,8 @@ def test_everything_is_computed_where_the_fleet_is_told(what):
     )
     tasks = {
         "synthesise": lambda: nowhere.synthesise(1, weights()),
-        "train": lambda: list(nowhere.train(1, weights(), None, ["a"])),
-        "evaluate": lambda: nowhere.evaluate(weights()),
+        "train": lambda: list(nowhere.train(1, weights(), None)),
+        "evaluate": lambda: nowhere.evaluate(1, weights()),
         "evaluate_on_devices": lambda: nowhere.evaluate_on_devices(1, weights()),
     }
     with pytest.raises((NotImplementedError, RuntimeError), match=r"[Mm]eta"):

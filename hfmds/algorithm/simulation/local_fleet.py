@@ -23,7 +23,7 @@ from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.local_work import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.pool import merge
-from hfmds.algorithm.sampling import Candidate
+from hfmds.algorithm.sampling import Candidate, choose_cohort
 from hfmds.algorithm.seeds import task_seed
 from hfmds.domain.learning import (
     MEASUREMENTS,
@@ -108,12 +108,6 @@ class LocalFleet:
 
     # --- Fleet ----------------------------------------------------------------------------------
 
-    def available(self, round_number: int) -> Sequence[Candidate]:
-        return tuple(
-            Candidate(device_id, len(shard), self._last_loss(device_id, round_number))
-            for device_id, shard in self._shards.items()
-        )
-
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
         devices = tuple(self._shards)
         works = self._works("synthesise", round_number, weights, None, devices)
@@ -130,10 +124,14 @@ class LocalFleet:
         leakage = summarise_leakage(merged.psnr_paired, merged.psnr_nearest)
         return Pool(snapshot_id, len(merged), leakage)
 
-    def train(
-        self, round_number: int, weights: Weights, pool: Pool | None, cohort: Sequence[str]
+    def train(self, round_number: int, weights: Weights, pool: Pool | None) -> Iterator[Update]:
+        cohort = choose_cohort(self.candidates(round_number), self._recipe, round_number)
+        return self.train_devices(cohort, round_number, weights, pool)
+
+    def train_devices(
+        self, devices: Sequence[str], round_number: int, weights: Weights, pool: Pool | None
     ) -> Iterator[Update]:
-        devices = sorted(cohort)
+        """Have these devices train, given by id in order."""
         images = self.pool_batch(pool).images if pool else None
         works = self._works("train", round_number, weights, images, devices)
         sent = self._pack_each(round_number, weights, devices, self._workers.train(works))
@@ -143,7 +141,7 @@ class LocalFleet:
             received = unpacked(self._recipe, packed, weights)
             yield Update(device_id, received, trained.samples, trained.loss)
 
-    def evaluate(self, weights: Weights) -> Evaluation | None:
+    def evaluate(self, round_number: int, weights: Weights) -> Evaluation | None:
         if self._held_out is None:
             return None
         return evaluate(
@@ -158,12 +156,19 @@ class LocalFleet:
         if not self._evaluation.due(round_number, self._recipe.rounds):
             return None
         chosen = choose_evaluators(
-            self._evaluation, self.available(round_number), self._recipe, round_number
+            self._evaluation, self.candidates(round_number), self._recipe, round_number
         )
         works = self._works("evaluate", round_number, weights, None, chosen)
         return combine_evaluations(evaluate_locally(work, device=self._device) for work in works)
 
     # --- looking inside -------------------------------------------------------------------------
+
+    def candidates(self, round_number: int) -> Sequence[Candidate]:
+        """Return all devices, as the draw of a round's cohort sees them."""
+        return tuple(
+            Candidate(device_id, len(shard), self._last_loss(device_id, round_number))
+            for device_id, shard in self._shards.items()
+        )
 
     def pool_batch(self, pool: Pool) -> SyntheticBatch:
         """What a pool that this fleet has sealed, or was restored with, holds."""
