@@ -85,7 +85,10 @@ def all_commands() -> Any:
 def test_the_readme_example_runs() -> None:
     text = (ROOT / "README.md").read_text()
     example = text.partition("```python\n")[2].partition("```")[0].replace("rounds=12", "rounds=1")
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # many wait for each other on a busy machine
+    one_thread = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+    }  # many wait for each other on a busy machine
     result = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, env=one_thread
     )
