@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -11,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.api.servicer import AdminServicer, CoordinatorServicer
 from coordinator.identity.wiring import open_membership
-from coordinator.monitoring.device_standing import head_count
+from coordinator.monitoring.live_counts import LiveCounts
 from coordinator.monitoring.metrics import Metrics
 from coordinator.replicas.notices import Switchboard
 from coordinator.replicas.replica import Replica
@@ -63,9 +62,6 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         app = await asyncio.to_thread(
             build, settings, engine, notices, metrics, store, loop, library
         )
-        metrics.count(devices=app.registry.states, runs=app.runs.census)
-        metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
-        metrics.know(members=lambda: head_count(engine, time.time()))
         CoordinatorServicer(app.dispatch, gate).add_to(server)
         admin = AdminServicer(app.runs, app.oversight)
         admin.add_to(server)
@@ -89,6 +85,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         shutdown = Shutdown(settings.shutdown_grace_seconds)
         async with (
             following_rotation(settings.tls, store),
+            LiveCounts(app.counts, registry).refreshing(),
             membership.lookout.looking_out(),
             server.serving(shutdown),
             membership.serving_tokens(settings, rpc_metrics, admin, shutdown) as tokens,

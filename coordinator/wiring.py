@@ -18,6 +18,8 @@ from coordinator.api.operations import Oversight
 from coordinator.devices.dispatch import Dispatch
 from coordinator.devices.plans import Library, Plans
 from coordinator.devices.registry import Registry
+from coordinator.monitoring.live_counts import Counts
+from coordinator.monitoring.member_counts import count_members
 from coordinator.monitoring.metrics import Metrics
 from coordinator.monitoring.round_timing import RoundWatch
 from coordinator.records.device_tasks import TaskRecords
@@ -70,6 +72,16 @@ class App:
     drivers: Drivers
     runs: Runs
     oversight: Oversight
+
+    def counts(self) -> Counts:
+        """Read the counts that metrics show; blocks."""
+        return Counts(
+            devices=self.registry.states(),
+            runs=self.runs.counts(),
+            pending_tasks=self.funnel.stages(),
+            drained=self.drain.is_on(),
+            members=count_members(self.engine, time.time()),
+        )
 
 
 def open_tables(settings: CoordinatorSettings) -> Engine:

@@ -23,8 +23,7 @@ from prometheus_client import CollectorRegistry, Metric
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from coordinator.monitoring.device_standing import HeadCount
-from coordinator.monitoring.live_counts import RunCensus
+from coordinator.monitoring.live_counts import Counts, LiveCounts
 from coordinator.monitoring.metrics import Metrics
 from coordinator.settings import CoordinatorSettings
 from edge_client.metrics import EdgeMetrics
@@ -33,7 +32,6 @@ from hfmds import errors
 from hfmds.cli.app import app
 from hfmds.cli.settings import CommandSettings
 from hfmds.domain.learning import LeakageSummary
-from hfmds.domain.tasks import TaskStage
 from hfmds.service.monitoring.program_metrics import show_program, show_readiness
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.security.tls import TlsFiles
@@ -142,10 +140,8 @@ def every_server() -> CollectorRegistry:
 def coordinator() -> CollectorRegistry:
     """What the coordinator exports besides."""
     registry = CollectorRegistry()
-    metrics = Metrics(registry)
-    metrics.count(devices=dict, runs=RunCensus)
-    metrics.watch(drained=bool, stages=lambda: dict.fromkeys(TaskStage, 0))
-    metrics.know(members=HeadCount)
+    Metrics(registry)
+    LiveCounts(Counts, registry).refresh()
     return registry
 
 

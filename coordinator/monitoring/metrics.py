@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from coordinator.monitoring.device_costs import FleetMetrics
-from coordinator.monitoring.device_standing import HeadCount, Standing
 from coordinator.monitoring.funnel_metrics import FunnelMetrics
-from coordinator.monitoring.live_counts import Census, RunCensus, UnderWay
-from hfmds.domain.devices import DeviceState
 from hfmds.domain.learning import LeakageSummary, Traffic
 from hfmds.domain.pool_policy import NO_LIMIT, PSNR_LIMITS, PoolPolicy
 from hfmds.domain.runs import Phase, Round
-from hfmds.domain.tasks import LateReason, TaskStage
-from hfmds.service.monitoring.scrape_parts import ScrapeParts
+from hfmds.domain.tasks import LateReason
 
 _ENDED_RUNS_KEPT = 20
 _ROUND_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -40,7 +36,6 @@ class Metrics:
         self._best: dict[str, float] = {}  # accuracy by run
         self.funnel = FunnelMetrics(registry)
         self.fleet = FleetMetrics(registry)
-        self._parts = ScrapeParts("coordinator", registry)
 
         def by_run(name: str, meaning: str, *labels: str) -> Gauge:
             return Gauge(f"hfmds_coordinator_{name}", meaning, ("run", *labels), registry=registry)
@@ -168,22 +163,6 @@ class Metrics:
         """Show whether this coordinator drives the runs."""
         self._leader.set(leads)
         self._leadership_changes.inc()
-
-    def count(
-        self, devices: Callable[[], Mapping[DeviceState, int]], runs: Callable[[], RunCensus]
-    ) -> None:
-        """Count devices and runs anew at every scrape."""
-        self._parts.add("census", Census(devices, runs))
-
-    def watch(
-        self, drained: Callable[[], bool], stages: Callable[[], Mapping[TaskStage, int]]
-    ) -> None:
-        """Look at these anew at every scrape."""
-        self._parts.add("tasks", UnderWay(drained, stages))
-
-    def know(self, members: Callable[[], HeadCount]) -> None:
-        """Count the members of the fleet anew at every scrape."""
-        self._parts.add("members", Standing(members))
 
     def show_limits(self, run_id: str, policy: PoolPolicy) -> None:
         """Show what a run's pools may give away."""

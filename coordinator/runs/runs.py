@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from coordinator.devices.wakeup import Bell
-from coordinator.monitoring.live_counts import RunCensus
+from coordinator.monitoring.live_counts import RunCounts
 from coordinator.records.events import COORDINATOR
 from coordinator.records.runs import RunRecord, RunRecords
 from coordinator.replicas.notices import Switchboard, Topic
@@ -89,10 +89,10 @@ class Runs:
         """Return runs, newest first: at most so many, after a run."""
         return [self._shown(record) for record in self._records.list(after, most)]
 
-    def census(self) -> RunCensus:
+    def counts(self) -> RunCounts:
         """Count the runs, and show those that have not ended."""
         active = [self._shown(record) for record in self._records.active()]
-        return RunCensus(self._records.states(), active, self._records.completed_rounds())
+        return RunCounts(self._records.states(), active, self._records.completed_rounds())
 
     def get(self, run_id: str) -> Run:
         """Return a run."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+from coordinator.monitoring.live_counts import LiveCounts
 from hfmds.domain.runs import Phase, RunState
 from hfmds.domain.tasks import Assignment, RetryLater
 from hfmds.wire.conversions.operations import Drain
@@ -95,12 +96,14 @@ async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_pa
 
 async def test_the_metrics_say_so(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
-        metrics, app = bench.registry, bench.app
-        app.metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
+        metrics = bench.registry
+        live = LiveCounts(bench.app.counts, metrics)
         await bench.create(make_spec())
         await bench.check_in("a")
+        live.refresh()
         assert metrics.get_sample_value("hfmds_coordinator_drained") == 0
         await drain(bench, True)
+        live.refresh()
         assert metrics.get_sample_value("hfmds_coordinator_drained") == 1
         pending = "hfmds_coordinator_tasks_pending"
         assert metrics.get_sample_value(pending, {"stage": "taken"}) == 1

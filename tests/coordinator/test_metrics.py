@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy import event
 
 from coordinator.monitoring.device_costs import FleetMetrics
 from coordinator.monitoring.funnel_metrics import FunnelMetrics
-from coordinator.monitoring.live_counts import RunCensus
+from coordinator.monitoring.live_counts import Counts, LiveCounts
 from coordinator.monitoring.metrics import Metrics
 from coordinator.monitoring.round_timing import RoundWatch
 from coordinator.records.runs import RunRecord
@@ -28,6 +29,7 @@ from hfmds.storage.database import opened_database, reading
 from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
 from tests.support.databases import database_of
+from tests.support.waiting import eventually
 from tests.wire import examples
 
 RUN = RunRecord("run", "run.1", make_spec(), RunState.RUNNING, "", 0.0, 0, None)
@@ -100,14 +102,16 @@ def test_of_many_tasks_few_are_remembered() -> None:
 async def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         read = Read(bench.registry)
-        bench.app.metrics.count(devices=bench.app.registry.states, runs=bench.runs.census)
+        live = LiveCounts(bench.app.counts, bench.registry)
         await bench.create(make_spec(devices=2, refresh_every=1))
         await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
+        live.refresh()
         assert read("rounds", state="completed") == 0
         assert read("run_running", run="run") == 1
         assert (read("run_progress_timestamp_seconds", run="run") or 0) > 0
         await asyncio.gather(bench.play("a", 1, echo), bench.play("b", 1, echo))
         await read.until_left("run")
+        live.refresh()
         assert read.funnel("synthesise") == read.funnel("train") == [2] * 6
         for kind in ("synthesise", "train"):
             assert read("phases_closed_total", kind=kind, reason="goal-reached") == 1
@@ -276,37 +280,68 @@ async def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> N
 # --- scrapes --------------------------------------------------------------------------------------
 
 
-def test_a_scrape_does_without_what_the_database_does_not_answer(
+def test_a_scrape_does_without_the_counts_of_a_database_that_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     read = Read(CollectorRegistry())
-    metrics, away = Metrics(read.registry), True
+    Metrics(read.registry)
+    away = False
 
-    def states() -> dict[DeviceState, int]:
+    def read_counts() -> Counts:
         if away:
             raise Unavailable("the database is away")
-        return {DeviceState.AWAY: 3}
+        return Counts(devices={DeviceState.AWAY: 3})
 
-    metrics.count(devices=states, runs=RunCensus)
-    metrics.watch(drained=bool, stages=lambda: dict.fromkeys(TaskStage, 0))
+    live = LiveCounts(read_counts, read.registry)
+    live.refresh()
+    away = True
     for failures in (1, 2):
+        live.refresh()
         text = generate_latest(read.registry).decode()
         assert "hfmds_coordinator_devices{" not in text
-        assert "hfmds_coordinator_drained 0.0" in text
         assert "hfmds_coordinator_round_duration_seconds_count 0.0" in text
-        assert read("scrape_failures_total", part="census") == failures
+        assert read("scrape_failures_total", part="counts") == failures
     away = False
+    live.refresh()
     assert read("devices", state="away") == 3
-    assert read("scrape_failures_total", part="tasks") == 0
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "metrics of census are missing" in caplog.text
+
+
+async def test_a_scrape_does_not_wait_for_a_database_that_hangs() -> None:
+    read, seconds = Read(CollectorRegistry()), 0.0
+    hanging, answer = threading.Event(), threading.Event()
+
+    def read_counts() -> Counts:
+        if seconds:
+            hanging.set()
+            assert answer.wait(60)
+        return Counts(devices={DeviceState.AWAY: 3})
+
+    live = LiveCounts(read_counts, read.registry, lambda: seconds)
+    live.refresh()
+    seconds = 10.0
+    refresh = asyncio.create_task(asyncio.to_thread(live.refresh))
+    await asyncio.to_thread(hanging.wait)
+    assert read("devices", state="away") == 3
+    seconds = 20.0
+    assert read("devices", state="away") is None
+    answer.set()
+    await refresh
+    assert read("devices", state="away") == 3
+
+
+async def test_the_counts_are_refreshed_in_the_background() -> None:
+    read, counted = Read(CollectorRegistry()), iter(range(1, 1000))
+    live = LiveCounts(lambda: Counts(devices={DeviceState.AWAY: next(counted)}), read.registry)
+    async with live.refreshing():
+        assert read("devices", state="away") == 1
+        await eventually(lambda: read("devices", state="away") == 2)
 
 
 async def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         app, asked = bench.app, []
-        app.metrics.count(devices=app.registry.states, runs=bench.runs.census)
-        app.metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
+        live = LiveCounts(app.counts, bench.registry)
         await bench.create(make_spec(rounds=2, devices=1))
         await bench.play("a", 1, echo)
         with opened_database(database_of(tmp_path)) as engine, reading(engine) as session:
@@ -315,7 +350,7 @@ async def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path
             def _note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
                 asked.append((statement, values))
 
-            generate_latest(bench.registry)
+            live.refresh()
             selects = [one for one in asked if one[0].startswith("SELECT")]
             assert len(selects) > 5
             for statement, values in selects:
@@ -332,9 +367,8 @@ async def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path
 
 async def test_hostile_names_make_no_series(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
-        metrics, app = bench.app.metrics, bench.app
-        metrics.count(devices=app.registry.states, runs=bench.runs.census)
-        metrics.watch(drained=app.drain.is_on, stages=app.funnel.stages)
+        live = LiveCounts(bench.app.counts, bench.registry)
+        live.refresh()
         before = generate_latest(bench.registry)
         hostile = replace(PROFILE, engine="evil-engine", software_version="evil-version")
         for number in range(8):
@@ -348,6 +382,7 @@ async def test_hostile_names_make_no_series(tmp_path: Path) -> None:
                 await bench.dispatch.report_failure(device, f"evil-task-{number}", "evil")
             with pytest.raises(NotFound):
                 await bench.dispatch.query_upload(device, "evil", digest_of(device.encode()))
+        live.refresh()
         after = generate_latest(bench.registry)
         assert b"evil" not in after
         assert after.count(b"\n") == before.count(b"\n")
