@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.cli.main import main
-from tests.experiments.tiny import write_config
+from tests.experiments.tiny import write_experiment
 
 Output = pytest.CaptureFixture[str]
 
@@ -23,7 +23,7 @@ def test_list_names_the_experiments(capsys: Output) -> None:
 
 
 def test_what_is_wrong_is_said_before_anything_runs(capsys: Output, tmp_path: Path) -> None:
-    config, out = str(write_config(tmp_path)), ["--out", str(tmp_path / "out")]
+    config, out = str(write_experiment(tmp_path)), ["--out", str(tmp_path / "out")]
     assert "did you mean table2" in complaint(capsys, "run", "tabel2")
     assert "no size 'smal'" in complaint(capsys, "run", config, "--size", "smal")
     assert "no arm 'FedAv'; did you mean FedAvg" in complaint(
@@ -45,7 +45,7 @@ def test_what_is_wrong_is_said_before_anything_runs(capsys: Output, tmp_path: Pa
 
 def test_an_out_folder_that_cannot_be_made_is_named(capsys: Output, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    config = str(write_config(tmp_path))
+    config = str(write_experiment(tmp_path))
     said = complaint(capsys, "run", config, "--out", str(tmp_path / "file"))
     assert "choose another --out" in said
 

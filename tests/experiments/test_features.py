@@ -14,7 +14,7 @@ from hfmds.experiments.report.report import ReportFolder, write_report
 from hfmds.experiments.trials.running import run_trial
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder
 from hfmds.experiments.trials.trial_plan import make_plan
-from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, some_data
+from tests.experiments.tiny import a_shelf, a_trial, an_experiment, some_data
 
 
 def kinds(panel: Record) -> Counter[tuple[str, float | None]]:
@@ -56,9 +56,11 @@ def test_classes_are_chosen_by_the_seed() -> None:
 
 
 def test_panels_are_made_once_and_drawn(tmp_path: Path) -> None:
-    text = CONFIG + "report: tsne\ntsne: {panels: [HFMDS], mu: [0, 2], classes: 10}\n"
     shelf = a_shelf()
-    plan = make_plan(an_experiment(tmp_path, text, "one"), shelf)
+    plan = make_plan(
+        an_experiment(size="one", seeds=(0,), report="tsne", tsne=Tsne(("HFMDS",), (0.0, 2.0), 10)),
+        shelf,
+    )
     folder = ReportFolder(tmp_path, "tiny", "one")
     folder.keep_outline(plan.outline)
     for trial in plan.trials_of(("HFMDS",)):

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,28 +12,27 @@ from PIL import Image
 
 from hfmds.domain.recipe import Normalisation
 from hfmds.errors import ConfigurationError
-from hfmds.experiments import library
-from hfmds.experiments.config import read_experiment
+from hfmds.experiments.experiment import PaperNumber, Sweep, Tsne
+from hfmds.experiments.loading import load
 from hfmds.experiments.report.outline import outline_from
-from hfmds.experiments.trials.trial_plan import Plan, make_plan
-from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, some_data
-
-DIRICHLET_0 = "two classes: {split: {kind: dirichlet, classes_per_device: null, concentration: 0}}"
-
-
-def a_plan(folder: Path, text: str = CONFIG) -> Plan:
-    return make_plan(an_experiment(folder, text), a_shelf())
+from hfmds.experiments.settings import Settings, Times
+from hfmds.experiments.trials.trial_plan import TrialPlan, make_plan
+from tests.experiments.tiny import a_shelf, a_trial, an_experiment, some_data
 
 
-def shipped(name: str) -> Plan:
-    experiment = read_experiment(library.find(name), "small")
+def a_plan(settings: Settings | None = None, **changes: Any) -> TrialPlan:
+    return make_plan(an_experiment(settings, **changes), a_shelf())
+
+
+def shipped(name: str) -> TrialPlan:
+    experiment = load(name).experiment("small")
     # Digits are too few for forty devices with a hundred images.
     settings = {**experiment.settings, "split.samples_per_device": 20, "test_images": 40}
     return make_plan(replace(experiment, settings=settings), a_shelf(), "digits:16")
 
 
-def test_every_arm_split_and_seed_has_its_trial(tmp_path: Path) -> None:
-    plan = a_plan(tmp_path)
+def test_every_arm_split_and_seed_has_its_trial() -> None:
+    plan = a_plan()
     places = [(cell.arm, cell.split, cell.seed) for cell in plan.outline.cells]
     assert places == [
         ("FedAvg", "two classes", 0), ("slow", "two classes", 0), ("HFMDS", "two classes", 0),
@@ -84,13 +84,11 @@ def test_an_id_is_of_what_determines_the_result_alone() -> None:
     assert len({trial.trial_id, *(other.trial_id for other in others)}) == len(others) + 1
 
 
-def test_all_trials_of_a_plan_are_computed_where_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_trials_of_a_plan_are_computed_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    plan = make_plan(an_experiment(tmp_path, CONFIG), a_shelf(), compute_device="cuda")
+    plan = make_plan(an_experiment(), a_shelf(), compute_device="cuda")
     assert {trial.compute_device for trial in plan.trials.values()} == {"cuda"}
-    assert not set(plan.trials) & set(a_plan(tmp_path).trials)
+    assert not set(plan.trials) & set(a_plan().trials)
 
 
 def test_an_id_stays_the_same_from_version_to_version() -> None:
@@ -111,60 +109,78 @@ def test_methods_train_the_classifier_for_equally_many_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("settings", "message"),
     [
-        (("classes_per_device: 2", "classes_per_device: 12"), "12 classes per device: must be 1 t"),
-        (("devices: 3", "devices: 0"), "0 devices: there must be at least 1"),
-        (("kind: label-skew", "kind: dirichlt"), "kind 'dirichlt' is unknown; did you mean diric"),
-        (("two classes: {}", DIRICHLET_0), "Dirichlet concentration 0.0: must be above 0"),
-        (("samples_per_device: 8}", "samples_per_device: 99998}"), "ask for fewer"),
-        (("kind: label-skew, ", ""), "split.kind is not set"),
-        (("rounds: 4", "rounds: 0"), "rounds is 0; it must be at least 1"),
-        (("rounds: 4", "rounds: 1"), "last_rounds is 2, more than rounds, which is 1; lower it"),
-        (("learning_rate: 0.05}", "learning_rate: -1}"), "training.learning_rate is -1.0; it must"),
-        (("test_images: 40", "test_images: 5"), "a subset of 5 images: must be 10"),
-        (("data: digits:16", "data: cifar11"), "'cifar11' is neither known nor a folder; did you"),
-        (("  data: digits:16\n", ""), "data is not set"),
+        ({"split.classes_per_device": 12}, "12 classes per device: must be 1 t"),
+        ({"split.devices": 0}, "0 devices: there must be at least 1"),
+        ({"split.kind": "dirichlt"}, "kind 'dirichlt' is unknown; did you mean diric"),
+        (
+            {
+                "split.kind": "dirichlet",
+                "split.classes_per_device": None,
+                "split.concentration": 0.0,
+            },
+            "Dirichlet concentration 0.0: must be above 0",
+        ),
+        ({"split.samples_per_device": 99998}, "ask for fewer"),
+        ({"split.kind": None}, "split.kind is not set"),
+        ({"rounds": 0}, "rounds is 0; it must be at least 1"),
+        ({"rounds": True}, "rounds is True; it must be a whole number"),
+        ({"rounds": 1}, "last_rounds is 2, more than rounds, which is 1; lower it"),
+        ({"training.learning_rate": -1}, "training.learning_rate is -1; it must"),
+        ({"test_images": 5}, "a subset of 5 images: must be 10"),
+        ({"data": "cifar11"}, "'cifar11' is neither known nor a folder; did you"),
+        ({"data": None}, "data is not set"),
     ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused_before_anything_runs(
-    tmp_path: Path, change: tuple[str, str], message: str
-) -> None:
-    assert change[0] in CONFIG
+)
+def test_what_cannot_work_is_refused_before_anything_runs(settings: Settings, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
-        a_plan(tmp_path, CONFIG.replace(*change))
+        a_plan(settings)
     assert message in str(raised.value)
 
 
-def test_an_error_of_a_trial_names_arm_and_split(tmp_path: Path) -> None:
-    text = CONFIG.replace("slow: {training.learning_rate: 0.005}", "slow: {split.devices: 0}")
+def test_an_error_of_a_trial_names_arm_and_split() -> None:
+    arms = {"FedAvg": {}, "slow": {"split.devices": 0}}
     with pytest.raises(ConfigurationError, match="arm 'slow', split 'two classes': 0 devices"):
-        a_plan(tmp_path, text)
+        a_plan(arms=arms)
 
 
-def test_an_outline_comes_back_from_its_record(tmp_path: Path) -> None:
-    text = CONFIG + (
-        "sweep: {setting: hfmds.mu, label: mu, values: [0, 1]}\n"
-        "report: tsne\ntsne: {panels: [HFMDS], mu: [0, 2], classes: 3}\n"
-        "paper_numbers: {accuracy: {HFMDS: {two classes: 50.1 ± 2.0}}}\n"
-    )
-    outline = a_plan(tmp_path, text).outline
+def test_a_relative_setting_is_of_what_the_layers_before_it_have() -> None:
+    tenth = {"training.learning_rate": Times(0.1, "training.learning_rate")}
+    splits = {"two classes": {}, "fast": {"training.learning_rate": 0.7}}
+    plan = a_plan(splits=splits, arms={"slow": tenth}, controls=())
+    rates = [
+        plan.trials[cell.trial_id].recipe.training.learning_rate for cell in plan.outline.cells
+    ]
+    assert rates[:2] == [0.005, 0.07]
+    shown = plan.outline.experiment.arms["slow"]
+    assert shown == {"training.learning_rate": "0.1x training.learning_rate"}
+    with pytest.raises(ConfigurationError, match=r"training\.alpha has no number; set it first"):
+        a_plan(arms={"one": {"training.momentum": Times(2, "training.alpha")}}, controls=())
+
+
+def test_an_outline_comes_back_from_its_record() -> None:
+    outline = a_plan(
+        sweep=Sweep("hfmds.mu", "mu", (0.0, 1.0)),
+        report="tsne",
+        tsne=Tsne(("HFMDS",), (0.0, 2.0), 3),
+        paper_numbers={"accuracy": {"HFMDS": {"two classes": PaperNumber(50.1, 2.0)}}},
+    ).outline
     again = outline_from(outline.record())
     assert again.experiment == outline.experiment
     assert again.cells == outline.cells
     assert again.record() == outline.record()
 
 
-def test_an_outline_of_another_version_is_refused(tmp_path: Path) -> None:
-    record = a_plan(tmp_path).outline.record()
+def test_an_outline_of_another_version_is_refused() -> None:
+    record = a_plan().outline.record()
     with pytest.raises(ConfigurationError, match="is of format 1, this program reads 2"):
         outline_from({**record, "format": 1})
 
 
-def test_another_data_set_is_for_splits_that_name_none(tmp_path: Path) -> None:
-    text = CONFIG.replace("two classes: {}", "two classes: {}\n  twenty: {data: 'digits:20'}")
-    text = text.replace("splits: [two", "splits: [twenty, two")
-    plan = make_plan(an_experiment(tmp_path, text), a_shelf(), "digits:18")
+def test_another_data_set_is_for_splits_that_name_none() -> None:
+    experiment = an_experiment(splits={"twenty": {"data": "digits:20"}, "two classes": {}})
+    plan = make_plan(experiment, a_shelf(), "digits:18")
     by_split = {cell.split: plan.trials[cell.trial_id] for cell in plan.outline.cells}
     assert by_split["two classes"].recipe.model.height == 18
     assert by_split["twenty"].recipe.model.height == 20
@@ -185,10 +201,8 @@ def write_pictures(folder: Path, brightness: int = 0) -> Path:
 def test_folders_with_the_same_last_name_are_told_apart(tmp_path: Path) -> None:
     dark = write_pictures(tmp_path / "dark" / "pictures")
     light = write_pictures(tmp_path / "light" / "pictures", brightness=100)
-    text = CONFIG.replace("test_images: 40", "test_images: 4").replace(
-        "two classes: {}", f"two classes: {{data: {dark}}}\n  light: {{data: {light}}}"
-    )
-    plan = a_plan(tmp_path, text.replace("splits: [two", "splits: [light, two"))
+    splits = {"light": {"data": str(light)}, "dark": {"data": str(dark)}}
+    plan = a_plan({"test_images": 4}, splits=splits)
     digests = {trial.data_digest for trial in plan.trials.values()}
     assert len(digests) == 2
     assert {info["sha256"] for info in plan.outline.data.values()} == digests
@@ -197,8 +211,7 @@ def test_folders_with_the_same_last_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_folders_path_is_not_published(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "private" / "pictures")
-    text = CONFIG.replace("test_images: 40", "test_images: 4")
-    plan = make_plan(an_experiment(tmp_path, text), a_shelf(), str(folder))
+    plan = make_plan(an_experiment({"test_images": 4}), a_shelf(), str(folder))
     record = json.dumps(
         [plan.outline.record(), *(trial.record() for trial in plan.trials.values())]
     )
@@ -207,9 +220,8 @@ def test_a_folders_path_is_not_published(tmp_path: Path) -> None:
     assert next(iter(plan.trials.values())).data == str(folder)
 
 
-def test_splits_are_drawn_once_where_they_do_not_differ(tmp_path: Path) -> None:
-    swept = "sweep: {setting: %s, values: [3, 4]}\n"
-    assert len(a_plan(tmp_path, CONFIG + swept % "hfmds.mu").outline.splits) == 1
-    drawn = a_plan(tmp_path, CONFIG + swept % "split.devices").outline.splits
-    assert [one.summary.counts.shape for one in drawn] == [(3, 10), (4, 10)]
+def test_splits_are_drawn_once_where_they_do_not_differ() -> None:
+    assert len(a_plan(sweep=Sweep("hfmds.mu", "mu", (3.0, 4.0))).outline.splits) == 1
+    drawn = a_plan(sweep=Sweep("split.devices", "devices", (3, 4))).outline.splits
+    assert [split.summary.counts.shape for split in drawn] == [(3, 10), (4, 10)]
     assert drawn[0].title == "digits:16, 2 classes per device, seed 0"

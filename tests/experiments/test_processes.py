@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,16 +21,19 @@ from hfmds.experiments.trials.trial_folder import CHECKPOINT, RESULT, TrialFolde
 from hfmds.experiments.trials.trial_plan import make_plan
 from hfmds.experiments.trials.worker import RoundDone, TrialBroke, TrialEnded, WorkerSetup
 from hfmds.experiments.trials.worker_pool import TrialPool, TrialStarted
-from tests.experiments.tiny import CONFIG, a_shelf, a_trial, an_experiment, write_config
+from tests.experiments.tiny import FIELDS, a_shelf, a_trial, an_experiment, write_experiment
 
 pytestmark = pytest.mark.integration
 
 # Long enough to be killed on the way; one arm that diverges must not disturb the others.
-LONGER = (
-    CONFIG.replace("rounds: 4", "rounds: 10")
-    .replace("HFMDS: {method: hfmds}", "HFMDS: {method: hfmds}\n  MOON: {method: moon}")
-    .replace("HFMDS]", "HFMDS, MOON, wild: {training.learning_rate: 1.0e+30}]")
-)
+LONGER: dict[str, Any] = {
+    "settings": {"rounds": 10},
+    "arms": {
+        **FIELDS["arms"],
+        "MOON": {"method": "moon"},
+        "wild": {"training.learning_rate": 1e30},
+    },
+}
 
 
 def start(config: Path, out: Path, workers: int) -> subprocess.Popen[str]:
@@ -72,7 +76,7 @@ def undisturbed(experiment: Experiment, out: Path) -> dict[str, bytes]:
 
 @pytest.mark.timeout(600)  # several starts of torch
 def test_killed_and_stopped_on_the_way_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    config = write_config(tmp_path, LONGER)
+    config = write_experiment(tmp_path, **LONGER)
     killed = tmp_path / "killed"
     first = start(config, killed, workers=2)
     wait_for_a_checkpoint(first, killed, set())
@@ -92,7 +96,7 @@ def test_killed_and_stopped_on_the_way_it_ends_as_if_undisturbed(tmp_path: Path)
     output = finish(third)
     assert third.returncode == 0, output
     assert "10 of 10 cells" in output
-    assert results(killed) == undisturbed(an_experiment(tmp_path, LONGER), tmp_path / "undisturbed")
+    assert results(killed) == undisturbed(an_experiment(**LONGER), tmp_path / "undisturbed")
     told = json.loads((killed / "tiny-small" / "results.json").read_text())["results"]
     assert {one["arm"] for one in told if one["status"] == "failed"} == {"wild"}
     table = (killed / "tiny-small" / "table.md").read_text()

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from PIL import Image
 
 from hfmds.data.split_summary import SplitSummary
 from hfmds.errors import ConfigurationError, NotFound
+from hfmds.experiments.experiment import PaperNumber, Sweep
 from hfmds.experiments.report.report import ReportFolder, file_name, write_report
 from hfmds.experiments.report.results import read_results, summarise
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder, write_json
-from hfmds.experiments.trials.trial_plan import Plan, make_plan
-from tests.experiments.tiny import CONFIG, a_shelf, an_experiment
+from hfmds.experiments.trials.trial_plan import TrialPlan, make_plan
+from tests.experiments.tiny import a_shelf, an_experiment
 
 MADE = {"seconds": 36.0, "python": "3", "numpy": "2", "torch": "2", "code": "abc"}
 
@@ -50,12 +52,12 @@ RESULTS = {
 }
 
 
-def a_plan(folder: Path) -> Plan:
-    text = CONFIG + "paper_numbers: {accuracy: {HFMDS: {two classes: 53.74 ± 0.26}}}\n"
-    return make_plan(an_experiment(folder, text), a_shelf())
+def a_plan() -> TrialPlan:
+    numbers = {"accuracy": {"HFMDS": {"two classes": PaperNumber(53.74, 0.26)}}}
+    return make_plan(an_experiment(paper_numbers=numbers), a_shelf())
 
 
-def filled(out: Path, plan: Plan) -> ReportFolder:
+def filled(out: Path, plan: TrialPlan) -> ReportFolder:
     """Of six trials one diverged and one was not run."""
     folder = ReportFolder(out, "tiny", "small")
     folder.keep_outline(plan.outline)
@@ -64,12 +66,12 @@ def filled(out: Path, plan: Plan) -> ReportFolder:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
-    return a_plan(tmp_path)
+def plan(tmp_path: Path) -> TrialPlan:
+    return a_plan()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, plan: Plan) -> ReportFolder:
+def folder(tmp_path: Path, plan: TrialPlan) -> ReportFolder:
     return filled(tmp_path / "out", plan)
 
 
@@ -77,12 +79,12 @@ def folder(tmp_path: Path, plan: Plan) -> ReportFolder:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with its report, for tests that only read it."""
     place = tmp_path_factory.mktemp("report")
-    folder = filled(place / "out", a_plan(place))
+    folder = filled(place / "out", a_plan())
     write_report(folder)
     return folder.path
 
 
-def store(plan: Plan, folder: ReportFolder) -> None:
+def store(plan: TrialPlan, folder: ReportFolder) -> None:
     for cell in plan.outline.cells:
         if (cell.arm, cell.seed) in RESULTS:
             own = TrialFolder(folder.trials, cell.trial_id)
@@ -146,7 +148,9 @@ def test_every_split_has_its_picture_and_its_table_under_it(folder: ReportFolder
     assert places == sorted(places)
 
 
-def test_a_damaged_result_says_which_folder_to_delete(plan: Plan, folder: ReportFolder) -> None:
+def test_a_damaged_result_says_which_folder_to_delete(
+    plan: TrialPlan, folder: ReportFolder
+) -> None:
     own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
     (own.path / "result.json").write_text('{"status": "do')
     with pytest.raises(ConfigurationError) as raised:
@@ -160,7 +164,7 @@ def test_a_damaged_outline_is_made_again_by_running(folder: ReportFolder) -> Non
         write_report(folder)
 
 
-def test_a_count_of_an_earlier_version_is_made_anew(plan: Plan, folder: ReportFolder) -> None:
+def test_a_count_of_an_earlier_version_is_made_anew(plan: TrialPlan, folder: ReportFolder) -> None:
     own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
     own.keep_cost({"training": 1.0, "training_rounds": 4, "per_round": 1.0})
     assert own.cost() is None
@@ -183,7 +187,7 @@ def test_the_numbers_are_all_there(written: Path) -> None:
 
 
 def test_rounds_before_the_classifier_are_not_part_of_its_curve(
-    plan: Plan, folder: ReportFolder
+    plan: TrialPlan, folder: ReportFolder
 ) -> None:
     own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
     write_json(
@@ -194,7 +198,7 @@ def test_rounds_before_the_classifier_are_not_part_of_its_curve(
     assert first.score == pytest.approx(0.6)
 
 
-def test_what_a_trial_went_on_in_spite_of_is_told(plan: Plan, folder: ReportFolder) -> None:
+def test_what_a_trial_went_on_in_spite_of_is_told(plan: TrialPlan, folder: ReportFolder) -> None:
     cell = plan.outline.cells[0]
     result = a_result([0.1, 0.2, 0.30, 0.32])
     for number in (2, 3):
@@ -210,34 +214,34 @@ def test_what_a_trial_went_on_in_spite_of_is_told(plan: Plan, folder: ReportFold
     assert len(told) == 2
 
 
-def test_a_deviation_needs_two_seeds(plan: Plan, folder: ReportFolder) -> None:
+def test_a_deviation_needs_two_seeds(plan: TrialPlan, folder: ReportFolder) -> None:
     results = read_results(plan.outline, folder.trials)
     alone = summarise(results.at("HFMDS", "two classes"))
     assert (alone.seeds, alone.done, alone.deviation) == (2, 1, None)
 
 
 @pytest.mark.parametrize(
-    ("addition", "line", "picture"),
+    ("changes", "line", "picture"),
     [
         (
-            "report: convergence\n",
+            {"report": "convergence"},
             "| HFMDS | 10.0 | 30.0 | 40.0 | 42.0 | 2 |",
             "curves-two-classes.png",
         ),
         (
-            "report: cost\n",
+            {"report": "cost"},
             "| HFMDS | 8.75 | – | 2.50 | – |",
             "cost.png",
         ),
         (
-            "sweep: {setting: hfmds.mu, label: mu, values: [0.5]}\n",
+            {"sweep": Sweep("hfmds.mu", "mu", (0.5,))},
             "| accuracy (%) | mu 0.5 |",
             "sweep-two-classes.png",
         ),
     ],
 )
-def test_other_reports(tmp_path: Path, addition: str, line: str, picture: str) -> None:
-    plan = make_plan(an_experiment(tmp_path, CONFIG + addition), a_shelf())
+def test_other_reports(tmp_path: Path, changes: dict[str, Any], line: str, picture: str) -> None:
+    plan = make_plan(an_experiment(**changes), a_shelf())
     folder = filled(tmp_path / "out", plan)
     cost = {
         "training": 1e9, "training_with_pool": 2e9, "synthesis": 1e9, "preparation": 0,
@@ -258,7 +262,7 @@ def test_a_report_of_nothing_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")  # which a user would see beside the command's own words
 def test_a_report_before_the_first_trial_is_done_is_drawn_in_silence(
-    tmp_path: Path, plan: Plan
+    tmp_path: Path, plan: TrialPlan
 ) -> None:
     folder = ReportFolder(tmp_path / "out", "tiny", "small")
     folder.keep_outline(plan.outline)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from rich.table import Table
 
 from hfmds.cli.tables.runs import add_row, new_table
-from hfmds.experiments import library
-from hfmds.experiments.config import read_experiment, sizes_of
+from hfmds.experiments.loading import load, names
 
 
 def experiments_table() -> Table:
-    """Name, what it is, and how many trials it takes in each size."""
+    """Return one row for each experiment: its name, its subject, and its trials by size."""
     table = new_table()
     for heading in ("name", "of the paper", "what", "trials by size"):
         table.add_column(heading)
-    for name in library.names():
-        path = library.find(name)
-        experiments = [read_experiment(path, size) for size in sizes_of(path)]
-        trials = ", ".join(f"{one.size} {one.cells}" for one in experiments)
+    for name in names():
+        file = load(name)
+        experiments = [file.experiment(size) for size in file.sizes]
+        trials = ", ".join(f"{sized.size} {sized.cells}" for sized in experiments)
         add_row(table, name, experiments[0].paper, experiments[0].title, trials)
     return table

@@ -17,8 +17,7 @@ from rich.markup import escape
 from hfmds.cli.experiments.progress import ExperimentProgress
 from hfmds.cli.text import counted
 from hfmds.errors import ConfigurationError, Unavailable
-from hfmds.experiments import library
-from hfmds.experiments.config import read_experiment
+from hfmds.experiments.loading import load
 from hfmds.experiments.report.measurements import measure
 from hfmds.experiments.report.outline import Outline
 from hfmds.experiments.report.report import ReportFolder, write_report
@@ -51,7 +50,7 @@ class Wishes:
 
 def run_experiment(console: Console, wishes: Wishes) -> None:
     """Run what is missing of the experiment, and write its report."""
-    experiment = read_experiment(library.find(wishes.name), wishes.size)
+    experiment = load(wishes.name).experiment(wishes.size)
     if wishes.seeds is not None:
         experiment = experiment.with_seeds(wishes.seeds)
     arms = experiment.require_arms(wishes.only) or tuple(experiment.arms)

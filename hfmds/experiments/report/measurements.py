@@ -13,13 +13,13 @@ from hfmds.experiments.report.outline import Outline
 from hfmds.experiments.trials.loaded_data import DataShelf
 from hfmds.experiments.trials.trial import Trial
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder, locked, read_json, write_json
-from hfmds.experiments.trials.trial_plan import Plan
+from hfmds.experiments.trials.trial_plan import TrialPlan
 
 TSNE = "tsne.json"
 
 
 def measure(
-    plan: Plan, report: Path, trials: Path, shelf: DataShelf, tell: Callable[[str], None]
+    plan: TrialPlan, report: Path, trials: Path, shelf: DataShelf, tell: Callable[[str], None]
 ) -> None:
     """Make what is missing; `tell` hears what is being made."""
     experiment = plan.outline.experiment
@@ -51,7 +51,7 @@ def tsne_panels(outline: Outline, report: Path) -> dict[str, Record]:
 
 
 def _lay_out(
-    plan: Plan, report: Path, trials: Path, shelf: DataShelf, tell: Callable[[str], None]
+    plan: TrialPlan, report: Path, trials: Path, shelf: DataShelf, tell: Callable[[str], None]
 ) -> None:
     """Make the panels that are missing."""
     outline = plan.outline
@@ -74,7 +74,7 @@ def _subject(outline: Outline, arm: str) -> Record:
     return {"trial": _first_trial_id(outline, arm), "tsne": lists}
 
 
-def _first_trial(plan: Plan, arm: str) -> Trial:
+def _first_trial(plan: TrialPlan, arm: str) -> Trial:
     return plan.trials[_first_trial_id(plan.outline, arm)]
 
 
@@ -92,7 +92,7 @@ def _cost(trial: Trial, shelf: DataShelf) -> Record:
     return {**asdict(cost), "per_round": cost.per_round}
 
 
-def _panel(plan: Plan, trial: Trial, trials: Path, shelf: DataShelf) -> Record | None:
+def _panel(plan: TrialPlan, trial: Trial, trials: Path, shelf: DataShelf) -> Record | None:
     from hfmds.experiments.report.features import chosen_classes, tsne_panel  # torch
 
     final, wanted = TrialFolder(trials, trial.trial_id).final(), plan.outline.experiment.tsne

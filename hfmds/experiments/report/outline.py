@@ -14,7 +14,7 @@ import numpy as np
 from hfmds.data.split_summary import SplitSummary
 from hfmds.errors import ConfigurationError
 from hfmds.experiments.experiment import Experiment, PaperNumber, Sweep, Tsne
-from hfmds.experiments.vocabulary import Value
+from hfmds.experiments.settings import Value
 
 FORMAT = 2
 

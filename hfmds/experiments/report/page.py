@@ -21,8 +21,8 @@ from hfmds.experiments.report.tables import (
     seeds_table,
     troubles,
 )
+from hfmds.experiments.settings import Settings
 from hfmds.experiments.trials.trial_folder import Record
-from hfmds.experiments.vocabulary import Settings
 
 _COST = (
     "PSNR is between images in [0, 1], to the real image each was made from (FedGAN: to a real one "

@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from hfmds.experiments.report.outline import Cell, Outline
+from hfmds.experiments.settings import Value
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder
-from hfmds.experiments.vocabulary import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfmds.experiments.experiment import Experiment, PaperNumber
+from hfmds.experiments.experiment import Experiment, Measure, PaperNumber
 from hfmds.experiments.report.markdown import (
     NOTHING,
     number,
@@ -22,8 +22,8 @@ from hfmds.experiments.report.results import (
     pool_number,
     summarise,
 )
+from hfmds.experiments.settings import Value
 from hfmds.experiments.trials.trial_folder import Record
-from hfmds.experiments.vocabulary import Value
 
 Column = tuple[str, Value]
 """A split and a value of the swept setting."""
@@ -182,7 +182,7 @@ def psnr_values(results: Results, arm: str, split: str) -> list[float]:
     return [_mean_psnr(one) for one in results.at(arm, split) if one.pools]
 
 
-def paper_of(experiment: Experiment, measure: str, arm: str, split: str) -> PaperNumber | None:
+def paper_of(experiment: Experiment, measure: Measure, arm: str, split: str) -> PaperNumber | None:
     """The paper's number for a cell, if it has one."""
     return experiment.paper_numbers.get(measure, {}).get(arm, {}).get(split)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,8 @@ from hfmds.domain.recipe import (
     TrainingRecipe,
 )
 from hfmds.errors import ConfigurationError, InvalidInput
+from hfmds.experiments.settings import Value, nearest, section
 from hfmds.experiments.trials.loaded_data import LoadedData
-from hfmds.experiments.vocabulary import Settings, nearest, section
 
 FORMAT = 1
 """Raise it when the same trial comes to learn something else: stored results are then not used."""
@@ -87,7 +88,7 @@ class Trial:
         return record if self.compute_device == "cpu" else record | {"on": self.compute_device}
 
 
-def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> Trial:
+def build_trial(settings: Mapping[str, Value], seed: int, data: LoadedData, where: str) -> Trial:
     """The trial that these settings describe; `where` names it in errors."""
     name = str(settings.get("method"))
     if name not in METHODS:
@@ -96,9 +97,9 @@ def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> 
     try:
         spec = SplitSpec(**_split_settings(settings, where))
         method = METHODS[name](**section(settings, name))
-        rounds, cohort = settings.get("rounds", 0), settings.get("cohort_size", 0)
-        assert isinstance(rounds, int)
-        assert isinstance(cohort, int)
+        rounds: Any = settings.get("rounds", 0)
+        compression: Any = settings.get("compression", "none")
+        cohort: Any = settings.get("cohort_size", 0)
         recipe = Recipe(
             model=ModelSpec(
                 channels=channels,
@@ -108,25 +109,24 @@ def build_trial(settings: Settings, seed: int, data: LoadedData, where: str) -> 
                 **section(settings, "model"),
             ),
             normalisation=_normalisation(settings, data.normalisation),
-            # Rounds in which the classifier is trained are what methods have equally many of.
-            rounds=rounds + method.preparation_rounds,
+            # Every method trains the classifier for the same number of rounds.
+            rounds=rounds + method.preparation_rounds if type(rounds) is int else rounds,
             seed=seed,
             training=TrainingRecipe(**section(settings, "training")),
             method=method,
-            cohort_size=cohort if cohort < spec.devices else 0,  # 0: all; one id for both
+            cohort_size=0 if cohort >= spec.devices else cohort,  # 0: all; one id for both
             aggregation=AggregationRecipe(**section(settings, "aggregation")),
-            compression=settings.get("compression", "none"),  # type: ignore[arg-type]
+            compression=compression,
         )
     except (InvalidInput, ConfigurationError) as error:
         raise ConfigurationError(f"{where}: {error}") from error
-    test_images = settings.get("test_images")
-    assert test_images is None or isinstance(test_images, int)
+    test_images: Any = settings.get("test_images")
     if test_images is not None and test_images >= len(data.dataset.test):
         test_images = None  # all; one id for both
     return Trial(str(settings["data"]), data.label, data.digest, test_images, spec, recipe)
 
 
-def _normalisation(settings: Settings, own: Normalisation) -> Normalisation:
+def _normalisation(settings: Mapping[str, Value], own: Normalisation) -> Normalisation:
     """The data set's own, or what the settings say of all channels."""
     said, channels = section(settings, "normalisation"), len(own.mean)
     return Normalisation(
@@ -135,9 +135,9 @@ def _normalisation(settings: Settings, own: Normalisation) -> Normalisation:
     )
 
 
-def _split_settings(settings: Settings, where: str) -> dict[str, Any]:
+def _split_settings(settings: Mapping[str, Value], where: str) -> dict[str, Any]:
     given = section(settings, "split")
     for needed in ("kind", "devices"):
-        if needed not in given:
+        if given.get(needed) is None:
             raise ConfigurationError(f"{where}: split.{needed} is not set; set it")
     return given

@@ -11,13 +11,13 @@ from hfmds.data.split_summary import SplitSummary, summarise_split
 from hfmds.errors import ConfigurationError
 from hfmds.experiments.experiment import Experiment
 from hfmds.experiments.report.outline import Cell, DrawnSplit, Outline
+from hfmds.experiments.settings import Settings, Times, Value, resolved
 from hfmds.experiments.trials.loaded_data import DataShelf, LoadedData, folder_label
 from hfmds.experiments.trials.trial import Trial, build_trial
-from hfmds.experiments.vocabulary import Settings, Value, layered
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrialPlan:
     """All trials of an experiment, each once, in the order in which they should be run."""
 
     outline: Outline
@@ -35,8 +35,8 @@ class _Place:
     split: str
     value: Value
     seed: int
-    settings: Settings
-    where: str  # it is, in errors
+    settings: Mapping[str, Value]
+    where: str  # names the place in errors
 
 
 def make_plan(
@@ -44,7 +44,7 @@ def make_plan(
     shelf: DataShelf,
     data: str | None = None,
     compute_device: str = "cpu",
-) -> Plan:
+) -> TrialPlan:
     """The trials of the experiment; `data`, if given, is used instead of the settings' own.
 
     A split that names its data set keeps it.
@@ -58,7 +58,7 @@ def make_plan(
     described: dict[str, dict[str, Any]] = {}
     summaries = _Summaries()
     for place in _places(experiment):
-        if "data" not in place.settings:
+        if place.settings.get("data") is None:
             raise ConfigurationError(f"{place.where}: data is not set; name a data set")
         loaded = shelf.get(str(place.settings["data"]))
         trial = build_trial(place.settings, place.seed, loaded, place.where)
@@ -74,7 +74,7 @@ def make_plan(
         trials.setdefault(trial.trial_id, trial)
         cells.append(Cell(place.arm, place.split, place.value, place.seed, trial.trial_id))
     outline = Outline(_published(experiment), described, tuple(cells), tuple(drawn.values()))
-    return Plan(outline, trials)
+    return TrialPlan(outline, trials)
 
 
 def _name_of(data: LoadedData, described: Mapping[str, Mapping[str, Any]]) -> str:
@@ -88,17 +88,20 @@ def _require_rounds(last: int, trial: Trial, where: str) -> None:
     rounds = trial.recipe.rounds - trial.recipe.method.preparation_rounds
     if last > rounds:
         raise ConfigurationError(
-            f"{where}: last_rounds is {last}, more than rounds, which is {rounds}; lower it (it is "
-            f"not in `settings` but beside them)"
+            f"{where}: last_rounds is {last}, more than rounds, which is {rounds}; lower it"
         )
 
 
 def _published(experiment: Experiment) -> Experiment:
-    """As reports show it: of a folder's path only the last part is anybody's business."""
+    """Return the experiment as reports show it: without the paths of folders."""
 
     def shown(settings: Settings) -> Settings:
-        data = settings.get("data")
-        return settings if data is None else {**settings, "data": folder_label(str(data))}
+        shown_values: Settings = {
+            key: str(v) if isinstance(v, Times) else v for key, v in settings.items()
+        }
+        if "data" in settings:
+            shown_values["data"] = folder_label(str(settings["data"]))
+        return shown_values
 
     return replace(
         experiment,
@@ -115,10 +118,10 @@ def _places(experiment: Experiment) -> Iterator[_Place]:
     for seed in experiment.seeds:
         for split, of_split in experiment.splits.items():
             for value in values:
-                swept = {sweep.setting: value} if sweep else {}
+                swept: Settings = {sweep.setting: value} if sweep else {}
                 for arm, of_arm in experiment.arms.items():
                     where = f"arm {arm!r}, split {split!r}"
-                    settings = layered(where, experiment.settings, of_split, swept, of_arm)
+                    settings = resolved(where, experiment.settings, of_split, swept, of_arm)
                     yield _Place(arm, split, value, seed, settings, where)
 
 
