@@ -28,8 +28,8 @@ if _version_not_supported:
 class AdminServiceStub:
     """The operator side of the coordinator.
 
-    Who calls: the `hfmds` command line and operators' own tools. Identity: an operator's; in the
-    embedded mode (loopback, no TLS) everyone who can reach the port. Retry: every call may be repeated on
+    Caller: the `hfmds` command and operators' own tools. Identity: an admin. Without TLS, on
+    loopback, everybody who can reach the port. Retry: a caller may repeat every call after
     UNAVAILABLE.
     """
 
@@ -119,18 +119,18 @@ class AdminServiceStub:
 class AdminServiceServicer:
     """The operator side of the coordinator.
 
-    Who calls: the `hfmds` command line and operators' own tools. Identity: an operator's; in the
-    embedded mode (loopback, no TLS) everyone who can reach the port. Retry: every call may be repeated on
+    Caller: the `hfmds` command and operators' own tools. Identity: an admin. Without TLS, on
+    loopback, everybody who can reach the port. Retry: a caller may repeat every call after
     UNAVAILABLE.
     """
 
     def CreateRun(self, request, context):
-        """Creates a run; it starts by itself as soon as enough devices are available.
+        """Creates a run. The run starts as soon as enough devices are available.
 
-        Idempotency key: run_id. The same id with the same specification is answered with the existing run.
-        Status: INVALID_ARGUMENT a recipe out of its limits, with the field named, or a model to start from that does not fit
-        it; ALREADY_EXISTS the id is taken by a run with another specification; NOT_FOUND there is no such model to start
-        from, or not any more.
+        Idempotency key: run_id. A repeated call with the same specification returns the existing run.
+        Status: INVALID_ARGUMENT a recipe value is out of its limits, or the starting model does not
+        fit; ALREADY_EXISTS another specification has this id; NOT_FOUND the starting model does not
+        exist or is no longer kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,34 +158,39 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """Follows a run: first its state, with the rounds after `after_round`, then a message at every change. The
-        stream ends with the run. Effect: none; after a broken stream, call again with the last round seen.
-        Status: NOT_FOUND; UNAVAILABLE the coordinator is stopping.
+        """Follows a run. The first message has its state and the rounds after `after_round`; each further
+        message reports a change. The stream ends with the run. After a broken stream, call again with
+        the last round received.
+
+        Effect: none. Status: NOT_FOUND; UNAVAILABLE the coordinator is stopping.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseRun(self, request, context):
-        """Stops handing out work. Leased tasks may still be submitted; the round goes on where it was on resume.
+        """Stops handing out work. Devices may still submit leased tasks. The round continues at resume.
 
-        Idempotent: a paused run stays paused. Status: NOT_FOUND; FAILED_PRECONDITION the run has ended.
+        Idempotent: a paused run stays paused. Status: NOT_FOUND; FAILED_PRECONDITION the run has
+        ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeRun(self, request, context):
-        """Goes on with a paused run; the open round's deadline starts anew, and devices that gave up try again.
+        """Continues a paused run. The deadline of the open round starts anew, and devices that gave up
+        get another chance.
 
-        Idempotent: a running run stays running. Status: NOT_FOUND; FAILED_PRECONDITION the run has ended.
+        Idempotent: a running run stays running. Status: NOT_FOUND; FAILED_PRECONDITION the run has
+        ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelRun(self, request, context):
-        """Ends a run for good. Completed rounds and their models are kept; open tasks are over.
+        """Ends a run for good. Completed rounds and their models stay; open tasks end.
 
         Idempotent: a cancelled run stays cancelled. Status: NOT_FOUND; FAILED_PRECONDITION the run has
         completed.
@@ -195,62 +200,65 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRun(self, request, context):
-        """Deletes a run that has ended: its rounds, models and uploads. Its event log is kept, and its id may be used again. Snapshots
-        of its pools stay at the synthesis store.
+        """Deletes a run that has ended: its rounds, models and uploads. Its event log stays, and its id
+        becomes free. Snapshots of its pools stay at the synthesis store.
 
-        Idempotent: a run that is gone, or going, is answered with OK. Status: NOT_FOUND there never was such a run;
-        FAILED_PRECONDITION the run has not ended (cancel it first); UNAVAILABLE it is being deleted, but something is still at work
-        for it: ask again, or leave it to the coordinator, which goes on by itself.
+        Idempotent: a call for a deleted run returns OK. Status: NOT_FOUND the run never existed;
+        FAILED_PRECONDITION the run has not ended (cancel it first); UNAVAILABLE the deletion has begun
+        but something still uses the run. Repeat the call, or let the coordinator finish by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Lists the event log of a run, also of one that was deleted, or of the fleet, in order. Each event is in the log as soon as what it tells of is
-        true, and is never changed. Effect: none. Status: NOT_FOUND.
+        """Lists the event log of a run, also of a deleted one, or of the fleet, in order. The coordinator
+        adds an event in the transaction that it reports, and never changes it. Effect: none.
+        Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFunnel(self, request, context):
-        """Counts the tasks of a run, of one of its rounds, or of all runs, by how far they came. Effect: none. Status: NOT_FOUND an unknown
-        run, or a round that has not begun; INVALID_ARGUMENT a round without a run.
+        """Counts the tasks of a run, of one round, or of all runs by the stages that they reached.
+        Effect: none. Status: NOT_FOUND the run is unknown or the round has not begun;
+        INVALID_ARGUMENT a round without a run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetDrain(self, request, context):
-        """Drains the coordinator, or ends that. Drained, it hands out no new work and opens no new phase; tasks that devices have are
-        renewed and handed in as always, and devices that ask for work are told when to ask again. It stays so over restarts.
+        """Drains the coordinator, or ends the drain. A drained coordinator hands out no new work and
+        opens no new phase. Devices still renew and submit the tasks that they have. The coordinator
+        tells devices that ask for work when to ask again. The drain survives restarts.
 
-        Idempotent: what is set already stays as it is, with the time and the operator of the first call.
+        Idempotent: a repeated call keeps the time and the operator of the first one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Says how the coordinator is as a whole. Effect: none.
+        """Shows the state of the coordinator. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDevices(self, request, context):
-        """Lists the devices the coordinator has seen, by id. Effect: none.
+        """Lists the devices that the coordinator has seen, by id. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DownloadModel(self, request, context):
-        """Streams the model after a round as safetensors, from an offset to the end, in chunks of about 1 MiB; its
-        digest is `Round.weights`. Effect: none.
-        Status: NOT_FOUND unknown run, a round that is not completed, or one whose model is not kept any more (the message
-        says which are); INVALID_ARGUMENT an offset outside.
+        """Streams the model after a round as safetensors, from an offset to the end, in chunks of about
+        1 MiB. Its digest is `Round.weights`. Effect: none. Status: NOT_FOUND the run is unknown, the
+        round is not completed, or its model is not kept (the message lists the kept ones);
+        INVALID_ARGUMENT the offset is outside the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -345,8 +353,8 @@ def add_AdminServiceServicer_to_server(servicer, server):
 class AdminService:
     """The operator side of the coordinator.
 
-    Who calls: the `hfmds` command line and operators' own tools. Identity: an operator's; in the
-    embedded mode (loopback, no TLS) everyone who can reach the port. Retry: every call may be repeated on
+    Caller: the `hfmds` command and operators' own tools. Identity: an admin. Without TLS, on
+    loopback, everybody who can reach the port. Retry: a caller may repeat every call after
     UNAVAILABLE.
     """
 

@@ -28,11 +28,15 @@ if _version_not_supported:
 class FleetServiceStub:
     """Tokens, certificates and the standing of devices.
 
-    Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
-    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make and end enrolment tokens, and revoke,
-    quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
-    (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
-    few: calls under way are cut.
+    Caller: the `hfmds` command and people's own tools, on the coordinator's main port or token port.
+    Identity: an admin. A viewer may list tokens and members. An operator may also make and revoke
+    enrolment tokens, and revoke, quarantine and release devices. An owner may call everything. A
+    role that may not call a method gets PERMISSION_DENIED. Retry: a caller may repeat every call
+    after UNAVAILABLE.
+
+    Every change is in the log of the fleet (ListEvents without a run). The coordinator that answers
+    acts on a change at once, others on the same database within a second, and the synthesis store
+    within a few seconds. They cut calls under way.
     """
 
     def __init__(self, channel):
@@ -96,95 +100,108 @@ class FleetServiceStub:
 class FleetServiceServicer:
     """Tokens, certificates and the standing of devices.
 
-    Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
-    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make and end enrolment tokens, and revoke,
-    quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
-    (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
-    few: calls under way are cut.
+    Caller: the `hfmds` command and people's own tools, on the coordinator's main port or token port.
+    Identity: an admin. A viewer may list tokens and members. An operator may also make and revoke
+    enrolment tokens, and revoke, quarantine and release devices. An owner may call everything. A
+    role that may not call a method gets PERMISSION_DENIED. Retry: a caller may repeat every call
+    after UNAVAILABLE.
+
+    Every change is in the log of the fleet (ListEvents without a run). The coordinator that answers
+    acts on a change at once, others on the same database within a second, and the synthesis store
+    within a few seconds. They cut calls under way.
     """
 
     def CreateEnrolmentToken(self, request, context):
-        """Lets devices in that have a token. The caller makes the token: `hfmds_enrol_`, 12 lower-case hex digits that name it, `_`, and 64 lower-case
-        hex digits at random, which the coordinator learns when the token is used.
+        """Creates a token that lets in devices. The caller makes the token: `hfmds_enrol_`, 12 lower-case
+        hex digits that name it, `_`, and 64 random lower-case hex digits. The coordinator learns these
+        when a device uses the token.
 
-        Idempotency key: token_id. The same request again is answered OK. Status: INVALID_ARGUMENT; ALREADY_EXISTS a token of that id has other
-        terms; FAILED_PRECONDITION that token was revoked, or this coordinator has no device issuer.
+        Idempotency key: token_id. A repeated call returns OK. Status: INVALID_ARGUMENT; ALREADY_EXISTS
+        the token has other terms; FAILED_PRECONDITION the token was revoked, or this coordinator has
+        no device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateAdminToken(self, request, context):
-        """Lets a person in who has a token, on the token port and the web page. The caller makes it, as in CreateEnrolmentToken, with `hfmds_admin_`.
+        """Creates a token that lets in a person, at the token port and the web page. The caller makes the
+        token as for CreateEnrolmentToken, with `hfmds_admin_`.
 
-        Idempotency key: token_id. The same request again is answered OK. Status: INVALID_ARGUMENT; ALREADY_EXISTS a token of that id has other terms;
-        FAILED_PRECONDITION that token was revoked.
+        Idempotency key: token_id. A repeated call returns OK. Status: INVALID_ARGUMENT; ALREADY_EXISTS
+        the token has other terms; FAILED_PRECONDITION the token was revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
-        """Lists tokens that are not over, by id, without their secrets. Effect: none.
+        """Lists valid tokens by id, without their secrets. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Ends a token, also the caller's own. Who was let in by it before stays in. Idempotent. Status: INVALID_ARGUMENT not an id; NOT_FOUND also: it has
-        run out; PERMISSION_DENIED also: it is a person's, and the caller is not an owner.
+        """Revokes a token, also the caller's own. Members that it let in before stay. Idempotent. Status:
+        INVALID_ARGUMENT not an id; NOT_FOUND the token is unknown or has expired; PERMISSION_DENIED
+        the token is a person's and the caller is not an owner.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeDevice(self, request, context):
-        """Shuts a device out: all certificates that it has by now are dead, whoever made them. It may enrol again with a token that is made later and
-        names its id. Idempotent: asked again, it is shut out as of then. Status: INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED
-        15,000 devices were revoked and not forgotten: see ForgetRevoked.
+        """Revokes a device: all certificates that it holds now are dead, whichever authority signed them.
+        It may enrol again with a later token that names its id. Idempotent: a repeated call revokes it
+        as of that call. Status: INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED 15,000 devices are
+        revoked: see ForgetRevoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeCertificate(self, request, context):
-        """Shuts out whoever shows one certificate, of any kind. Idempotent. Status: INVALID_ARGUMENT not a serial number; FAILED_PRECONDITION it is the
-        caller's own; RESOURCE_EXHAUSTED 15,000 certificates were. Of a device's certificate that the device issuer made, also the others of the same key
-        are dead, and the device gets no further one for that key. Those whose end is known are forgotten when they have run out by themselves.
+        """Revokes one certificate of any kind. For a certificate of the device issuer, the other
+        certificates with its key are dead, too, and the device gets no further one for this key. The
+        coordinator forgets a revocation when it knows that the certificate has expired. Idempotent.
+        Status: INVALID_ARGUMENT not a serial number; FAILED_PRECONDITION it is the caller's own;
+        RESOURCE_EXHAUSTED 15,000 certificates are revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QuarantineDevice(self, request, context):
-        """Keeps a device from working without shutting it out: it may check in, and is told to come back later; its results and batches are refused, with the
-        reason; its certificate is renewed. Idempotent: a later reason takes the place of the one before. Status: INVALID_ARGUMENT; RESOURCE_EXHAUSTED
-        2,000 are in quarantine.
+        """Keeps a device from working without revoking it. The device may check in, and the coordinator
+        tells it to come back later. Its results and batches are refused with the reason. Its
+        certificate is renewed. Idempotent: a later reason replaces the earlier one. Status:
+        INVALID_ARGUMENT; RESOURCE_EXHAUSTED 2,000 devices are in quarantine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseDevice(self, request, context):
-        """Ends a quarantine. Idempotent: a device that is in none stays so. Status: INVALID_ARGUMENT.
+        """Ends a quarantine. Idempotent: nothing changes for a device in none. Status: INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForgetRevoked(self, request, context):
-        """Forgets old revocations, to make room for others. The caller vouches that all they shut out has run out by itself: they must be older than the
-        longest time for which a certificate was ever made. A device that was revoked and did not come back is then not in the books any more, as if it had
-        never enrolled. Kept are devices that still have a certificate of the device issuer from before, or a token from before that names them. Idempotent.
-        Status: INVALID_ARGUMENT a time is not above 0, or there is none.
+        """Forgets old revocations to make room for others. The caller vouches that every certificate they
+        cover has expired: each must be older than the longest life of any certificate. A forgotten
+        device that did not come back leaves the books. The coordinator keeps devices that still have a
+        certificate of the device issuer from before, or a token from before that names them.
+        Idempotent. Status: INVALID_ARGUMENT a time is not above 0, or there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMembers(self, request, context):
-        """Lists the devices that have enrolled, were revoked or are in quarantine, by id. Effect: none.
+        """Lists devices that have enrolled, were revoked or are in quarantine, by id. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -254,11 +271,15 @@ def add_FleetServiceServicer_to_server(servicer, server):
 class FleetService:
     """Tokens, certificates and the standing of devices.
 
-    Who calls: the `hfmds` command line and people's own tools, on the coordinator's main port or its token port. Identity: an admin's; whoever calls
-    what its role may not hears PERMISSION_DENIED. A viewer may list tokens and members; an operator may also make and end enrolment tokens, and revoke,
-    quarantine and release devices; all else is an owner's. Retry: every call may be repeated on UNAVAILABLE. What is changed is in the log of the fleet
-    (ListEvents without a run). A coordinator acts on a change at once, others that share its database within a second, and the synthesis store within a
-    few: calls under way are cut.
+    Caller: the `hfmds` command and people's own tools, on the coordinator's main port or token port.
+    Identity: an admin. A viewer may list tokens and members. An operator may also make and revoke
+    enrolment tokens, and revoke, quarantine and release devices. An owner may call everything. A
+    role that may not call a method gets PERMISSION_DENIED. Retry: a caller may repeat every call
+    after UNAVAILABLE.
+
+    Every change is in the log of the fleet (ListEvents without a run). The coordinator that answers
+    acts on a change at once, others on the same database within a second, and the synthesis store
+    within a few seconds. They cut calls under way.
     """
 
     @staticmethod
