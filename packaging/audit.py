@@ -1,9 +1,9 @@
-"""Asks PyPI's advisory database whether what is installed here has known holes.
+"""Asks PyPI's advisory database for known holes in the installed packages.
 
-    python packaging/audit.py [-s osv]     what follows goes to pip-audit
+    python packaging/audit.py [-s osv]     pip-audit gets the arguments
 
-Ends with 1 if something has, and with 3 if nobody could be asked: pip-audit by itself passes over
-packages that a mirror says nothing about, and ends well.
+Ends with 1 if a package has a hole, and with 3 if it could not ask about some packages. pip-audit
+itself skips packages that a mirror does not know, and ends with 0.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ _COMMAND = (
     *("-m", "pip_audit", "--skip-editable", "--format", "json", "--progress-spinner", "off"),
 )
 _REMEDY = (
-    "run it where the package index itself can be asked, not a mirror of it, or ask another "
-    "service: `-s osv`"
+    "run it where PyPI itself can be reached, not a mirror, or ask another service: `-s osv`"
 )
 
 
 def verdict(dependencies: Sequence[dict[str, Any]]) -> tuple[int, list[str]]:
-    """How to end, and what to say, after what pip-audit found."""
+    """The exit code and the lines to print for the report of pip-audit."""
     said = [
         f"{one['name']} {one['version']}: {hole['id']}, mended in "
         f"{', '.join(hole['fix_versions']) or 'no version yet'}"
@@ -52,7 +51,7 @@ def verdict(dependencies: Sequence[dict[str, Any]]) -> tuple[int, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run pip-audit and tell."""
+    """Run pip-audit and print its verdict."""
     ran = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True)  # noqa: S603
     try:
         code, said = verdict(json.loads(ran.stdout)["dependencies"])

@@ -1,10 +1,10 @@
-"""What is in each image: a bill of materials in CycloneDX's JSON, one file for each.
+"""Writes a bill of materials for each image, as CycloneDX JSON.
 
     python packaging/sbom.py [--output dist/sbom] [--packages FOLDER]
 
-What the project needs is what pyproject.toml says; names, versions, licences and what needs what
-are those of the packages that are installed here, or in the `site-packages` of an image that was
-unpacked. Beyond Python's packages an image has what its base has: the registry knows that.
+pyproject.toml says which packages the project needs. Versions, licences and dependencies come from
+the packages installed here, or in the `site-packages` of an unpacked image. The bills do not list
+the packages of the base image.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ IMAGES: Mapping[str, Image] = {
 
 
 class NotInstalled(Exception):
-    """A package that an image has is not here."""
+    """A package of an image is not installed here."""
 
 
 class Packages:
-    """Those that are installed in some folders; none: where this runs."""
+    """The packages installed in some folders, or in this environment."""
 
     def __init__(self, folders: Sequence[str] = ()) -> None:
         found = distributions(path=list(folders)) if folders else distributions()
@@ -70,7 +70,7 @@ class Packages:
             ) from None
 
     def needs(self, name: str, extras: Iterable[str]) -> Iterator[Requirement]:
-        """What a package with these extras needs here."""
+        """The requirements of a package with these extras on this platform."""
         if name == PROJECT:  # its installed metadata are as old as the last `pip install`
             optional = _PROJECT["optional-dependencies"]
             texts = [*_PROJECT["dependencies"], *(text for e in extras for text in optional[e])]
@@ -82,7 +82,7 @@ class Packages:
                 yield needed
 
     def closure(self, image: Image) -> dict[str, set[str]]:
-        """All packages of an image by name, each with those it needs itself."""
+        """All packages of an image by name, each with its direct requirements."""
         found: dict[str, set[str]] = {}
         seen: set[tuple[str, frozenset[str]]] = set()
         left = [
