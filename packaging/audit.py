@@ -20,9 +20,7 @@ _COMMAND = (
     sys.executable,
     *("-m", "pip_audit", "--skip-editable", "--format", "json", "--progress-spinner", "off"),
 )
-_REMEDY = (
-    "run it where PyPI itself can be reached, not a mirror, or ask another service: `-s osv`"
-)
+_REMEDY = "run it where PyPI itself can be reached, not a mirror, or ask another service: `-s osv`"
 
 
 def verdict(dependencies: Sequence[dict[str, Any]]) -> tuple[int, list[str]]:
