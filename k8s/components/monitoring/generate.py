@@ -1,4 +1,4 @@
-"""Writes what is derived: the dashboards, and the rules as prometheus-operator wants them.
+"""Writes the dashboards from `sources/`, and the rules in the form of prometheus-operator.
 
     make dashboards
 
@@ -32,7 +32,7 @@ spec:
 
 
 def written() -> dict[Path, str]:
-    """Every file that is derived, with its content."""
+    """Return every derived file with its content."""
     boards = (rounds(), fleet(), synthetic_data(), services())
     dashboards = [_numbered(board.build()) for board in boards]
     files = {FOLDER / "dashboards" / f"{one.uid}.json": _as_json(one) for one in dashboards}
@@ -40,7 +40,7 @@ def written() -> dict[Path, str]:
 
 
 def _numbered(dashboard: Dashboard) -> Dashboard:
-    """With a number for each panel, by which links name it."""
+    """Number the panels, so that links can name them."""
     for number, panel in enumerate(dashboard.panels or (), start=1):
         panel.id_val = number
     return dashboard

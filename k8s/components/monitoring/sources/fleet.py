@@ -1,4 +1,4 @@
-"""Fleet funnel: how many devices are here, and where are they lost?"""
+"""The dashboard *Fleet funnel*: how many devices are present, and where they are lost."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _KIND = 'kind=~"$kind"'
 
 
 def fleet() -> Dashboard:
-    """Devices as the coordinator sees them, and what they tell of themselves."""
+    """Build the dashboard of devices, as the coordinator sees them and as they report."""
     made = board(
         "hfmds-fleet",
         "Fleet funnel",
-        "Who is here, how far tasks come, why devices are lost, and what the work costs them.",
+        "Which devices are present, how far tasks come, why devices are lost, and what work costs.",
         [from_label("kind", _FUNNEL), window()],
     )
     _at_a_glance(made)
@@ -46,10 +46,10 @@ def _at_a_glance(made: Dashboard) -> None:
     for state, meaning in (
         (
             "available",
-            "Devices that wait for work. None: is the coordinator's name right, and their time?",
+            "Devices that wait for work. None: check the coordinator's name and device clocks.",
         ),
         ("working", "Devices that have a task."),
-        ("away", "Devices that were here once. They are not asked, and cost nothing."),
+        ("away", "Devices that were present before. They get no tasks and cost nothing."),
     ):
         made.with_panel(
             number(
@@ -61,9 +61,9 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Lost",
-            "Of the tasks of the window, those that failed or were dropped by a fault of the "
-            "device. Above 23 % over-selection by 1.3 "
-            "does not make up for it; `hfmds run funnel RUN` has each run's reasons.",
+            "Share of the window's tasks that failed or were dropped by the device's fault. "
+            "Above 23 % over-selection by 1.3 is not enough; `hfmds run funnel RUN` has the "
+            "reasons.",
             query(_lost(f"{_KIND}")),
             unit="percentunit",
             limits={0.15: FAIR, 0.3: BAD},
@@ -81,8 +81,8 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Told: too late, per hour",
-            "Answers to devices that their task is over. Their work was for nothing: a longer "
-            "deadline, or fewer spare devices.",
+            "Answers to devices that their task has ended. Many: set a longer deadline, or ask "
+            "fewer spare devices.",
             query("3600 * sum(rate(hfmds_coordinator_late_total[$window]))"),
             decimals=0,
         )
@@ -94,9 +94,9 @@ def _funnel(made: Dashboard) -> None:
     made.with_panel(
         bars(
             "How far tasks come, over the time shown",
-            "A task counts in every stage it reached. A step down at *taken*: devices do not come "
-            "back; at *downloaded*: network or traffic limits; "
-            "at *computed*: too slow, or failing; at *uploaded* and *accepted*: late or refused.",
+            "A task counts in every stage that it reached. A step down at *taken*: devices do "
+            "not return. At *downloaded*: network or traffic limits. At *computed*: slow or "
+            "failing devices. At *uploaded* and *accepted*: late or refused results.",
             *(
                 now(f'sum(increase({_FUNNEL}{{stage="{stage}", {_KIND}}}[$__range]))', stage)
                 for stage in _STAGES
@@ -106,7 +106,7 @@ def _funnel(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Share of tasks that are accepted",
-            "Of those assigned in the window. Spare devices make it less than all: 77 % with "
+            "Of the tasks assigned in the window. Spare devices lower it: 77 % with "
             "over-selection by 1.3.",
             query(
                 f'sum by (kind) (rate({_FUNNEL}{{stage="accepted", {_KIND}}}[$window])) '
@@ -120,7 +120,7 @@ def _funnel(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Devices",
-            "By what they are doing. A sudden fall mostly is a network, a name or a certificate.",
+            "Devices by activity. A sudden fall usually is a network, a DNS name or a certificate.",
             query("max by (state) (hfmds_coordinator_devices)", "{{state}}"),
             stacked=True,
         )
@@ -128,7 +128,7 @@ def _funnel(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Tasks under way",
-            "Whose results are wanted, by how far their devices are.",
+            "Tasks whose results are wanted, by stage.",
             query("max by (stage) (hfmds_coordinator_tasks_pending)", "{{stage}}"),
             stacked=True,
         )
@@ -136,9 +136,8 @@ def _funnel(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Failed, by cause",
-            "`unsuitable`: the run does not suit its devices; `diverged`: lower the learning "
-            "rate; `transfer`: look for a broken proxy. "
-            "docs/operations.md explains each.",
+            "`unsuitable`: the run does not fit its devices. `diverged`: lower the learning "
+            "rate. `transfer`: look for a broken proxy. docs/operations.md explains each.",
             query(
                 "sum by (cause) "
                 f"(increase(hfmds_coordinator_tasks_failed_total{{{_KIND}}}[$window]))",
@@ -151,8 +150,8 @@ def _funnel(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Dropped, by reason",
-            "`goal-reached` are spare devices, which is no fault. `gone`: they vanished; "
-            "`deadline`, `too-slow`: the time does not suffice them.",
+            "`goal-reached` are spare devices, which is normal. `gone`: they vanished. "
+            "`deadline`, `too-slow`: they need more time.",
             query(
                 "sum by (reason) "
                 f"(increase(hfmds_coordinator_tasks_dropped_total{{{_KIND}}}[$window]))",
@@ -165,8 +164,8 @@ def _funnel(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Late and refused",
-            "Answers that a task is over, and updates that could not be used. Refused ones: "
-            "`hfmds audit show RUN --kind task` names the devices.",
+            "Answers that a task has ended, and unusable updates. `hfmds audit show RUN --kind "
+            "task` names the devices of refused ones.",
             query(
                 "sum by (reason) (increase(hfmds_coordinator_late_total[$window]))",
                 "late: {{reason}}",
@@ -182,12 +181,12 @@ def _funnel(made: Dashboard) -> None:
 
 
 def _standing(made: Dashboard) -> None:
-    made.with_row(row("Who belongs to it"))
+    made.with_row(row("Members"))
     made.with_panel(
         lines(
             "Standing",
-            "Devices in the fleet's books. `hfmds pki devices` names those in quarantine and the "
-            "revoked ones with the reason; `hfmds pki release` ends a quarantine.",
+            "Devices in the fleet's books. `hfmds pki devices` names revoked and quarantined "
+            "ones with the reason; `hfmds pki release` ends a quarantine.",
             query("max by (standing) (hfmds_coordinator_members)", "{{standing}}"),
             steps=True,
         )
@@ -195,10 +194,10 @@ def _standing(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Certificates of devices",
-            "The newest of each device that enrolled and is not revoked. Devices renew theirs when "
-            "two thirds of its time are over: those that are `expiring` are off, or fail to. Many "
-            "at once: the device issuer ends, or nobody reaches the coordinator. An `expired` one "
-            "comes back by itself for 90 days (docs/security.md).",
+            "The newest certificate of each enrolled device. Devices renew after two thirds of "
+            "its life, so an `expiring` one is off or fails to renew. Many at once: the device "
+            "issuer ends, or devices cannot reach the coordinator. An `expired` device can come "
+            "back for 90 days (docs/security.md).",
             query("max by (state) (hfmds_coordinator_member_certificates)", "{{state}}"),
             stacked=True,
         )
@@ -206,17 +205,17 @@ def _standing(made: Dashboard) -> None:
 
 
 def _cost(made: Dashboard) -> None:
-    made.with_row(row("What it costs devices, as they report it"))
+    made.with_row(row("Cost, as devices report it"))
     for metric, title, meaning in (
         (
             "compute_seconds",
             "Time to compute a task",
-            "Of half of the tasks, and of nine in ten. A round waits for the second.",
+            "The median and the 90th percentile. A round waits for the latter.",
         ),
         (
             "step_seconds",
             "Time of a step",
-            "One batch of training, or one step of synthesis: how fast devices are.",
+            "One batch of training, or one step of synthesis.",
         ),
     ):
         buckets = f"hfmds_coordinator_fleet_{metric}_bucket{{{_KIND}}}"
@@ -233,7 +232,7 @@ def _cost(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Processor time of a task",
-            "Seconds of a processor for each report: what the work takes from a battery.",
+            "Processor seconds for each report, a proxy for energy.",
             query(
                 "sum by (kind) "
                 f"(rate(hfmds_coordinator_fleet_cpu_seconds_total{{{_KIND}}}[$window])) "
@@ -248,8 +247,8 @@ def _cost(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Bytes of accepted tasks",
-            "What devices received and sent. Much received: give their caches more room; much "
-            "sent: `--compression`.",
+            "Bytes that devices received and sent. Much received: enlarge their caches. Much "
+            "sent: use `--compression`.",
             query("sum(rate(hfmds_coordinator_device_received_bytes_total[$window]))", "received"),
             query("sum(rate(hfmds_coordinator_device_sent_bytes_total[$window]))", "sent"),
             unit="Bps",
@@ -258,8 +257,8 @@ def _cost(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Peak memory",
-            "Of half of the devices, and of 99 in 100. Above what a device has, it gives the task "
-            "up as unsuitable.",
+            "The median, and the memory that 99 in 100 devices stay below. A device without "
+            "that much gives the task up as unsuitable.",
             quantile(0.5, "hfmds_coordinator_fleet_peak_memory_bytes_bucket", "p50"),
             quantile(0.99, "hfmds_coordinator_fleet_peak_memory_bytes_bucket", "p99"),
             unit="bytes",
@@ -268,11 +267,11 @@ def _cost(made: Dashboard) -> None:
 
 
 def _scraped(made: Dashboard) -> None:
-    made.with_row(row("Devices that can be scraped, as simulated ones"))
+    made.with_row(row("Devices that Prometheus scrapes, such as simulated ones"))
     made.with_panel(
         lines(
             "Tasks, by how they ended",
-            "By the devices' own count.",
+            "Counted by the devices themselves.",
             query(
                 f"sum by (kind, outcome) (increase(hfmds_edge_tasks_total{{{_KIND}}}[$window]))",
                 "{{kind}} {{outcome}}",
@@ -294,7 +293,7 @@ def _scraped(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Processors in use",
-            "By all of them together, for tasks.",
+            "Processors that all devices together use for tasks.",
             query(
                 f"sum by (kind) (rate(hfmds_edge_cpu_seconds_total{{{_KIND}}}[$window]))",
                 "{{kind}}",

@@ -1,6 +1,6 @@
-"""What our dashboards are made of: panels that look alike, each with a sentence on what to do.
+"""Panels for our dashboards, each with a sentence that says what to do.
 
-A thin layer over Grafana's own library, which writes the JSON and knows every key of it.
+This is a thin layer over Grafana's own library, which writes the JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from grafana_foundation_sdk.models import prometheus as prometheus_model
 from grafana_foundation_sdk.models import xychart as xychart_model
 
 DOCS = "https://hfmds.example/docs"
-"""Where docs/ can be read by those who get alerts; README.md says how to change it."""
+"""The address of docs/ for readers of alerts; README.md says how to change it."""
 
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "hfmds"
@@ -53,26 +53,26 @@ Panel = TypeVar(
 
 
 def by_run(metric: str, *matchers: str) -> str:
-    """What coordinators say of each run, whichever of them drives it."""
+    """Query a metric of each run, from any coordinator."""
     selected = ", ".join(('run=~"$run"', *matchers))
     return f"max by (run) ({metric}{{{selected}}})"
 
 
 def query(expression: str, legend: str = "") -> prometheus.Dataquery:
-    """A query over the time shown; the legend may name labels as {{run}}."""
+    """Build a query over the time shown; the legend may name labels as {{run}}."""
     made = prometheus.Dataquery().expr(_here(expression)).range().datasource(SOURCE)
     return made.editor_mode(prometheus_model.QueryEditorMode.CODE).legend_format(legend or "__auto")
 
 
 def now(expression: str, legend: str = "") -> prometheus.Dataquery:
-    """A query for what is true at the end of the time shown."""
+    """Build a query for the end of the time shown."""
     return query(expression, legend).instant()
 
 
 def quantile(
     share: float, buckets: str, legend: str, by: str = "le", over: str = "$window"
 ) -> prometheus.Dataquery:
-    """What this share of a histogram's values is below; `buckets` selects its series."""
+    """Query the value that this share of a histogram is below; `buckets` selects its series."""
     rates = f"sum by ({by}) (rate({buckets}[{over}]))"
     return query(f"histogram_quantile({share}, {rates})", legend)
 
@@ -89,12 +89,12 @@ def lines(
     maximum: float | None = None,
     span: int = 12,
 ) -> timeseries.Panel:
-    """Values over time; `steps` for what changes with each round, `limits` as dashed lines."""
+    """Draw values over time; `steps` for values of rounds, `limits` as dashed lines."""
     panel = _panel(timeseries.Panel(), title, meaning, queries, unit, span, height=8)
     shape = looks.LineInterpolation.STEP_AFTER if steps else looks.LineInterpolation.LINEAR
     panel.line_interpolation(shape).line_width(2).fill_opacity(35 if stacked else 8)
     panel.gradient_mode(looks.GraphGradientMode.OPACITY).show_points(looks.VisibilityMode.NEVER)
-    panel.span_nulls(600_000)  # a scrape that failed makes no gap, ten minutes do
+    panel.span_nulls(600_000)  # one failed scrape leaves no gap, ten minutes do
     panel.legend(
         common.VizLegendOptions()
         .display_mode(looks.LegendDisplayMode.TABLE)
@@ -131,7 +131,7 @@ def number(
     decimals: int | None = None,
     span: int = 4,
 ) -> stat.Panel:
-    """What one looks at first; coloured by the limits, `below` the first of them otherwise."""
+    """Show one number, coloured by the limits; `below` is the colour below the first limit."""
     panel = _panel(stat.Panel(), title, meaning, queries, unit, span, height=4)
     panel.color_mode(looks.BigValueColorMode.BACKGROUND if limits else looks.BigValueColorMode.NONE)
     panel.graph_mode(looks.BigValueGraphMode.AREA).thresholds(thresholds(limits or {}, below))
@@ -150,7 +150,7 @@ def overview(
     columns: Mapping[str, tuple[str, str]],
     span: int = 24,
 ) -> table.Panel:
-    """A row for each value of the label, a column with its unit for each expression."""
+    """Draw a table: a row for each value of the label, a column for each expression."""
     queries = [
         now(expression).format(prometheus_model.PromQueryFormat.TABLE)
         for expression, _ in columns.values()
@@ -173,14 +173,14 @@ def against(
     maximum: float | None = None,
     span: int = 12,
 ) -> xychart.Panel:
-    """One expression over another, each with its name, as a curve for each value of the label."""
+    """Draw one expression over another, with a curve for each value of the label."""
     columns = dict((x, y))
     queries = [
         query(expression).format(prometheus_model.PromQueryFormat.TABLE)
         for expression in columns.values()
     ]
     panel = _panel(xychart.Panel(), title, meaning, queries, "short", span, height=8)
-    # Of each table that this gives, the first number is x.
+    # In each resulting table the first number is x.
     _merge(panel, label, columns)
     apart = {"fields": [label], "keepFields": False}
     panel.with_transformation(
@@ -206,7 +206,7 @@ def bars(
     span: int = 12,
     height: int = 8,
 ) -> bargauge.Panel:
-    """A bar for each series, as it is now."""
+    """Draw a bar for the current value of each series."""
     panel = _panel(bargauge.Panel(), title, meaning, queries, unit, span, height)
     panel.orientation(looks.VizOrientation.HORIZONTAL).reduce_options(_last()).min(0)
     panel.display_mode(looks.BarGaugeDisplayMode.BASIC).show_unfilled(True)
@@ -217,7 +217,7 @@ def bars(
 def heat(
     title: str, meaning: str, buckets: str, *, unit: str = "s", span: int = 12
 ) -> heatmap.Panel:
-    """A histogram over time; `buckets` selects its series."""
+    """Draw a histogram over time; `buckets` selects its series."""
     increase = f"sum by (le) (increase({buckets}[$__rate_interval]))"
     ranges = query(increase, "{{le}}").format(prometheus_model.PromQueryFormat.HEATMAP)
     panel = _panel(heatmap.Panel(), title, meaning, (ranges,), "short", span, height=8)
@@ -233,14 +233,14 @@ def board(
     meaning: str,
     variables: Sequence[dashboard.QueryVariable | dashboard.CustomVariable] = (),
 ) -> dashboard.Dashboard:
-    """An empty dashboard, with the links and variables that all have."""
+    """Build an empty dashboard with the common links and variables."""
     made = dashboard.Dashboard(f"HFMDS-FL / {title}").uid(uid).description(meaning)
     made.tags([TAG]).timezone("browser").refresh("30s").time("now-6h", "now").editable()
     made.tooltip(model.DashboardCursorSync.CROSSHAIR)
     made.with_variable(
         dashboard.DatasourceVariable("datasource").label("source").type("prometheus")
     )
-    # Where nothing has such a label, all is one installation.
+    # Without this label all is one installation.
     anywhere = _values("namespace", "hfmds_coordinator_build_info").all_value(".*")
     for variable in (anywhere, *variables):
         made.with_variable(variable)
@@ -254,26 +254,26 @@ def board(
 
 
 def row(title: str) -> dashboard.Row:
-    """A heading."""
+    """Build a heading."""
     return dashboard.Row(title)
 
 
 def from_label(label: str, series: str) -> dashboard.QueryVariable:
-    """A variable that offers the values of a label, several at a time."""
+    """Build a variable for the values of a label; a reader may choose several."""
     return _values(label, _here(series))
 
 
 def window() -> dashboard.CustomVariable:
-    """Over how long means are taken: rounds last for seconds here, and for hours there."""
+    """Build the variable for the window of means, since rounds take seconds or hours."""
     chosen = model.VariableOption(selected=True, text="15m", value="15m")
     variable = dashboard.CustomVariable("window").values("5m,15m,1h,6h,1d").current(chosen)
-    return variable.description("Longer than a round of yours, so that each window has some.")
+    return variable.description("Choose a window longer than a round, so that each window has one.")
 
 
 def thresholds(
     limits: Mapping[float, str], below: str = "transparent"
 ) -> dashboard.ThresholdsConfig:
-    """The colour from each value on."""
+    """Build the colours that start at each value."""
     steps = [model.Threshold(value=None, color=below)]
     steps += [model.Threshold(value=value, color=color) for value, color in limits.items()]
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
@@ -297,7 +297,7 @@ def _panel(
 
 
 def _merge(panel: table.Panel | xychart.Panel, label: str, columns: Iterable[str]) -> None:
-    """Make one table of all queries: each gives its value under a name of its own."""
+    """Merge all queries into one table with a named column for each."""
     names = {f"Value #{letter}": name for letter, name in zip(_LETTERS, columns, strict=False)}
     order = {name: position for position, name in enumerate(("Time", label, *names))}
     panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
@@ -322,7 +322,7 @@ def _values(label: str, series: str) -> dashboard.QueryVariable:
 
 
 def _here(expression: str) -> str:
-    """With all our series narrowed to the installation that is looked at."""
+    """Narrow all our series to the chosen installation."""
 
     def narrowed(found: re.Match[str]) -> str:
         metric = found[1] or ""

@@ -1,4 +1,4 @@
-"""Rounds: do the runs learn, and how long does it take them?"""
+"""The dashboard *Rounds*: whether runs learn, and how long it takes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ _STALENESS = "hfmds_coordinator_update_staleness_rounds"
 
 
 def rounds() -> Dashboard:
-    """The first one to look at."""
+    """Build the dashboard to look at first."""
     made = board(
         "hfmds-rounds",
         "Rounds",
-        "Whether the runs learn, where each of them stands, and what its rounds spend their time "
-        "on.",
+        "Whether the runs learn, where each one stands, and how its rounds spend their time.",
         [from_label("run", "hfmds_coordinator_round_number"), window()],
     )
     _at_a_glance(made)
@@ -50,7 +49,7 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Alerts",
-            "Alerts of ours that are firing. Each has a runbook; the link is in the alert.",
+            "Our alerts that are firing. Each links to its runbook.",
             query('count(ALERTS{alertname=~"Hfmds.+", alertstate="firing"}) or vector(0)'),
             limits={1: BAD},
         )
@@ -58,10 +57,9 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Without progress",
-            "The longest that a running run has waited for a result or for the end of a phase. "
-            "Red: "
-            "`hfmds run funnel RUN` shows where its devices are lost, `hfmds audit show RUN` what "
-            "happened last.",
+            "The longest time since a running run got a result or ended a phase. Red: `hfmds "
+            "run funnel RUN` shows where devices are lost, `hfmds audit show RUN` the last "
+            "events.",
             query(
                 f"max(time() - {by_run('hfmds_coordinator_run_progress_timestamp_seconds')} "
                 f"and on (run) {by_run('hfmds_coordinator_run_running')} == 1)"
@@ -73,7 +71,7 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Running",
-            "Runs that are at work.",
+            "Runs at work.",
             query('max(hfmds_coordinator_runs{state="running"})'),
         )
     )
@@ -81,7 +79,7 @@ def _at_a_glance(made: Dashboard) -> None:
         number(
             "Paused",
             "Runs that wait for an operator. `hfmds run list` has the reason, `hfmds run resume "
-            "RUN` goes on.",
+            "RUN` continues.",
             query('max(hfmds_coordinator_runs{state="paused"})'),
             limits={1: FAIR},
         )
@@ -89,8 +87,8 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Leaders",
-            "Coordinators that drive runs: one. With none all runs stand still; with two, they "
-            "use different databases.",
+            "Coordinators that drive runs: exactly one. With none all runs stand still. Two use "
+            "different databases.",
             query("sum(hfmds_coordinator_leader)"),
             limits={1: GOOD, 2: BAD},
             below=BAD,
@@ -99,7 +97,7 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Drained",
-            "While drained, no new work is handed out. `hfmds drain --off` ends it.",
+            "A drained coordinator hands out no new work. `hfmds drain --off` ends the drain.",
             query("max(hfmds_coordinator_drained)"),
             limits={1: FAIR},
             words={"0": "no", "1": "yes"},
@@ -112,7 +110,7 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         overview(
             "Where each run stands",
-            "The last completed round of each run. A run that has ended stays here for a while.",
+            "The last completed round of each run. Ended runs stay here for a while.",
             "run",
             {
                 "round": (by_run("hfmds_coordinator_round_number"), "none"),
@@ -128,9 +126,9 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Accuracy on the held-out set",
-            "A step for each round. Flat from the start: labels or normalisation do not fit. Up "
-            "and down: a smaller learning rate, "
-            "a larger cohort, or, with skewed data, a pool (docs/paper.md).",
+            "One step for each round. Flat from the start: labels or normalisation do not fit. "
+            "Up and down: use a lower learning rate, a larger cohort, or, with skewed data, a "
+            "pool (docs/paper.md).",
             query(by_run("hfmds_coordinator_accuracy_ratio"), "{{run}}"),
             unit="percentunit",
             steps=True,
@@ -140,9 +138,8 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         against(
             "Accuracy by round",
-            "The same over rounds, so that runs of different speed can be compared: of the rounds "
-            "that were scraped over the time shown. All of them, from the first: "
-            "`hfmds run show RUN`, or the web page.",
+            "The same by round, to compare runs of different speed. It has the rounds scraped "
+            "in the time shown; `hfmds run show RUN` and the web page have all.",
             "run",
             _BY_ROUND,
             ("accuracy", by_run("hfmds_coordinator_accuracy_ratio")),
@@ -153,10 +150,9 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Loss",
-            "Cross-entropy in nats, on the held-out set and at the end of training on devices. If "
-            "the first rises while the second "
-            "falls, devices learn their own data by heart: fewer local epochs, or more weight on "
-            "the pool (alpha).",
+            "Cross-entropy in nats, on the held-out set and at the end of training on devices. "
+            "If the first rises while the second falls, devices overfit: use fewer local "
+            "epochs, or more weight on the pool (alpha).",
             query(by_run("hfmds_coordinator_held_out_loss"), "{{run}} held-out"),
             query(by_run("hfmds_coordinator_training_loss"), "{{run}} training"),
             steps=True,
@@ -165,7 +161,7 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         against(
             "Loss by round",
-            "On the held-out set, of the rounds that were scraped over the time shown.",
+            "On the held-out set, for the rounds scraped in the time shown.",
             "run",
             _BY_ROUND,
             ("loss", by_run("hfmds_coordinator_held_out_loss")),
@@ -174,8 +170,8 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Below the best round",
-            "How much accuracy was lost since a run's best round. The best model is not lost: "
-            "`hfmds model export RUN --round best`.",
+            "Accuracy lost since a run's best round. The best model is kept: `hfmds model "
+            "export RUN --round best`.",
             query(
                 f"{by_run('hfmds_coordinator_best_accuracy_ratio')} - "
                 f"{by_run('hfmds_coordinator_accuracy_ratio')}",
@@ -190,9 +186,8 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Accuracy on devices' own data",
-            "Of runs that ask devices to evaluate (docs/evaluation.md). Far above the held-out "
-            "set: the model fits the "
-            "skew of those that answered.",
+            "For runs that ask devices to evaluate (docs/evaluation.md). Far above the held-out "
+            "set: the model fits the skew of these devices.",
             query(by_run("hfmds_coordinator_device_accuracy_ratio"), "{{run}}"),
             unit="percentunit",
             steps=True,
@@ -203,7 +198,7 @@ def _learning(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Round",
-            "A line that is flat for long stands still.",
+            "A line that stays flat for long stands still.",
             query(by_run("hfmds_coordinator_round_number"), "{{run}}"),
             steps=True,
             span=8,
@@ -216,10 +211,9 @@ def _time(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "A round's time by phase",
-            "Mean length of the phases that ended in the window, one above the other. Much "
-            "waiting: too few devices are here (Fleet). Long training: slow "
-            "devices hold rounds up, so over-select or set `task_deadline_seconds`. Long sealing: "
-            "the search for near duplicates.",
+            "Mean length of the phases that ended in the window, stacked. Much waiting: too few "
+            "devices (Fleet). Long training: slow devices, so over-select or set "
+            "`task_deadline_seconds`. Long sealing: the search for near duplicates.",
             query(
                 f"sum by (phase) (rate({_PHASE}_sum[$window])) / (sum by (phase) "
                 f"(rate({_PHASE}_count[$window])) > 0)",
@@ -232,15 +226,15 @@ def _time(made: Dashboard) -> None:
     made.with_panel(
         heat(
             "Rounds by how long they took",
-            "A second band far above the first one is rounds that ran into their deadline.",
+            "A second band far above the first one: rounds that ran into their deadline.",
             f"{_ROUND}_bucket",
         )
     )
     made.with_panel(
         bars(
             "What rounds are doing now",
-            "`waiting_for_store` and `waiting_for_devices` should pass; `drained` is an "
-            "operator's wish.",
+            "`waiting_for_store` and `waiting_for_devices` should pass. `drained` is set by an "
+            "operator.",
             now('max by (state) (hfmds_coordinator_rounds{state!="completed"})', "{{state}}"),
             span=8,
         )
@@ -261,7 +255,7 @@ def _time(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Length of a round",
-            "Of half of the rounds, and of nine in ten.",
+            "The median, and the length that nine in ten rounds stay below.",
             quantile(0.5, f"{_ROUND}_bucket", "p50"),
             quantile(0.9, f"{_ROUND}_bucket", "p90"),
             unit="s",
@@ -280,9 +274,8 @@ def _time(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Staleness of asynchronous updates",
-            "How many rounds old the model was that an update began at. Rising: lower "
-            "`concurrency`, or raise `buffer_size` "
-            "(docs/rounds.md). Runs that are not asynchronous have none.",
+            "Age in rounds of the models that updates started from. Rising: lower `concurrency` "
+            "or raise `buffer_size` (docs/rounds.md). Synchronous runs have none.",
             quantile(0.5, f"{_STALENESS}_bucket", "p50"),
             quantile(0.99, f"{_STALENESS}_bucket", "p99"),
         )

@@ -1,4 +1,4 @@
-"""Services/RPC: do the programs answer, how fast, and what do they use?"""
+"""The dashboard *Services/RPC*: whether programs answer, how fast, and what they use."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from k8s.components.monitoring.sources.panels import (
 _SERVERS = "hfmds_(coordinator|store)"
 _FAULTS = ', code=~"INTERNAL|UNKNOWN|UNAVAILABLE|DATA_LOSS"'
 _NOT_OK = ', code!="OK"'
-# Calls that wait for something to happen say nothing about how fast a server is.
+# The time of calls that wait says nothing about the speed of a server.
 _QUICK = 'service=~"$service", method!~"CheckIn|WatchRun"'
 _BUCKETS = f'{{__name__=~"{_SERVERS}_rpc_duration_seconds_bucket", {_QUICK}}}'
 _OURS = f'on (instance) {{__name__=~"{_SERVERS}_build_info"}}'
 
 
 def services() -> Dashboard:
-    """The coordinator and the store as servers."""
+    """Build the dashboard of the coordinator and the store as servers."""
     made = board(
         "hfmds-services",
         "Services/RPC",
-        "Rate, errors and duration of calls to the coordinator and the synthesis store, and what "
-        "the two use.",
+        "Rate, errors and duration of calls to the coordinator and the synthesis store, and the "
+        "resources of both.",
         [from_label("service", f'{{__name__=~"{_SERVERS}_rpc_requests_total"}}')],
     )
     _at_a_glance(made)
@@ -50,7 +50,7 @@ def _at_a_glance(made: Dashboard) -> None:
         made.with_panel(
             number(
                 program,
-                "How many answer Prometheus. Fewer than replicas: `kubectl -n hfmds get pods`, "
+                "Programs that answer Prometheus. Too few: `kubectl -n hfmds get pods`, "
                 "docs/runbooks.md#program-gone.",
                 query(f"count(hfmds_{name}_build_info) or vector(0)"),
                 limits={1: "green"},
@@ -60,7 +60,7 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Calls",
-            "Answered per second.",
+            "Answered calls per second.",
             query(f"sum({_rate('requests_total')})"),
             unit="reqps",
         )
@@ -79,7 +79,7 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "p99",
-            "99 in 100 calls take less. Calls that wait for work or watch a run are left out.",
+            "99 in 100 calls take less. Calls that wait for work or watch a run do not count.",
             _quantile(0.99),
             unit="s",
             limits={1: FAIR, 5: BAD},
@@ -88,7 +88,7 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Certificate",
-            "Time until the first certificate of a server ends; "
+            "Time until the first server certificate expires; "
             "docs/runbooks.md#certificate-expiring. None: no TLS.",
             query(f'min({{__name__=~"{_SERVERS}_certificate_expiry_timestamp_seconds"}} - time())'),
             unit="s",
@@ -103,7 +103,7 @@ def _calls(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Rate, by method",
-            "Answered per second. CheckIn far above the others: devices find no work; "
+            "Answered calls per second. CheckIn far above the others: devices find no work; "
             "`HFMDS_CHECK_INS_PER_SECOND` limits it.",
             query(f"sum by (method) ({_rate('requests_total')})", "{{method}}"),
             unit="reqps",
@@ -113,9 +113,9 @@ def _calls(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Not OK, by code",
-            "INTERNAL: a bug or the database, see the log. UNAVAILABLE: full or stopping. "
-            "RESOURCE_EXHAUSTED: a limit. ABORTED: too late, which is part of "
-            "the game. PERMISSION_DENIED, UNAUTHENTICATED: certificates, or somebody tries.",
+            "INTERNAL: a bug or the database; see the log. UNAVAILABLE: full or stopping. "
+            "RESOURCE_EXHAUSTED: a limit. ABORTED: late results, which is normal. "
+            "PERMISSION_DENIED, UNAUTHENTICATED: certificates, or an attack.",
             query(f"sum by (code) ({_rate('requests_total', _NOT_OK)})", "{{code}}"),
             unit="reqps",
             stacked=True,
@@ -124,8 +124,8 @@ def _calls(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Errors of the server",
-            "Share of calls. Dashed: the budget of 99.9 %, and 14.4 times that, at which it is "
-            "gone in two days.",
+            "Share of calls. Dashed: the budget of 99.9 %, and 14.4 times its rate, which uses "
+            "it up in two days.",
             query(_error_ratio("service"), "{{service}}"),
             unit="percentunit",
             limits={0.001: FAIR, 0.0144: BAD},
@@ -134,8 +134,8 @@ def _calls(made: Dashboard) -> None:
     made.with_panel(
         heat(
             "Calls by how long they took",
-            "Without those that wait. A band that rises with the number of calls: more replicas, "
-            "or a faster database.",
+            "Without calls that wait. A band that rises with the number of calls: use more "
+            "replicas or a faster database.",
             _BUCKETS,
         )
     )
@@ -151,8 +151,8 @@ def _calls(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "p99, by method",
-            "99 in 100 calls take less. Uploads and downloads last as long as the caller's line "
-            "needs.",
+            "99 in 100 calls take less. Uploads and downloads take as long as the caller's "
+            "network needs.",
             _quantile(0.99, "method, le"),
             unit="s",
             span=8,
@@ -161,8 +161,8 @@ def _calls(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "In flight, by method",
-            "Calls being answered now. CheckIn: devices that wait, which cost next to nothing. At "
-            "`HFMDS_MAX_CONCURRENT_RPCS` further ones are refused.",
+            "Calls under way. CheckIn: waiting devices, which cost little. The server refuses "
+            "calls above `HFMDS_MAX_CONCURRENT_RPCS`.",
             query(
                 f'sum by (method) ({{__name__=~"{_SERVERS}_rpc_in_flight", service=~"$service"}})',
                 "{{method}}",
@@ -186,7 +186,7 @@ def _calls(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Refused as too many or too slow",
-            "Per second, before anything was done for them; docs/runbooks.md#calls-refused.",
+            "Calls refused per second, before any work; docs/runbooks.md#calls-refused.",
             query(
                 f'sum by (reason) (rate({{__name__=~"{_SERVERS}_rpc_refused_total"}}'
                 "[$__rate_interval]))",
@@ -204,8 +204,8 @@ def _processes(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Processors in use",
-            "A coordinator at one all the time answers as fast as it can: add replicas. Peaks at "
-            "the end of rounds are averaging and evaluation.",
+            "A coordinator at one all the time is at its limit: add replicas. Peaks at the end "
+            "of rounds are averaging and evaluation.",
             query(
                 f"rate(process_cpu_seconds_total[$__rate_interval]) and {_OURS}",
                 "{{job}} {{instance}}",
@@ -216,8 +216,8 @@ def _processes(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Memory",
-            "Resident. Rising over days without end is a leak: tell us. Near the pod's limit: "
-            "raise it.",
+            "Resident memory. Endless growth over days is a leak: report it. Near the pod's "
+            "limit: raise the limit.",
             query(f"process_resident_memory_bytes and {_OURS}", "{{job}} {{instance}}"),
             unit="bytes",
             span=8,
@@ -226,7 +226,7 @@ def _processes(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Open files",
-            "Share of what the process may open. Each device that waits holds one.",
+            "Share of the files that the process may open. Each waiting device holds one.",
             query(f"process_open_fds / process_max_fds and {_OURS}", "{{job}} {{instance}}"),
             unit="percentunit",
             limits={0.8: BAD},
@@ -236,7 +236,7 @@ def _processes(made: Dashboard) -> None:
     made.with_panel(
         bars(
             "Disk left",
-            "Of the file systems of data and content; content in S3 has none. Red: "
+            "Free share of the disks of data and content. Content in S3 has none. Red: "
             "docs/runbooks.md#store-full.",
             now(
                 f'{{__name__=~"{_SERVERS}_disk_free_bytes"}} '
@@ -262,7 +262,7 @@ def _processes(made: Dashboard) -> None:
     made.with_panel(
         bars(
             "Versions",
-            "How many processes are of which. Two for long: an upgrade that stopped half-way.",
+            "Processes by version. Two versions for long: an upgrade stopped half-way.",
             now(
                 'count by (job, version) ({__name__=~"hfmds_(coordinator|store|edge)_build_info"})',
                 "{{job}} {{version}}",
@@ -273,7 +273,7 @@ def _processes(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Ready",
-            "1 while calls may be sent there. 0 for long: the database or the content does not "
+            "1 while the program takes calls. 0 for long: the database or the content does not "
             "answer, docs/runbooks.md#not-ready.",
             query(f'{{__name__=~"{_SERVERS}_ready"}}', "{{job}} {{instance}}"),
             steps=True,
@@ -283,8 +283,8 @@ def _processes(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Metrics that are missing",
-            "Scrapes in five minutes that went without a part, as the database was away or too "
-            "slow; what is drawn of it has gaps, docs/runbooks.md#not-ready.",
+            "Scrapes in five minutes without a part, because the database was away or slow. "
+            "Panels on that part have gaps, docs/runbooks.md#not-ready.",
             query(
                 f'sum by (job, part) (increase({{__name__=~"{_SERVERS}_scrape_failures_total"}}'
                 "[5m]))",
@@ -302,7 +302,7 @@ def _rate(what: str, matchers: str = "") -> str:
 def _error_ratio(labels: str) -> str:
     answered = f"sum by ({labels}) ({_rate('requests_total')})"
     failed = f"sum by ({labels}) ({_rate('requests_total', _FAULTS)})"
-    # Where nothing failed yet there is no series of failures, and the share is 0, not unknown.
+    # Before the first failure there is no series of failures; the share is then 0, not unknown.
     return f"({failed} or 0 * {answered}) / ({answered} > 0)"
 
 

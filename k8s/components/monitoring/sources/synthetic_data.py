@@ -1,4 +1,4 @@
-"""Synthetic data & privacy: what is in the pools, and how much do they give away?"""
+"""The dashboard *Synthetic data & privacy*: what pools contain, and what they reveal."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from k8s.components.monitoring.sources.panels import (
 
 _NEWEST = "hfmds_store_newest_snapshot"
 _NEAREST_P99 = ('real="nearest"', 'statistic="p99"')
-_MEASURED = "Measured by the devices, before anything is sent; higher is more alike."
+_MEASURED = "Devices measure it before they send anything; higher means more alike."
 
 
 def synthetic_data() -> Dashboard:
-    """What devices share with each other."""
+    """Build the dashboard of images that devices share."""
     made = board(
         "hfmds-synthetic-data",
         "Synthetic data & privacy",
-        "What is in the pools, how alike their images are to real ones as devices measured it, "
-        "and what was refused. A low PSNR is evidence, not proof, that nothing private is left.",
+        "What pools contain, how much their images resemble real ones, and what was refused. A low "
+        "PSNR is evidence, not proof, that an image reveals nothing private.",
         [from_label("run", "hfmds_coordinator_pool_samples"), window()],
     )
     _at_a_glance(made)
@@ -45,7 +45,7 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Room below the limit",
-            "The least distance of the PSNR of a pool in use to a limit of its run. Red: "
+            "Smallest distance of a pool's PSNR to a limit of its run. Red: "
             "docs/runbooks.md#privacy-limit-near. None: no run has a limit.",
             query(f"min({_of_each('pool_psnr_limit_db')} - {_of_each('pool_psnr_db')})"),
             unit="dB",
@@ -57,8 +57,8 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Halted pools",
-            "They gave too much away, and were erased; their runs are paused. `hfmds snapshots "
-            "pool POOL` has why.",
+            "Pools that revealed too much. The store erased them, and their runs are paused. "
+            "`hfmds snapshots pool POOL` has the reason.",
             query('max(hfmds_store_pools{state="halted"})'),
             limits={1: BAD},
         )
@@ -66,8 +66,8 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Leaking samples",
-            "Of the samples taken in the window, those over a limit of their run. Only runs whose "
-            "`leakage_action` is `report` have any.",
+            "Share of the window's samples above a limit of their run. Only runs with "
+            "`leakage_action` `report` have any.",
             query(
                 "sum(rate(hfmds_store_leaking_samples_total[$window])) "
                 "/ (sum(rate(hfmds_store_accepted_samples_total[$window])) > 0)"
@@ -80,8 +80,8 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Withheld on devices",
-            "Images that devices kept back over the time shown, as they were over a limit. Many: "
-            "`hfmds.mu` pushes away from real features.",
+            "Images that devices withheld because they were above a limit. Many: raise "
+            "`hfmds.mu`, which pushes away from real features.",
             query("sum(increase(hfmds_coordinator_fleet_withheld_samples_total[$__range]))"),
             decimals=0,
         )
@@ -89,15 +89,15 @@ def _at_a_glance(made: Dashboard) -> None:
     made.with_panel(
         number(
             "Images in the newest pool",
-            "What devices of each run train on next.",
+            "Images that the devices of each run train on next.",
             query(by_run(f"{_NEWEST}_samples"), "{{run}}"),
         )
     )
     made.with_panel(
         number(
             "Duplicates",
-            "Of the samples taken in the window, those that were left out as an equal one was "
-            "there. Many: devices have the same data, or send again.",
+            "Share of the window's samples left out because an equal one was there. Many: "
+            "devices have the same data, or send again.",
             query(
                 "sum(rate(hfmds_store_duplicate_samples_total[$window])) "
                 "/ (sum(rate(hfmds_store_accepted_samples_total[$window])) > 0)"
@@ -149,7 +149,7 @@ def _leakage(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Highest PSNR and SSIM of a batch",
-            "As devices report them with their results, also of batches that never were sent. p99 "
+            "As devices report with their results, including batches that were never sent. p99 "
             "over batches, to the nearest real image; SSIM in hundredths.",
             query(
                 "histogram_quantile(0.99, sum by (le) "
@@ -166,7 +166,7 @@ def _leakage(made: Dashboard) -> None:
     made.with_panel(
         heat(
             "Samples by PSNR to the nearest real image",
-            f"{_MEASURED} All samples that were taken. What matters is the upper end.",
+            f"{_MEASURED} All accepted samples. Watch the upper end.",
             'hfmds_store_sample_psnr_db_bucket{real="nearest"}',
             unit="dB",
         )
@@ -174,7 +174,7 @@ def _leakage(made: Dashboard) -> None:
     made.with_panel(
         heat(
             "Samples by SSIM to the nearest real image",
-            f"{_MEASURED} All samples that were taken; 1 is the same image.",
+            f"{_MEASURED} All accepted samples; 1 is the same image.",
             'hfmds_store_sample_ssim_ratio_bucket{real="nearest"}',
             unit="none",
         )
@@ -186,8 +186,8 @@ def _pools(made: Dashboard) -> None:
     made.with_panel(
         bars(
             "The newest pools by class",
-            "Classes that are missing are on no device that answered; devices forget them. The "
-            "first hundred classes, then all others.",
+            "A missing class is on no device that answered, and devices forget it. The first "
+            "hundred classes, then all others.",
             now(
                 f'sum by (class) (max by (run, class) ({_NEWEST}_class_samples{{run=~"$run"}}))',
                 "{{class}}",
@@ -199,7 +199,7 @@ def _pools(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Images in the pools in use, by run",
-            "A step for each refresh. A fall: fewer devices synthesised, or more was refused.",
+            "One step for each refresh. A fall: fewer devices synthesised, or more was refused.",
             query(by_run("hfmds_coordinator_pool_samples"), "{{run}}"),
             steps=True,
             span=8,
@@ -208,8 +208,8 @@ def _pools(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Pools by state",
-            "Halted ones are explained by `hfmds snapshots pool POOL`. Abandoned: nobody sealed "
-            "them in time.",
+            "`hfmds snapshots pool POOL` explains a halted pool. Abandoned: nobody sealed the "
+            "pool in time.",
             query("max by (state) (hfmds_store_pools)", "{{state}}"),
             steps=True,
             span=8,
@@ -218,8 +218,8 @@ def _pools(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Samples",
-            "Taken, and of these: equal to another one and left out, nearly equal, over a limit "
-            "of leakage.",
+            "Accepted samples, and of these: exact duplicates that were left out, near "
+            "duplicates, samples above a limit.",
             query("sum(increase(hfmds_store_accepted_samples_total[$window]))", "taken"),
             query("sum(increase(hfmds_store_duplicate_samples_total[$window]))", "duplicates"),
             query(
@@ -233,9 +233,8 @@ def _pools(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Refused batches, by reason",
-            "`leakage`: devices of an older version do not withhold, or lie. `sealed`: too late, "
-            "which is no fault. `limit`: the pool is full. "
-            "The store's log names what was wrong.",
+            "`leakage`: devices of an older version do not withhold, or lie. `sealed`: too "
+            "late, which is normal. `limit`: the pool is full. The store's log names the fault.",
             query(
                 "sum by (reason) (increase(hfmds_store_refused_batches_total[$window]))",
                 "{{reason}}",
@@ -247,8 +246,8 @@ def _pools(made: Dashboard) -> None:
     made.with_panel(
         lines(
             "Content kept",
-            "All batches and shards. To free some: `hfmds snapshots collect`, `hfmds run delete "
-            "RUN`.",
+            "All batches and shards. `hfmds snapshots collect` and `hfmds run delete RUN` free "
+            "some.",
             query("max(hfmds_store_content_bytes)", "content"),
             unit="bytes",
             steps=True,
@@ -258,10 +257,10 @@ def _pools(made: Dashboard) -> None:
 
 
 def _of_each(metric: str) -> str:
-    """What coordinators say of each measurement of a run's pool, whichever of them drives it."""
+    """Query each measurement of a run's pool, from any coordinator."""
     return f'max by (run, real, statistic) (hfmds_coordinator_{metric}{{run=~"$run"}})'
 
 
 def _newest(metric: str) -> str:
-    """What replicas of the store say of each measurement of a run's newest pool."""
+    """Query each measurement of a run's newest pool, from any store."""
     return f'max by (run, real, statistic) ({_NEWEST}_{metric}{{run=~"$run"}})'
