@@ -37,7 +37,7 @@ STEPS = (
     "coordinator.records.runs:RunRecords.complete_round",
     "coordinator.devices.dispatch:Dispatch._outcomes_now",
     "coordinator.devices.uploads:Updates._judged",
-    "coordinator.devices.results:Results._accept_all",
+    "coordinator.devices.results:ExperimentResults._accept_all",
     "coordinator.runs.checkpoints:Checkpoints.record",
     "coordinator.runs.driver:RunDriver._drop_updates",
     "coordinator.runs.remote_fleet:RemoteFleet.train",

@@ -22,14 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         app(list(arguments) if arguments is not None else None, prog_name="hfmds")
     except HfmdsError as error:
-        from hfmds.cli.console import complain
+        from hfmds.cli.terminal import complain
 
         complain(str(error))
         return error.exit_code
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        from hfmds.cli.console import complain
+        from hfmds.cli.terminal import complain
 
         complain("what was to be written has no room: the disk is full; make room and try again")
         return 1

@@ -49,8 +49,6 @@ class Experiment:
     Of the same setting made twice the later in this list wins: settings, split, sweep, arm.
     """
 
-    name: str
-    size: str
     title: str  # one line, for lists and tables
     settings: Settings  # of all trials
     splits: dict[str, Settings]
@@ -65,9 +63,11 @@ class Experiment:
     # By measure, then arm, then split; a number for all splits has the split "".
     paper_numbers: dict[Measure, dict[str, dict[str, PaperNumber]]] = field(default_factory=dict)
     tsne: Tsne | None = None
+    name: str = ""  # the loader sets name and size
+    size: str = ""
 
     def __post_init__(self) -> None:
-        where = f"experiment {self.name}"
+        where = f"experiment {self.name or self.title}"
         for key in ("splits", "arms", "seeds"):
             if not getattr(self, key):
                 raise ConfigurationError(f"{where} has no {key}; add some")
@@ -108,7 +108,8 @@ class Experiment:
         """Return these arms if the experiment has them all."""
         for arm in arms:
             if arm not in self.arms:
+                name = self.name or self.title
                 raise ConfigurationError(
-                    f"experiment {self.name} has no arm {arm!r}; {nearest(arm, self.arms)}"
+                    f"experiment {name} has no arm {arm!r}; {nearest(arm, self.arms)}"
                 )
         return arms

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hfmds.errors import ConfigurationError
@@ -18,7 +18,7 @@ from hfmds.experiments.settings import nearest
 CATALOGUE = Path(__file__).parent / "catalogue"
 """The folder `experiments/` at the top of the repository is a link to this one."""
 
-_SHARED = ("__init__", "common")  # modules of the catalogue that are no experiments
+_SHARED = ("__init__", "paper")  # modules of the catalogue that are no experiments
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ExperimentFile:
             raise ConfigurationError(
                 f"{self.name} has no size {size!r}; {nearest(size, self.sizes)}"
             )
-        return self.make(size)
+        return replace(self.make(size), name=self.name, size=size)
 
 
 def names() -> list[str]:

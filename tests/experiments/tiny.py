@@ -36,8 +36,6 @@ SETTINGS: Settings = {
     "fedgan.width": 8,
 }
 FIELDS: dict[str, Any] = {
-    "name": "tiny",
-    "size": "small",
     "title": "Tiny",
     "settings": SETTINGS,
     "splits": {"two classes": {}},
@@ -54,7 +52,8 @@ FIELDS: dict[str, Any] = {
 
 def an_experiment(settings: Settings | None = None, **changes: Any) -> Experiment:
     """The tiny experiment with other settings of all trials and with other fields."""
-    return Experiment(**{**FIELDS, "settings": {**SETTINGS, **(settings or {})}, **changes})
+    fields = {**FIELDS, "settings": {**SETTINGS, **(settings or {})}, **changes}
+    return Experiment(**{"name": "tiny", "size": "small", **fields})
 
 
 def write_experiment(
@@ -69,7 +68,7 @@ def write_experiment(
         "def experiment(size):\n"
         f"    fields = {fields!r}\n"
         "    seeds = (0,) if size == 'one' else fields['seeds']\n"
-        "    return Experiment(**{**fields, 'size': size, 'seeds': seeds})\n"
+        "    return Experiment(**{**fields, 'seeds': seeds})\n"
     )
     return path
 

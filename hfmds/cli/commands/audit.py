@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import complain, output
-from hfmds.cli.json_values import to_json
-from hfmds.cli.peers import (
+from hfmds.cli.connections import (
     DEFAULT_COORDINATOR,
     DEFAULT_STORE,
     CoordinatorOption,
@@ -18,7 +16,9 @@ from hfmds.cli.peers import (
     ask_coordinator,
     ask_store,
 )
-from hfmds.cli.tables.status import events_table
+from hfmds.cli.json_values import to_json
+from hfmds.cli.tables.operations import events_table
+from hfmds.cli.terminal import complain, output
 from hfmds.cli.text import counted
 from hfmds.errors import ConfigurationError
 from hfmds.event_chain import Event, flaw

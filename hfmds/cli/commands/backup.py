@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hfmds.cli.commands.database import Program
-from hfmds.cli.console import output
+from hfmds.cli.terminal import output
 from hfmds.cli.text import counted
 from hfmds.storage.backup import backup as backups
 from hfmds.storage.backup.rotation import back_up_in_turn

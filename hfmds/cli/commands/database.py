@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
+from hfmds.cli.terminal import output
 from hfmds.storage.database import opened_database, shown_url
 from hfmds.storage.schema import Schema
 

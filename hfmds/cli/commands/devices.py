@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
+from hfmds.cli.connections import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.json_values import to_json
-from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.tables.runs import devices_table, failures_of, twins_of
+from hfmds.cli.terminal import output
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 

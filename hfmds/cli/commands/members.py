@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
+from hfmds.cli.connections import DEFAULT_COORDINATOR, CoordinatorOption, ask_fleet
 from hfmds.cli.json_values import to_json
-from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_fleet
 from hfmds.cli.tables.members import members_table, tokens_table
+from hfmds.cli.terminal import output
 from hfmds.cli.text import counted
 from hfmds.errors import InvalidInput
 from hfmds.pki.tokens import TokenKind, id_of_token, new_token

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
+from hfmds.cli.connections import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.downloads import download_model, replacing
 from hfmds.cli.json_values import to_json
-from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.tables.runs import models_table
+from hfmds.cli.terminal import output
 from hfmds.domain.runs import ModelVersion, Round, Run
 from hfmds.errors import ConfigurationError, NotFound
 from hfmds.wire.clients.admin_client import AdminClient
@@ -25,7 +25,7 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]
 _LAST, _BEST = "last", "best"
 
 
-class Format(enum.StrEnum):
+class ModelFormat(enum.StrEnum):
     """What a model is saved as."""
 
     SAFETENSORS = "safetensors"
@@ -57,12 +57,12 @@ def export(
         str, typer.Option("--round", metavar="N|best|last", help="After which round.")
     ] = _LAST,
     form: Annotated[
-        Format,
+        ModelFormat,
         typer.Option(
             "--format",
             help="safetensors: the weights. onnx: the network, from pixels in [0, 1] to logits.",
         ),
-    ] = Format.SAFETENSORS,
+    ] = ModelFormat.SAFETENSORS,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -85,7 +85,7 @@ def export(
         run, rounds = await _ask_all(client, run_id)
         done = find_round(run, rounds, which)
         path = file or Path(f"{run_id}-round{done.number}.{form}")
-        if form is Format.SAFETENSORS:
+        if form is ModelFormat.SAFETENSORS:
             await download_model(client, run_id, done, path)
             return done, path
         with tempfile.TemporaryDirectory(prefix="hfmds-") as folder:
@@ -97,7 +97,7 @@ def export(
     done, path = ask_coordinator(coordinator, download)
     output().print(
         f"{path}: model of run {run_id} after round {done.number}, sha256 {done.weights.sha256}"
-        + (" as safetensors" if form is Format.ONNX else ""),
+        + (" as safetensors" if form is ModelFormat.ONNX else ""),
         markup=False,
         soft_wrap=True,
     )

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
+from hfmds.cli.connections import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.json_values import to_json
-from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
-from hfmds.cli.tables.status import status_table
+from hfmds.cli.tables.operations import status_table
+from hfmds.cli.terminal import output
 
 
 def status(

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hfmds.cli.commands import members
-from hfmds.cli.console import output
+from hfmds.cli.terminal import output
 from hfmds.pki.folder import (
     complete_authority,
     create_authority,

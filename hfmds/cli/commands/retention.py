@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
-from hfmds.cli.peers import DEFAULT_STORE, StoreOption, ask_store
+from hfmds.cli.connections import DEFAULT_STORE, StoreOption, ask_store
+from hfmds.cli.terminal import output
 from hfmds.cli.text import counted, size
 from hfmds.domain.pools import Collected
 from hfmds.wire.clients.store_client import StoreClient

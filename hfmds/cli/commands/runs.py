@@ -10,15 +10,20 @@ from typing import Annotated
 import typer
 
 from hfmds.cli.commands.models import find_version
-from hfmds.cli.console import complain, output
+from hfmds.cli.connections import (
+    DEFAULT_COORDINATOR,
+    CoordinatorOption,
+    admin_client,
+    ask_coordinator,
+)
 from hfmds.cli.interrupts import run_interruptible
 from hfmds.cli.json_values import to_json
-from hfmds.cli.peers import DEFAULT_COORDINATOR, CoordinatorOption, admin_client, ask_coordinator
 from hfmds.cli.progress_display import display_for
 from hfmds.cli.recipe.file import spec_from
 from hfmds.cli.recipe.keys import RECIPE_OPTIONS, keys_of
+from hfmds.cli.tables.operations import funnel_table
 from hfmds.cli.tables.runs import keys_table, rounds_table, run_table, runs_table
-from hfmds.cli.tables.status import funnel_table
+from hfmds.cli.terminal import complain, output
 from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.domain.runs import Round, Run
 from hfmds.service.process.options import with_options

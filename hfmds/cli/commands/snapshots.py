@@ -12,12 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from hfmds.algorithm.pool import concatenate
-from hfmds.cli.console import output
+from hfmds.cli.connections import DEFAULT_STORE, StoreOption, ask_store
 from hfmds.cli.downloads import replacing
 from hfmds.cli.json_values import to_json
-from hfmds.cli.peers import DEFAULT_STORE, StoreOption, ask_store
 from hfmds.cli.snapshots.diff import Difference, by_samples, by_shards
-from hfmds.cli.snapshots.export import Format, exporting
+from hfmds.cli.snapshots.export import SnapshotFormat, exporting
 from hfmds.cli.snapshots.grid import rows_of
 from hfmds.cli.tables.snapshots import (
     SHARDS_SHOWN,
@@ -29,6 +28,7 @@ from hfmds.cli.tables.snapshots import (
     snapshot_table,
     snapshots_table,
 )
+from hfmds.cli.terminal import output
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.pools import Snapshot
 from hfmds.errors import ConfigurationError
@@ -169,8 +169,9 @@ def export(
         ),
     ] = None,
     kind: Annotated[
-        Format, typer.Option("--format", help="A file of arrays, a folder of PNG files, or a tar.")
-    ] = Format.NPZ,
+        SnapshotFormat,
+        typer.Option("--format", help="A file of arrays, a folder of PNG files, or a tar."),
+    ] = SnapshotFormat.NPZ,
     class_names: Annotated[
         str,
         typer.Option(

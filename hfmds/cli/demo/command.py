@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hfmds.cli.console import output
 from hfmds.cli.demo.setting import DEMO_OPTIONS, DemoSetting, setting_from
 from hfmds.cli.interrupts import run_interruptible
+from hfmds.cli.terminal import output
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.process.options import with_options
 

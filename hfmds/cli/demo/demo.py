@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from hfmds.cli.connections import admin_client, store_client
 from hfmds.cli.demo.data import DemoData, write_demo_data
 from hfmds.cli.demo.processes import Supervisor
 from hfmds.cli.demo.report import DemoResult, prepare_report_folder, write_report
@@ -22,7 +23,6 @@ from hfmds.cli.demo.setting import HFMDS, DemoSetting
 from hfmds.cli.demo.summary import summarise, verdict
 from hfmds.cli.downloads import download_snapshot
 from hfmds.cli.interrupts import in_thread
-from hfmds.cli.peers import admin_client, store_client
 from hfmds.cli.progress_display import Display, display_for
 from hfmds.cli.tables.runs import comparison_table, leakage_rows
 from hfmds.cli.text import counted, decibel, seconds

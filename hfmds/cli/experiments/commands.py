@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hfmds.cli.console import output
+from hfmds.cli.terminal import output
 from hfmds.errors import ConfigurationError
 
 app = typer.Typer(
@@ -34,7 +34,9 @@ _OUT = Path("hfmds-results")
 @app.command("list")
 def list_experiments() -> None:
     """Show the experiments that come with the program."""
-    from hfmds.cli.experiments.listing import experiments_table  # other commands need none of it
+    from hfmds.cli.experiments.catalogue_table import (
+        experiments_table,
+    )  # other commands need none of it
 
     output().print(experiments_table())
 

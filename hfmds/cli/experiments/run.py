@@ -20,7 +20,7 @@ from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.experiments.loading import load
 from hfmds.experiments.report.measurements import measure
 from hfmds.experiments.report.outline import Outline
-from hfmds.experiments.report.report import ReportFolder, write_report
+from hfmds.experiments.report.report_folder import ReportFolder, write_report
 from hfmds.experiments.report.split_plot import draw_split
 from hfmds.experiments.trials.loaded_data import DataShelf
 from hfmds.experiments.trials.trial import Trial

@@ -42,7 +42,7 @@ INDEX = "images.csv"
 _PNG_CHANNELS = (1, 3)
 
 
-class Format(StrEnum):
+class SnapshotFormat(StrEnum):
     """What a snapshot can be exported as."""
 
     NPZ = "npz"
@@ -57,7 +57,7 @@ class Format(StrEnum):
 
 @contextmanager
 def exporting(
-    path: Path, kind: Format, snapshot: Snapshot, class_names: Sequence[str] = ()
+    path: Path, kind: SnapshotFormat, snapshot: Snapshot, class_names: Sequence[str] = ()
 ) -> Iterator[Add]:
     """Give it the shards in their order; the export is in its place, whole, if the block succeeds.
 
@@ -69,20 +69,22 @@ def exporting(
             f"--class-names: {counted(len(class_names), 'name')} for a snapshot of "
             f"{counted(model.classes, 'class', 'classes')}"
         )
-    if kind is Format.NPZ and path.suffix != Format.NPZ.suffix:  # before anything is downloaded
+    if (
+        kind is SnapshotFormat.NPZ and path.suffix != SnapshotFormat.NPZ.suffix
+    ):  # before anything is downloaded
         raise ConfigurationError(f"{path}: the file name must end in .npz")
-    if kind is not Format.NPZ and model.channels not in _PNG_CHANNELS:
+    if kind is not SnapshotFormat.NPZ and model.channels not in _PNG_CHANNELS:
         raise ConfigurationError(
             f"images of {model.channels} channels cannot be PNG files; use --format npz"
         )
     match kind:
-        case Format.NPZ:
+        case SnapshotFormat.NPZ:
             with _npz(path) as add:
                 yield add
-        case Format.FOLDER:
+        case SnapshotFormat.FOLDER:
             with _folder(path, class_names or tuple(map(str, range(model.classes)))) as add:
                 yield add
-        case Format.WEBDATASET:
+        case SnapshotFormat.WEBDATASET:
             with _webdataset(path) as add:
                 yield add
 

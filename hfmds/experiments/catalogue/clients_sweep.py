@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     ALL_METHODS,
     CONTROL_ARMS,
     CONTROLS,
@@ -15,7 +15,7 @@ from hfmds.experiments.catalogue.common import (
     SMALL,
     fifth_of_the_classes,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment, Sweep
 
 
@@ -23,8 +23,6 @@ def experiment(size: str) -> Experiment:
     """Return the experiment in one of its sizes."""
     is_small = size == SMALL
     return Experiment(
-        name="clients_sweep",
-        size=size,
         title="Accuracy over the number of clients, ten of them active per round",
         paper="Figures of the client number",
         about="The paper does not state the split of its figures. These have the split of its "

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     ALL_METHODS,
     CONTROLS,
     LAST_ROUNDS,
     SETTINGS,
     three_splits,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment
 
 
 def experiment(size: str) -> Experiment:
     """Return the experiment in one of its sizes."""
     return Experiment(
-        name="convergence",
-        size=size,
         title="Convergence of eight methods",
         paper="Figure of convergence",
         about="The same trials as in table2, round by round.",

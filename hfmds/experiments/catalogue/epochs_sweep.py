@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     ALL_METHODS,
     CONTROL_ARMS,
     CONTROLS,
@@ -14,7 +14,7 @@ from hfmds.experiments.catalogue.common import (
     SMALL,
     fifth_of_the_classes,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment, Sweep
 
 
@@ -23,8 +23,6 @@ def experiment(size: str) -> Experiment:
     is_small = size == SMALL
     values = (1, 2, 5) if is_small else (1, 2, 5, 10)
     return Experiment(
-        name="epochs_sweep",
-        size=size,
         title="Accuracy over the number of local epochs",
         paper="Figures of the local epochs",
         about="The paper does not state the split of its figures. These have the split of its "

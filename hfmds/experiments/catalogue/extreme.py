@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     CLASSIFICATION_ONLY,
     CONTROL_ARMS,
     CONTROLS,
@@ -15,7 +15,7 @@ from hfmds.experiments.catalogue.common import (
     Named,
     label_skew,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment
 
 _DEMO: Named = {  # the setting of `hfmds demo`
@@ -41,8 +41,6 @@ def experiment(size: str) -> Experiment:
     """Return the experiment in one of its sizes."""
     splits = label_skew(5 if size == PAPER_CIFAR100 else 1)
     return Experiment(
-        name="extreme",
-        size=size,
         title="One class per client and much local work",
         about="Not in the paper. Each client sees a single class and trains five epochs per "
         "round, with alpha = 0.5: where we found synthesis to gain most, on digits.",

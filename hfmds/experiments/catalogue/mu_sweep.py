@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     CONTROL_ARMS,
     CONTROLS,
     DIRICHLET_001,
@@ -12,7 +12,7 @@ from hfmds.experiments.catalogue.common import (
     SMALL,
     fifth_of_the_classes,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment, Sweep
 
 
@@ -20,8 +20,6 @@ def experiment(size: str) -> Experiment:
     """Return the experiment in one of its sizes."""
     splits = fifth_of_the_classes(size)
     return Experiment(
-        name="mu_sweep",
-        size=size,
         title="Accuracy of HFMDS-FL over mu",
         paper="Figures of mu",
         about="mu = 0 is FMDS-FL. The controls do not depend on mu: their trials are the same in "

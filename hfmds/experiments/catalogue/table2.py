@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     ALL_METHODS,
     CONTROLS,
     LAST_ROUNDS,
@@ -11,7 +11,7 @@ from hfmds.experiments.catalogue.common import (
     paper_rows,
     three_splits,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment
 
 _CIFAR10 = {
@@ -40,8 +40,6 @@ def experiment(size: str) -> Experiment:
     """Return the experiment in one of its sizes."""
     splits = three_splits(size)
     return Experiment(
-        name="table2",
-        size=size,
         title="Accuracy of eight methods under three splits",
         paper="Table 2",
         settings=SETTINGS[size],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     CONTROL_ARMS,
     CONTROLS,
     FEDGAN,
@@ -16,7 +16,7 @@ from hfmds.experiments.catalogue.common import (
     paper_values,
     three_splits,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment
 
 _PSNR_CIFAR10 = {
@@ -40,8 +40,6 @@ def experiment(size: str) -> Experiment:
     splits = three_splits(size)
     is_cifar100 = size == PAPER_CIFAR100
     return Experiment(
-        name="table3",
-        size=size,
         title="Leakage and computation of the methods that share images",
         paper="Table 3",
         report="cost",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     CLASSIFICATION_ONLY,
     CONTROL_ARMS,
     CONTROLS,
@@ -17,7 +17,7 @@ from hfmds.experiments.catalogue.common import (
     fifth_of_the_classes,
     paper_rows,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment
 
 _CIFAR10 = {
@@ -38,8 +38,6 @@ def experiment(size: str) -> Experiment:
     """Return the experiment in one of its sizes."""
     splits = fifth_of_the_classes(size)
     return Experiment(
-        name="table4",
-        size=size,
         title="What each term of the synthesis loss is worth",
         paper="Table 4",
         settings=SETTINGS[size],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfmds.experiments.catalogue.common import (
+from hfmds.experiments.catalogue.paper import (
     CONTROL_ARMS,
     CONTROLS,
     FEDGAN,
@@ -12,7 +12,7 @@ from hfmds.experiments.catalogue.common import (
     SETTINGS,
     fifth_of_the_classes,
 )
-from hfmds.experiments.catalogue.common import SIZES as SIZES
+from hfmds.experiments.catalogue.paper import SIZES as SIZES
 from hfmds.experiments.experiment import Experiment, Tsne
 
 
@@ -20,8 +20,6 @@ def experiment(size: str) -> Experiment:
     """Return the experiment in one of its sizes."""
     panels = FEDMIX | FEDGAN | HFMDS
     return Experiment(
-        name="tsne",
-        size=size,
         title="Features of real and of synthetic images, by t-SNE",
         paper="Figure of t-SNE",
         about="Each picture is in the features of the last model of its own trial. For HFMDS-FL "

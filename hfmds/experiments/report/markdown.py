@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hfmds.experiments.experiment import PaperNumber
-from hfmds.experiments.report.results import Summary
+from hfmds.experiments.report.cell_results import Summary
 
 NOTHING = "–"
 """Stands where there is no number."""

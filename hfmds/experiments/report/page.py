@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hfmds.experiments.experiment import Experiment
+from hfmds.experiments.report.cell_results import ExperimentResults, summarise
 from hfmds.experiments.report.outline import DrawnSplit
-from hfmds.experiments.report.results import Results, summarise
 from hfmds.experiments.report.tables import (
     accuracy_tables,
     columns_of,
@@ -50,7 +50,9 @@ _POOLS = (
 
 
 def table_text(
-    results: Results, pictures: Sequence[str], splits: Mapping[str, DrawnSplit] | None = None
+    results: ExperimentResults,
+    pictures: Sequence[str],
+    splits: Mapping[str, DrawnSplit] | None = None,
 ) -> str:
     """The Markdown page, with these pictures beside it, and splits by the names of theirs."""
     experiment = results.outline.experiment
@@ -79,7 +81,7 @@ def table_text(
     return "\n".join(parts)
 
 
-def numbers(results: Results) -> Record:
+def numbers(results: ExperimentResults) -> Record:
     """Everything, for machines."""
     experiment = results.outline.experiment
     return {
@@ -126,7 +128,7 @@ def numbers(results: Results) -> Record:
     }
 
 
-def _heading(results: Results) -> str:
+def _heading(results: ExperimentResults) -> str:
     experiment = results.outline.experiment
     of = f" ({experiment.paper} of the paper)" if experiment.paper else ""
     lines = [f"# {experiment.title}{of}, size {experiment.size}", ""]
@@ -159,7 +161,7 @@ def _note(experiment: Experiment) -> str:
     return text + "\n"
 
 
-def _settings(results: Results) -> str:
+def _settings(results: ExperimentResults) -> str:
     outline = results.outline
     experiment = outline.experiment
     lines = [

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hfmds.experiments.experiment import Experiment
-from hfmds.experiments.report.results import Results, deviation, mean, summarise
+from hfmds.experiments.report.cell_results import ExperimentResults, deviation, mean, summarise
 from hfmds.experiments.report.tables import (
     cost_of_preparation,
     cost_of_synthesis,
@@ -59,7 +59,7 @@ _CLASSES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
             "#a6761d", "#66a61e")  # fmt: skip
 
 
-def draw_curves(path: Path, results: Results, split: str) -> None:
+def draw_curves(path: Path, results: ExperimentResults, split: str) -> None:
     """Accuracy over rounds: the mean over seeds, and a band of one deviation."""
     experiment = results.outline.experiment
     figure, axes = _figure(9.0, 4.8)
@@ -89,7 +89,7 @@ def draw_curves(path: Path, results: Results, split: str) -> None:
     figure.savefig(path, dpi=_DPI)
 
 
-def draw_bars(path: Path, results: Results) -> None:
+def draw_bars(path: Path, results: ExperimentResults) -> None:
     """The table as bars: deviations as lines, seeds as dots."""
     experiment = results.outline.experiment
     looks = _looks(experiment)
@@ -114,7 +114,7 @@ def draw_bars(path: Path, results: Results) -> None:
     figure.savefig(path, dpi=_DPI)
 
 
-def draw_sweep(path: Path, results: Results, split: str) -> None:
+def draw_sweep(path: Path, results: ExperimentResults, split: str) -> None:
     """Accuracy over the swept setting."""
     experiment = results.outline.experiment
     assert experiment.sweep is not None
@@ -146,7 +146,7 @@ def draw_sweep(path: Path, results: Results, split: str) -> None:
     figure.savefig(path, dpi=_DPI)
 
 
-def draw_cost(path: Path, results: Results) -> None:
+def draw_cost(path: Path, results: ExperimentResults) -> None:
     """Leakage, and what a round costs a device."""
     experiment = results.outline.experiment
     looks = _looks(experiment)
@@ -296,7 +296,7 @@ def _bar(
     )
 
 
-def _refreshes(results: Results, split: str) -> list[int]:
+def _refreshes(results: ExperimentResults, split: str) -> list[int]:
     """Rounds with a new pool, of the first arm that has several."""
     for arm in results.outline.experiment.arms:
         for one in results.at(arm, split):

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfmds.experiments.experiment import Experiment, Measure, PaperNumber
+from hfmds.experiments.report.cell_results import (
+    CellResult,
+    ExperimentResults,
+    deviation,
+    mean,
+    pool_number,
+    summarise,
+)
 from hfmds.experiments.report.markdown import (
     NOTHING,
     number,
@@ -13,14 +21,6 @@ from hfmds.experiments.report.markdown import (
     points,
     score,
     table,
-)
-from hfmds.experiments.report.results import (
-    CellResult,
-    Results,
-    deviation,
-    mean,
-    pool_number,
-    summarise,
 )
 from hfmds.experiments.settings import Value
 from hfmds.experiments.trials.trial_folder import Record
@@ -43,7 +43,7 @@ def value_text(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def accuracy_tables(results: Results) -> str:
+def accuracy_tables(results: ExperimentResults) -> str:
     """Mean and deviation over seeds: one table, or with a sweep one for each split."""
     experiment = results.outline.experiment
     if experiment.sweep is None:
@@ -54,7 +54,7 @@ def accuracy_tables(results: Results) -> str:
     return "\n".join(tables)
 
 
-def seeds_table(results: Results) -> str:
+def seeds_table(results: ExperimentResults) -> str:
     """Every seed's number."""
     experiment = results.outline.experiment
     rows = [
@@ -65,7 +65,7 @@ def seeds_table(results: Results) -> str:
     return table(["accuracy (%)", *(f"seed {seed}" for seed in experiment.seeds)], rows)
 
 
-def controls_table(results: Results) -> str:
+def controls_table(results: ExperimentResults) -> str:
     """How far each arm is above each control, seed by seed: mean, and the worst seed."""
     experiment = results.outline.experiment
     rows = []
@@ -82,7 +82,7 @@ def controls_table(results: Results) -> str:
     return table(["points above (worst seed)", *experiment.controls], rows)
 
 
-def pools_table(results: Results) -> str:
+def pools_table(results: ExperimentResults) -> str:
     """Leakage and health of the last pool, as means over seeds; empty if no arm makes a pool."""
     experiment = results.outline.experiment
     rows = []
@@ -98,7 +98,7 @@ def pools_table(results: Results) -> str:
     return table(header, rows) if rows else ""
 
 
-def cost_table(results: Results) -> str:
+def cost_table(results: ExperimentResults) -> str:
     """Table 3: PSNR over all synthetic images, and GFLOPs of a client and round."""
     experiment = results.outline.experiment
     header = ["PSNR (dB)"]
@@ -120,7 +120,7 @@ def cost_table(results: Results) -> str:
     return table(header, rows)
 
 
-def cost_parts_table(results: Results) -> str:
+def cost_parts_table(results: ExperimentResults) -> str:
     """What the GFLOPs are made of."""
     experiment = results.outline.experiment
     rows = []
@@ -149,7 +149,7 @@ def cost_parts_table(results: Results) -> str:
     return table(header, rows)
 
 
-def convergence_table(results: Results, split: str) -> str:
+def convergence_table(results: ExperimentResults, split: str) -> str:
     """Accuracy on the way, and when the first control's end is reached."""
     experiment = results.outline.experiment
     curves = {arm: mean_curve(results.at(arm, split)) for arm in experiment.arms}
@@ -177,7 +177,7 @@ def mean_curve(cells: list[CellResult]) -> list[float]:
     return [sum(values) / len(values) for values in zip(*curves, strict=True)] if curves else []
 
 
-def psnr_values(results: Results, arm: str, split: str) -> list[float]:
+def psnr_values(results: ExperimentResults, arm: str, split: str) -> list[float]:
     """The PSNR of each seed that has pools: the mean over all images of all of them."""
     return [_mean_psnr(one) for one in results.at(arm, split) if one.pools]
 
@@ -207,7 +207,7 @@ def giga(cost: Record | None, name: str) -> float | None:
     return None if cost is None else float(cost[name]) / 1e9
 
 
-def failures(results: Results) -> Iterator[str]:
+def failures(results: ExperimentResults) -> Iterator[str]:
     """A line for each trial that diverged."""
     for one in results.cells:
         if one.status == "failed":
@@ -216,7 +216,7 @@ def failures(results: Results) -> Iterator[str]:
             yield f"{row}, seed {cell.seed} (trial {cell.trial_id}): {one.error}"
 
 
-def troubles(results: Results) -> Iterator[str]:
+def troubles(results: ExperimentResults) -> Iterator[str]:
     """A line for each trial that went on though its server could not do all it should."""
     for one in results.cells:
         if one.troubles:
@@ -228,7 +228,7 @@ def troubles(results: Results) -> Iterator[str]:
             )
 
 
-def _accuracy_table(results: Results, columns: list[Column]) -> str:
+def _accuracy_table(results: ExperimentResults, columns: list[Column]) -> str:
     """Beside ours the paper's numbers, if it has any for these arms. The best is bold.
 
     The best of the cells whose seeds are all done: a mean over the easy ones proves nothing.
@@ -285,7 +285,7 @@ def _mean_psnr(one: CellResult) -> float:
     return float(total / images)
 
 
-def _gains(results: Results, arm: str, control: str, column: Column) -> list[float]:
+def _gains(results: ExperimentResults, arm: str, control: str, column: Column) -> list[float]:
     """Of the seeds that both have done."""
     others = {one.cell.seed: one.score for one in results.at(control, *column)}
     return [

@@ -30,7 +30,7 @@ class TrialPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _CellPlan:
     arm: str
     split: str
     value: Value
@@ -111,7 +111,7 @@ def _published(experiment: Experiment) -> Experiment:
     )
 
 
-def _places(experiment: Experiment) -> Iterator[_Place]:
+def _places(experiment: Experiment) -> Iterator[_CellPlan]:
     """Seed by seed, so that a whole table with one seed is there early."""
     sweep = experiment.sweep
     values = sweep.values if sweep else (None,)
@@ -122,7 +122,7 @@ def _places(experiment: Experiment) -> Iterator[_Place]:
                 for arm, of_arm in experiment.arms.items():
                     where = f"arm {arm!r}, split {split!r}"
                     settings = resolved(where, experiment.settings, of_split, swept, of_arm)
-                    yield _Place(arm, split, value, seed, settings, where)
+                    yield _CellPlan(arm, split, value, seed, settings, where)
 
 
 class _Summaries:

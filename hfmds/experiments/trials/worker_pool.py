@@ -24,7 +24,7 @@ _STOP_SECONDS = 20.0  # to save a checkpoint
 
 
 @dataclass(eq=False, slots=True)
-class _Worker:
+class _TrialWorker:
     process: SpawnProcess
     connection: Connection
     trial: Trial | None = None
@@ -48,7 +48,7 @@ class TrialPool:
     def __init__(self, setup: WorkerSetup, workers: int) -> None:
         self._setup = setup
         self._wanted = workers
-        self._workers: list[_Worker] = []
+        self._workers: list[_TrialWorker] = []
         # spawn, not fork: torch's threads do not survive a fork.
         self._context = multiprocessing.get_context("spawn")
 
@@ -101,7 +101,7 @@ class TrialPool:
     def _needed(self, waiting: deque[Trial]) -> int:
         return len(waiting) + sum(worker.trial is not None for worker in self._workers)
 
-    def _start(self) -> _Worker:
+    def _start(self) -> _TrialWorker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, self._setup), daemon=True)
         # Inherited: Ctrl-C reaches all processes, and must not kill one that is still importing.
@@ -111,10 +111,10 @@ class TrialPool:
         finally:
             signal.signal(signal.SIGINT, before)
         theirs.close()  # so that we hear when the worker's end closes
-        return _Worker(process, ours)
+        return _TrialWorker(process, ours)
 
     def _bury(
-        self, worker: _Worker, waiting: deque[Trial], deaths: Counter[str]
+        self, worker: _TrialWorker, waiting: deque[Trial], deaths: Counter[str]
     ) -> TrialBroke | None:
         worker.process.join()
         worker.connection.close()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hfmds.cli.connections import admin_client
 from hfmds.cli.demo.demo import show_all
-from hfmds.cli.peers import admin_client
 from hfmds.cli.watch_run import FollowedRun
 from hfmds.domain.runs import RunState
 from hfmds.errors import WrongState

@@ -13,8 +13,8 @@ from PIL import Image
 from hfmds.data.split_summary import SplitSummary
 from hfmds.errors import ConfigurationError, NotFound
 from hfmds.experiments.experiment import PaperNumber, Sweep
-from hfmds.experiments.report.report import ReportFolder, file_name, write_report
-from hfmds.experiments.report.results import read_results, summarise
+from hfmds.experiments.report.cell_results import read_results, summarise
+from hfmds.experiments.report.report_folder import ReportFolder, file_name, write_report
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder, write_json
 from hfmds.experiments.trials.trial_plan import TrialPlan, make_plan
 from tests.experiments.tiny import a_shelf, an_experiment

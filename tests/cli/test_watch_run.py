@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hfmds.cli.peers import admin_client
+from hfmds.cli.connections import admin_client
 from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.domain.runs import RunState
 from hfmds.errors import NotFound, WrongState

@@ -5,7 +5,7 @@ from hfmds.cli.tables.snapshots import shards_table, snapshot_table, snapshots_t
 from hfmds.domain.histograms import Histogram, LeakageHistograms
 from hfmds.domain.pools import Shard
 from hfmds.domain.recipe import Normalisation
-from tests.cli.test_tables import has_row, shown
+from tests.cli.tables.test_runs import has_row, shown
 from tests.cli.values import DIGEST, MOMENT, a_snapshot
 
 ONE_SSIM = Histogram(-1.0, 0.01, tuple(10 * (at == 100) for at in range(200)))

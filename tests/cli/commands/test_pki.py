@@ -18,7 +18,7 @@ from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from tests.pki.reading import identity_in
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def hfmds(*arguments: str) -> None:

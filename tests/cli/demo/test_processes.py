@@ -12,7 +12,7 @@ import pytest
 
 from hfmds.cli.demo.processes import ChildDied, Supervisor
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def python(script: str) -> list[str]:

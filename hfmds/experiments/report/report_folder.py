@@ -10,10 +10,10 @@ from typing import Protocol
 
 from hfmds.data.split_summary import SplitSummary
 from hfmds.errors import ConfigurationError, NotFound
+from hfmds.experiments.report.cell_results import ExperimentResults, read_results
 from hfmds.experiments.report.measurements import tsne_panels
 from hfmds.experiments.report.outline import DrawnSplit, Outline, outline_from
 from hfmds.experiments.report.page import numbers, table_text
-from hfmds.experiments.report.results import Results, read_results
 from hfmds.experiments.trials.trial_folder import locked, read_json, write_json
 
 OUTLINE, TABLE, NUMBERS = "outline.json", "table.md", "results.json"
@@ -57,7 +57,7 @@ class ReportFolder:
         return outline_from(record)
 
 
-def write_report(folder: ReportFolder, draw_split: DrawSplit | None = None) -> Results:
+def write_report(folder: ReportFolder, draw_split: DrawSplit | None = None) -> ExperimentResults:
     """Write what can be said so far; the splits are shown if somebody draws them."""
     outline = folder.outline()
     with locked(folder.path):
@@ -97,7 +97,7 @@ def _split_names(outline: Outline) -> dict[str, DrawnSplit]:
     return drawn
 
 
-def _pictures(folder: ReportFolder, results: Results) -> dict[str, Draw]:
+def _pictures(folder: ReportFolder, results: ExperimentResults) -> dict[str, Draw]:
     # matplotlib takes a second, for which nobody should wait who runs trials only
     from hfmds.experiments.report import plots
 

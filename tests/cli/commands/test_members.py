@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from coordinator.api.fleet_service import FleetServicer
 from coordinator.identity.revocation_sync import Lookout
 from hfmds.cli.app import app
-from hfmds.cli.peers import ask_store
+from hfmds.cli.connections import ask_store
 from hfmds.cli.settings import CommandSettings
 from hfmds.errors import ConfigurationError, InvalidInput, NotFound, WrongState
 from hfmds.pki.device_key import DeviceKey

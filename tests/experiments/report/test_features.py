@@ -10,7 +10,7 @@ import torch
 from hfmds.experiments.experiment import Tsne
 from hfmds.experiments.report.features import chosen_classes, tsne_panel
 from hfmds.experiments.report.measurements import measure, tsne_panels
-from hfmds.experiments.report.report import ReportFolder, write_report
+from hfmds.experiments.report.report_folder import ReportFolder, write_report
 from hfmds.experiments.trials.running import run_trial
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder
 from hfmds.experiments.trials.trial_plan import make_plan

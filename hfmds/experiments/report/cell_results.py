@@ -38,7 +38,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ExperimentResults:
     """All cells of an experiment."""
 
     outline: Outline
@@ -65,14 +65,14 @@ class Results:
         return sum(one.status != "missing" for one in self.cells)
 
 
-def read_results(outline: Outline, trials: Path) -> Results:
+def read_results(outline: Outline, trials: Path) -> ExperimentResults:
     """What is stored of the experiment's trials."""
     folders = {cell.trial_id: TrialFolder(trials, cell.trial_id) for cell in outline.cells}
     stored = {trial_id: folder.result() for trial_id, folder in folders.items()}
     made = {trial_id: folder.made() for trial_id, folder in folders.items()}
     costs = {trial_id: folder.cost() for trial_id, folder in folders.items()}
     last = outline.experiment.last_rounds
-    return Results(
+    return ExperimentResults(
         outline,
         tuple(_cell_result(cell, stored[cell.trial_id], last) for cell in outline.cells),
         {trial_id: record for trial_id, record in made.items() if record},
