@@ -35,7 +35,7 @@ from tests.cli.values import a_device
 from tests.coordinator.web.web_bench import WebBench, batch_of, web_bench
 from tests.coordinator.workbench import LEAKAGE, PROFILE, echo, make_spec
 
-STATIC = Path(__file__).resolve().parents[2] / "coordinator" / "web" / "static"
+STATIC = Path(__file__).resolve().parents[3] / "coordinator" / "web" / "static"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
