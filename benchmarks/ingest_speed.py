@@ -60,7 +60,6 @@ from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import LabelledImages, SyntheticBatch
 from hfmds.domain.pools import PoolSpec
 from hfmds.domain.recipe import ModelSpec
-from hfmds.service.process.allocator import reuse_freed_memory
 from hfmds.storage.blobs import CHUNK_BYTES
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
@@ -313,7 +312,6 @@ def main() -> None:
         options.devices, options.samples, options.pause = 20, 100, 0.0
         options.passes = 2
     warn_if_busy()
-    reuse_freed_memory()  # as the store does: the devices' work should not be most of it
     measure(options.devices, options.samples, options.at_once, options.passes, options.pause)
 
 

@@ -30,7 +30,6 @@ from no_op_devices import PAPER_CNN, TaskTimes, no_op_run, run_rounds
 from programs import MEGABYTE, Programs, programs, show, tell, usage, warn_if_busy
 
 from hfmds.algorithm.models.building import initial_weights
-from hfmds.service.process.allocator import reuse_freed_memory
 from hfmds.wire.tensors import encode_weights
 
 WARM_UP_ROUNDS = 2  # the first ones open files, connections and caches
@@ -151,7 +150,6 @@ def main() -> None:
     parser.add_argument("--steps-with", type=int, default=20, help="devices, in tables 2 and 3")
     parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
     options = parser.parse_args()
-    reuse_freed_memory()  # the devices of either way take less from its server then
     if options.quick:
         options.devices, options.passes, options.rounds = [2, 10], 1, 3
         options.steps_with = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -15,15 +16,14 @@ from coordinator.monitoring.metrics import Metrics
 from coordinator.replicas.notices import Switchboard
 from coordinator.replicas.replica import Replica
 from coordinator.settings import CoordinatorSettings
-from coordinator.web.server import serving_page
+from coordinator.web.page_server import serving_page
 from coordinator.wiring import build, open_tables
 from hfmds.plans.plan_library import PlanLibrary
 from hfmds.service.client.certificate_rotation import following_rotation
 from hfmds.service.client.peer import Peer
-from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.metrics_server import MetricsServer
 from hfmds.service.monitoring.program_metrics import show_program, show_readiness
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
-from hfmds.service.process.collector import spare_what_stays
 from hfmds.service.process.process import published_addresses
 from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.revocation_gate import Gate
@@ -99,7 +99,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
                 gate=gate,
             ) as page,
         ):
-            spare_what_stays()
+            gc.freeze()  # modules and tables stay: the collector need not look at them again
             await server.set_ready(True)
             with (
                 database_look(engine) as database,

@@ -32,10 +32,9 @@ from hfmds.domain.devices import DeviceProfile
 from hfmds.errors import HfmdsError
 from hfmds.service.client.certificate_rotation import following_rotation
 from hfmds.service.client.channel import Backoff, Peer
-from hfmds.service.monitoring.http import MetricsServer
 from hfmds.service.monitoring.logs import log_context
+from hfmds.service.monitoring.metrics_server import MetricsServer
 from hfmds.service.monitoring.program_metrics import show_program, software_version
-from hfmds.service.process.allocator import share_one_heap
 from hfmds.service.process.process import published_addresses, run
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.store_client import StoreClient
@@ -214,7 +213,6 @@ async def _say_goodbye(coordinator: CoordinatorClient) -> None:
 
 def main() -> None:
     """The console script."""
-    share_one_heap()
     sys.exit(run("edge_client", EdgeSettings, serve))
 
 

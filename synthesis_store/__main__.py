@@ -11,10 +11,9 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
-from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.metrics_server import MetricsServer
 from hfmds.service.monitoring.program_metrics import show_program, show_readiness
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
-from hfmds.service.process.allocator import reuse_freed_memory
 from hfmds.service.process.process import published_addresses, run
 from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.revocation_gate import Gate
@@ -122,7 +121,6 @@ def open_pools(
 
 def main() -> None:
     """The console script."""
-    reuse_freed_memory()
     sys.exit(run("synthesis_store", StoreSettings, serve))
 
 

@@ -13,7 +13,7 @@ from coordinator.identity.revocation_sync import Lookout
 from coordinator.identity.tokens import Tokens
 from hfmds.domain.devices import require_id
 from hfmds.errors import WrongState
-from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, VIEWER, WHOEVER
+from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, STRANGERS_TOO, VIEWER
 from hfmds.service.security.caller import caller, certificate_shown, may_as
 from hfmds.service.security.identity import Kind
 from hfmds.service.server.server import GrpcServer
@@ -29,7 +29,7 @@ from hfmds.wire.conversions.fleet_calls import (
 )
 from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page_of, page
 
-ENROLMENT_ACCESS = {"BeginEnrolment": WHOEVER, "Enrol": WHOEVER}
+ENROLMENT_ACCESS = {"BeginEnrolment": STRANGERS_TOO, "Enrol": STRANGERS_TOO}
 RENEWAL_ACCESS = {"RenewCertificate": DEVICE}
 FLEET_ACCESS = {
     "ListTokens": VIEWER,

@@ -18,10 +18,9 @@ from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, VIEWER
 from hfmds.service.security.caller import caller
 from hfmds.service.security.exclusions import quarantine_notice
 from hfmds.service.security.revocation_gate import Gate
-from hfmds.service.server.interceptors import decoded
 from hfmds.service.server.server import GrpcServer
 from hfmds.v1 import admin_pb2, admin_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
-from hfmds.wire.chunks import chunk_decoder, split_upload
+from hfmds.wire.chunks import split_upload
 from hfmds.wire.conversions.admin_calls import device_message, round_message, run_message, spec_from
 from hfmds.wire.conversions.common import digest_from, require_finite, require_part
 from hfmds.wire.conversions.device_calls import (
@@ -113,7 +112,6 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         state = await self._dispatch.query_upload(*_ids(request), digest_from(request.update))
         return coordinator_pb2.QueryUploadResponse(offset=state.offset, complete=state.complete)
 
-    @decoded(chunk_decoder)
     async def UploadUpdate(
         self,
         requests: AsyncIterator[coordinator_pb2.UploadUpdateRequest],

@@ -25,7 +25,7 @@ from coordinator.records.tables import CertificateRow, DeviceRow, MemberRow, Tok
 from hfmds.domain.devices import require_id
 from hfmds.errors import Conflict, InvalidInput, NotAllowed, Unavailable, WrongState
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority
-from hfmds.pki.requests import Request
+from hfmds.pki.certificate_requests import Request
 from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import reading, transaction

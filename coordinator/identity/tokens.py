@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.records.tables import TokenRow, TokenUseRow
 from hfmds.errors import Conflict, NotAllowed, NotFound, WrongState
-from hfmds.pki.tokens import Token, TokenKind, new_token, parse_token
+from hfmds.pki.token_text import Token, TokenKind, new_token, parse_token
 from hfmds.service.security.caller import Caller
 from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity

@@ -25,13 +25,12 @@ from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.server.server import GrpcServer
 
-# Whoever can reach the port can call: little is taken from each, and little in all.
+# Strangers can call this port, so its limits are low.
 _TOKEN_LIMITS = Limits(
     connections=1_000,
     connection_calls=10,
     calls=200,
     calls_per_second=200.0,
-    address_calls_per_second=10.0,
     message_bytes=256 * 1024,
     message_seconds=5.0,
     requests_seconds=5.0,

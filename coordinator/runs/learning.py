@@ -6,6 +6,7 @@ that only averages has little in memory.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 import threading
@@ -13,7 +14,6 @@ import threading
 from hfmds.domain.learning import Checkpoint, Evaluation, LabelledImages, Weights
 from hfmds.domain.recipe import Recipe
 from hfmds.errors import ConfigurationError
-from hfmds.service.process.collector import spare_what_stays
 
 
 class Learning:
@@ -42,7 +42,7 @@ class Learning:
 
             torch.set_num_threads(self._threads)
             if is_new:
-                spare_what_stays()
+                gc.freeze()  # torch stays: the collector need not look at it again
             self._loaded = True
 
     def first_checkpoint(self, recipe: Recipe) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""An answer that a browser may keep, but must ask about each time it uses it."""
+"""Answers that a browser may keep if it checks them at each use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def answer(
     charset: str | None = None,
     status: int = 200,
 ) -> web.Response:
-    """The answer, or that it is the one that the caller has."""
+    """Answer with the body, or with "not modified" if the browser has this body."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == tag:

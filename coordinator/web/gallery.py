@@ -1,7 +1,7 @@
-"""Pictures of a pool for the web page: some images of each class, as one PNG, a class in each row.
+"""Pictures of a pool for the web page: some images of each class as one PNG, one row per class.
 
-Snapshots are immutable, so a picture is made once, by one caller at a time, and kept for a while;
-not for long, since the store may have erased the images by then.
+Snapshots are immutable, so the page keeps a picture. It keeps it for a minute only, because the
+store may erase the images.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from cachetools import TTLCache
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -29,23 +30,23 @@ MOST_CLASSES = 100
 _TILE = 64  # larger images are shown smaller
 _MOST_PIXELS = 4_000_000
 _MOST_BYTES = 64 * 1024 * 1024  # to fetch for one picture
-_KEPT = 8
+_KEPT_PICTURES = 8
 _KEPT_SECONDS = 60.0
 
 
 class SnapshotStore(Protocol):
-    """What the web page needs of the synthesis store."""
+    """The synthesis store, as far as the web page needs it."""
 
     async def list_snapshots(self, run_id: str = "") -> tuple[Snapshot, ...]:
-        """One run's snapshots, newest first and without shards."""
+        """List the snapshots of a run, newest first, without shards."""
 
     async def get_snapshot(self, snapshot_id: str) -> Snapshot:
-        """A snapshot with its shards."""
+        """Return a snapshot with its shards."""
 
     async def download_shards(
         self, snapshot_id: str, digests: Sequence[Digest], content: Content
     ) -> int:
-        """Bring shards here that are not here; returns the bytes that crossed the network."""
+        """Download the missing shards; return the bytes that crossed the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A snapshot's images: tiles side by side, without gaps, one class under the other."""
+    """Images of a snapshot as tiles without gaps, one row per class."""
 
     snapshot: Snapshot
     rows: tuple[Row, ...]
@@ -69,24 +70,21 @@ class Picture:
 
 
 class Gallery:
-    """Makes pictures of snapshots. For one event loop."""
+    """Draws pictures of snapshots. Use it on one event loop."""
 
     def __init__(self, store: SnapshotStore, clock: Callable[[], float]) -> None:
         self._store = store
-        self._clock = clock
-        self._one_draws = asyncio.Lock()
-        self._kept: dict[str, tuple[float, Picture]] = {}
+        self._drawing = asyncio.Lock()  # one picture at a time
+        self._pictures: TTLCache[str, Picture] = TTLCache(
+            _KEPT_PICTURES, _KEPT_SECONDS, timer=clock
+        )
 
     async def picture(self, run_id: str, snapshot_id: str) -> Picture:
-        """The picture of a snapshot of this run."""
-        async with self._one_draws:
-            until = self._clock() - _KEPT_SECONDS
-            self._kept = {name: kept for name, kept in self._kept.items() if kept[0] > until}
-            if snapshot_id not in self._kept:
-                while len(self._kept) >= _KEPT:
-                    del self._kept[min(self._kept, key=lambda name: self._kept[name][0])]
-                self._kept[snapshot_id] = self._clock(), await self._draw(snapshot_id)
-            picture = self._kept[snapshot_id][1]
+        """Return the picture of a snapshot of this run."""
+        async with self._drawing:
+            picture = self._pictures.get(snapshot_id)
+            if picture is None:
+                picture = self._pictures[snapshot_id] = await self._draw(snapshot_id)
         if picture.snapshot.spec.run_id != run_id:
             raise NotFound(f"run {run_id!r} has no snapshot {snapshot_id!r}")
         return picture
@@ -96,24 +94,24 @@ class Gallery:
         spec, histogram = snapshot.spec.model, snapshot.class_histogram
         if spec.channels not in (1, 3):
             raise InvalidInput(
-                f"images of {spec.channels} channels cannot be shown; `hfmds snapshots export` "
-                "saves them"
+                f"the page cannot show images of {spec.channels} channels; save them with "
+                f"`hfmds snapshots export`"
             )
         classes = [number for number, samples in enumerate(histogram) if samples][:MOST_CLASSES]
         height, width = min(spec.height, _TILE), min(spec.width, _TILE)
         room = _MOST_PIXELS // (height * width * max(1, len(classes)))
         per_class = max(1, min(PER_CLASS, room))
-        found: dict[int, list[NDArray[np.uint8]]] = {number: [] for number in classes}
+        images: dict[int, list[NDArray[np.uint8]]] = {number: [] for number in classes}
         shards = _affordable(shards_with(snapshot.shards, classes, per_class))
         async for _, batch in download_shards(self._store, snapshot, shards):
-            _collect(found, batch.images, per_class)
-        rows = tuple(Row(c, histogram[c], len(found[c])) for c in classes)
-        png = await asyncio.to_thread(_png, list(found.values()), height, width)
+            _collect(images, batch.images, per_class)
+        rows = tuple(Row(c, histogram[c], len(images[c])) for c in classes)
+        png = await asyncio.to_thread(_png, list(images.values()), height, width)
         return Picture(snapshot, rows, width, height, png)
 
 
 def _affordable(shards: Sequence[Shard]) -> list[Shard]:
-    """The first shards, as far as they may be fetched."""
+    """Return the first shards that fit into the limit of bytes."""
     total, chosen = 0, list[Shard]()
     for shard in shards:
         total += shard.digest.size_bytes
@@ -124,11 +122,11 @@ def _affordable(shards: Sequence[Shard]) -> list[Shard]:
 
 
 def _collect(
-    found: dict[int, list[NDArray[np.uint8]]], images: LabelledImages, per_class: int
+    images: dict[int, list[NDArray[np.uint8]]], batch: LabelledImages, per_class: int
 ) -> None:
-    for index, label in enumerate(images.labels.tolist()):
-        if label in found and len(found[label]) < per_class:
-            found[label].append(as_uint8(images.pixels[index]))
+    for index, label in enumerate(batch.labels.tolist()):
+        if label in images and len(images[label]) < per_class:
+            images[label].append(as_uint8(batch.pixels[index]))
 
 
 def _png(rows: Sequence[Sequence[NDArray[np.uint8]]], height: int, width: int) -> bytes:

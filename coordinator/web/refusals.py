@@ -1,4 +1,4 @@
-"""The errors of the domain as HTTP has them."""
+"""HTTP status codes for the errors of the domain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfmds.errors import (
 
 
 class NotKnown(HfmdsError):
-    """Nobody knows who asks; it should log in."""
+    """The visitor showed nothing that identifies an admin, and should log in."""
 
 
 _STATUS_OF: Mapping[type[HfmdsError], int] = {
@@ -29,5 +29,5 @@ _STATUS_OF: Mapping[type[HfmdsError], int] = {
 
 
 def status_of(error: HfmdsError) -> int:
-    """The HTTP status of an error; 500: our own fault."""
+    """Return the HTTP status of an error; 500 means a fault of this program."""
     return next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)

@@ -1,58 +1,49 @@
-"""Who has logged in to the web page. In memory: a restart ends it all.
+"""Logged-in browsers of the web page. A restart of the coordinator ends all sessions.
 
-A session is as good as its token: the token is looked up again at every request, so that one that
-was revoked, or has run out, opens nothing any more.
+A session is as good as its token. Every request looks the token up again, so a revoked or expired
+token opens nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from cachetools import TTLCache
 
 _MOST_SESSIONS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
-    token: str
-    until: float
-
-
 class Sessions:
-    """Tokens by the name of a session, which only its browser knows. Not thread-safe."""
+    """Tokens by the name of a session, which only its browser knows. Use it from one thread."""
 
     def __init__(
-        self, clock: Callable[[], float], life_seconds: float = 12 * 3600.0, most: int | None = None
+        self,
+        clock: Callable[[], float],
+        life_seconds: float = 12 * 3600.0,
+        most: int = _MOST_SESSIONS,
     ) -> None:
+        """Keep at most so many sessions: the least recently used ones end first."""
         self.life_seconds = life_seconds
-        self._clock = clock
-        self._most = most or _MOST_SESSIONS
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # the oldest first
+        self._tokens: TTLCache[bytes, str] = TTLCache(most, life_seconds, timer=clock)
 
     def open(self, token: str) -> str:
-        """Begin a session for who has shown a good token; its name. The oldest ones make room."""
+        """Begin a session for the holder of a good token; return the session's name."""
         name = secrets.token_urlsafe(32)
-        while len(self._sessions) >= self._most:
-            self._sessions.popitem(last=False)
-        self._sessions[_key(name)] = _Session(token, self._clock() + self.life_seconds)
+        self._tokens[_key(name)] = token
         return name
 
     def token(self, name: str) -> str | None:
-        """The token of a session; None if there is no such one, or not any more."""
-        session = self._sessions.get(_key(name))
-        if session and session.until <= self._clock():
-            self.end(name)
-            return None
-        return session.token if session else None
+        """Return the token of a session; None if the session ended or never existed."""
+        token: str | None = self._tokens.get(_key(name))
+        return token
 
     def end(self, name: str) -> None:
-        """End a session, if it is there."""
-        self._sessions.pop(_key(name), None)
+        """End a session, if it exists."""
+        self._tokens.pop(_key(name), None)
 
 
 def _key(name: str) -> bytes:
-    """What sessions are found by: how long a search takes must not tell of the name itself."""
+    """Hash the name, so that the duration of a search tells nothing about it."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).digest()

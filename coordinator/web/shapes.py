@@ -1,6 +1,7 @@
-"""What the web page is told, made of the domain's values: plain dictionaries for JSON, all bounded.
+"""JSON for the web page, made of the domain's values. Every list is bounded.
 
-Names are those of the values; times are ISO 8601 in UTC, numbers that are not finite are null.
+The keys are the names of the values. Times are ISO 8601 in UTC. Numbers that are not finite are
+null.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ MOST_RUNS = 200
 MOST_ROUNDS = 400  # points that a curve on a screen can show
 MOST_POOLS = 200
 MOST_DEVICES = 200
-MOST_COHORT = 100  # of whom are named
+MOST_COHORT = 100  # devices that the page names
 
 _BY_STATE = (DeviceState.WORKING, DeviceState.AVAILABLE, DeviceState.AWAY)
 
 
 def status_shape(status: Status) -> Shape:
-    """The coordinator as a whole."""
+    """Describe the coordinator."""
     drain = status.drain
     return {
         "drain": {"on": drain.on, "by": drain.by, "since": drain.since and drain.since.isoformat()},
@@ -45,12 +46,12 @@ def status_shape(status: Status) -> Shape:
 
 
 def runs_shape(runs: Sequence[Run]) -> Shape:
-    """The newest runs."""
+    """Describe the newest runs."""
     return {"total": len(runs), "runs": [summary_shape(run) for run in runs[:MOST_RUNS]]}
 
 
 def summary_shape(run: Run) -> Shape:
-    """One run in a line."""
+    """Describe a run in a line of a table."""
     recipe, progress, last = run.spec.recipe, run.progress, run.last_round
     return {
         "run_id": run.run_id,
@@ -74,7 +75,7 @@ def summary_shape(run: Run) -> Shape:
 
 
 def run_shape(run: Run) -> Shape:
-    """One run, with its recipe and its last round."""
+    """Describe a run with its recipe and its last round."""
     recipe = run.spec.recipe
     return {
         **summary_shape(run),
@@ -87,14 +88,14 @@ def run_shape(run: Run) -> Shape:
 
 
 def limits_shape(policy: PoolPolicy) -> Shape:
-    """The limits of leakage that a run's pools have; those it has not are left out."""
+    """Describe the leakage limits of a run's pools; leave out those that are not set."""
     return {
         name: limit for name, none in NO_LIMIT.items() if (limit := getattr(policy, name)) < none
     } | {"action": policy.leakage_action}
 
 
 def rounds_shape(rounds: Sequence[Shape], cohort: Sequence[str]) -> Shape:
-    """Completed rounds, thinned evenly if there are more than a curve can show."""
+    """Describe completed rounds; choose evenly if a curve cannot show all."""
     return {
         "total": len(rounds),
         "rounds": thinned(rounds, MOST_ROUNDS),
@@ -103,7 +104,7 @@ def rounds_shape(rounds: Sequence[Shape], cohort: Sequence[str]) -> Shape:
 
 
 def round_shape(completed: Round) -> Shape:
-    """One completed round."""
+    """Describe a completed round."""
     held_out, by_devices = completed.evaluation, completed.device_evaluation
     staleness, pool = completed.staleness, completed.pool
     return {
@@ -126,7 +127,7 @@ def round_shape(completed: Round) -> Shape:
 
 
 def leakage_shape(leakage: LeakageSummary) -> Shape:
-    """PSNR of a pool in dB, by what it is to."""
+    """Describe the PSNR of a pool, in dB, to the paired and to the nearest real image."""
     return {
         "psnr_paired": _spread(leakage.paired_mean, leakage.paired_p99, leakage.paired_max),
         "psnr_nearest": _spread(leakage.nearest_mean, leakage.nearest_p99, leakage.nearest_max),
@@ -136,29 +137,29 @@ def leakage_shape(leakage: LeakageSummary) -> Shape:
 def privacy_shape(
     rounds: Sequence[Shape], snapshots: Mapping[str, Snapshot], policy: PoolPolicy
 ) -> Shape:
-    """What was measured of each pool, against the limits.
+    """Describe the measured leakage of each pool, and the limits.
 
-    PSNR is in the rounds; SSIM is only in the snapshots that the store still has, to 0.01.
+    Rounds have the PSNR. Only snapshots that the store still has tell the SSIM, to 0.01.
     """
-    made = [one for one in rounds if one["refreshed"] and one["leakage"]]
+    refreshes = [each for each in rounds if each["refreshed"] and each["leakage"]]
     pools = []
-    for one in thinned(made, MOST_POOLS):
+    for refresh in thinned(refreshes, MOST_POOLS):
         shape = {
-            "round": one["number"],
-            "snapshot_id": one["snapshot_id"],
-            "samples": one["pool_samples"],
-            **one["leakage"],
+            "round": refresh["number"],
+            "snapshot_id": refresh["snapshot_id"],
+            "samples": refresh["pool_samples"],
+            **refresh["leakage"],
         }
-        snapshot = snapshots.get(one["snapshot_id"])
+        snapshot = snapshots.get(refresh["snapshot_id"])
         if snapshot and snapshot.histograms.samples:
             shape["ssim_paired"] = _spread_of(snapshot.histograms.ssim_paired)
             shape["ssim_nearest"] = _spread_of(snapshot.histograms.ssim_nearest)
         pools.append(shape)
-    return {"total": len(made), "pools": pools, "limits": limits_shape(policy)}
+    return {"total": len(refreshes), "pools": pools, "limits": limits_shape(policy)}
 
 
 def funnels_shape(funnels: Sequence[Funnel]) -> Shape:
-    """How far tasks came, of each kind from the wide to the narrow end."""
+    """Describe how far tasks got, for each kind of task, step by step."""
     return {
         "funnels": [
             {
@@ -176,15 +177,15 @@ def funnels_shape(funnels: Sequence[Funnel]) -> Shape:
 
 
 def devices_shape(devices: Sequence[Device], state: str, quarantined: Mapping[str, str]) -> Shape:
-    """The fleet in numbers, and devices of one state or of any: those at work first.
+    """Describe the fleet in numbers, and the devices of one state or of all, working ones first.
 
-    `quarantined` has by device why it is in quarantine.
+    `quarantined` has the reason of each device in quarantine.
     """
     counts = Counter(device.state for device in devices)
     wanted = [device for device in devices if state in ("", device.state.value)]
     wanted.sort(key=lambda device: (_BY_STATE.index(device.state), device.device_id))
     return {
-        "counts": {one.value: counts[one] for one in _BY_STATE},
+        "counts": {each.value: counts[each] for each in _BY_STATE},
         "total": len(wanted),
         "devices": [
             {
@@ -208,7 +209,7 @@ def devices_shape(devices: Sequence[Device], state: str, quarantined: Mapping[st
 
 
 def events_shape(events: Sequence[Event]) -> Shape:
-    """The end of a log, the newest first."""
+    """Describe the last events of a log, newest first."""
     return {
         "events": [
             {
@@ -223,7 +224,7 @@ def events_shape(events: Sequence[Event]) -> Shape:
 
 
 def thinned(items: Sequence[T], most: int) -> Sequence[T]:
-    """Evenly chosen ones, the first and the last among them, if there are more than so many."""
+    """Choose at most so many items evenly, with the first and the last."""
     if len(items) <= most:
         return items
     return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
@@ -238,7 +239,10 @@ def _spread(mean: float, p99: float, maximum: float) -> Shape:
 
 
 def _spread_of(histogram: Histogram) -> Shape:
-    """By the middles of ranges for the mean, and by their ends for the others: none is too low."""
+    """Estimate from the middles of the bins for the mean, from their ends for the others.
+
+    So no value is too low.
+    """
     ends = [histogram.lowest + histogram.width * (i + 1) for i in range(len(histogram.counts))]
     total = sum(count * end for count, end in zip(histogram.counts, ends, strict=True))
     mean = total / histogram.samples - histogram.width / 2
@@ -248,11 +252,11 @@ def _spread_of(histogram: Histogram) -> Shape:
 
 
 def _plain(value: Any) -> Any:
-    """Only what JSON has."""
+    """Convert the value to types that JSON has."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(each) for each in value]
     if isinstance(value, float):
         return _finite(value)
     return value if isinstance(value, bool | int | str | None) else str(value)

@@ -6,6 +6,7 @@ weights are not copied at every step.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,6 @@ from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.onnx_runtime import onnxruntime
 from hfmds.plans.format import BUFFER, OPSET, PARAMETER, Graph, Plan, TensorSpec, read_plan
-from hfmds.service.process.allocator import give_back_freed_memory
 
 Tensors: TypeAlias = Mapping[str, Any]
 """onnxruntime's own tensors, by name."""
@@ -170,7 +170,7 @@ def give_back_memory() -> None:
     shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     nothing = {"x": tensor(np.zeros(1, np.float32))}
     _least_session().run_with_ort_values(["y"], nothing, shrinking)
-    give_back_freed_memory()
+    _give_back_freed_memory()
 
 
 @cache
@@ -249,3 +249,10 @@ def _found(graph: str, spec: TensorSpec, given: Sequence[Tensors]) -> Any:
         f"graph {graph!r} of the plan takes {spec.name!r}, which this version does not know; "
         "update the device"
     )
+
+
+def _give_back_freed_memory() -> None:
+    """Return free memory to the kernel at once. Other C libraries than glibc do it themselves."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

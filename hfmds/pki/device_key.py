@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hfmds.errors import ConfigurationError
 from hfmds.pki.authority import key_pem, new_key
-from hfmds.pki.requests import Request, make_request, sign_request
+from hfmds.pki.certificate_requests import Request, make_request, sign_request
 
 
 class DeviceKey:

@@ -15,12 +15,11 @@ from hfmds.domain.pools import SharedShard
 from hfmds.errors import InvalidInput
 from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
 from hfmds.service.security.caller import caller
-from hfmds.service.server.interceptors import decoded
 from hfmds.service.server.server import GrpcServer
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
-from hfmds.wire.chunks import MAX_DIGESTS, chunk_decoder, download_message, split_upload
+from hfmds.wire.chunks import MAX_DIGESTS, download_message, split_upload
 from hfmds.wire.conversions.common import digest_from, require_count, require_part
 from hfmds.wire.conversions.events import event_message
 from hfmds.wire.conversions.fleet_calls import exclusions_from, require_version
@@ -115,7 +114,6 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         state = await asyncio.to_thread(self._pools.query, _key_from(request))
         return pb.QueryBatchResponse(offset=state.offset, complete=state.complete)
 
-    @decoded(chunk_decoder)
     async def PutBatch(
         self,
         request_iterator: AsyncIterator[pb.PutBatchRequest],

@@ -213,7 +213,11 @@ def test_no_code_changes_or_removes_an_event() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["coordinator/records/events.py", "coordinator/web/pages.py", "hfmds/storage/event_log.py"],
+    [
+        "coordinator/records/events.py",
+        "coordinator/web/html_pages.py",
+        "hfmds/storage/event_log.py",
+    ],
 )
 @pytest.mark.parametrize(
     "code",

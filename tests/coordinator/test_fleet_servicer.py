@@ -21,7 +21,7 @@ from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.tasks import RetryLater
 from hfmds.errors import ConfigurationError, NotAllowed, TooLate, WrongState
 from hfmds.pki.device_key import DeviceKey
-from hfmds.pki.tokens import Token
+from hfmds.pki.token_text import Token
 from hfmds.service.client.peer import Peer
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.process.settings import load_settings

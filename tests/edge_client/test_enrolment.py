@@ -24,7 +24,7 @@ from hfmds.errors import (
     WrongState,
 )
 from hfmds.pki.authority import Authority
-from hfmds.pki.requests import Request
+from hfmds.pki.certificate_requests import Request
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from hfmds.wire.clients.enrolment_client import IssuedCertificate

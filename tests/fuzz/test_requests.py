@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmds.errors import HfmdsError
+from hfmds.pki.certificate_requests import Request
 from hfmds.pki.device_key import DeviceKey
-from hfmds.pki.requests import Request
-from hfmds.pki.tokens import TokenKind, parse_token
+from hfmds.pki.token_text import TokenKind, parse_token
 from hfmds.service.security.identity import identity_from
 from tests.coordinator.identity.registry_office import Office, new_issuer
 from tests.fuzz.budget import tried

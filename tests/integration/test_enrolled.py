@@ -14,7 +14,7 @@ from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec, RunState
 from hfmds.pki.folder import create_authority, issue_pair
-from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.pki.token_text import TokenKind, new_token
 from hfmds.service.client.peer import Peer
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles

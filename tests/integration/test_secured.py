@@ -26,7 +26,7 @@ from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import NotAllowed
 from hfmds.event_chain import Event
 from hfmds.pki.folder import create_authority, issue_pair
-from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.pki.token_text import TokenKind, new_token
 from hfmds.service.client.peer import Peer
 from hfmds.service.security.certificates import read_own_certificate
 from hfmds.service.security.identity import Identity, Kind

@@ -18,7 +18,7 @@ from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.runs import RunSpec
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
-from tests.coordinator.web.test_admission import TokensInMemory
+from tests.coordinator.web.test_page_access import TokensInMemory
 from tests.coordinator.web.web_bench import web_bench
 from tests.support.browser import Page, browser
 from tests.support.fleet_certificates import FleetCertificates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from hfmds.pki.tokens import Token, TokenKind
+from hfmds.pki.token_text import Token, TokenKind
 from hfmds.service.client.channel import open_channel
 from hfmds.v1 import common_pb2, synthesis_store_pb2
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub

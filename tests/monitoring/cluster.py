@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.metrics_server import MetricsServer
 
 _JOBS = ("coordinator-backup", "synthesis-store-backup", "database-backup")
 _CLAIMS = ("data-postgres-0", "data-seaweedfs-0", *_JOBS)

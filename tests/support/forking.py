@@ -11,6 +11,7 @@ does. `Forks` is the other end. `python -m tests.support.forking` forks any modu
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -24,7 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hfmds.service.process.collector import spare_what_stays
 from tests.kills.crash_points import REPOSITORY
 
 _LOOK_SECONDS = 0.01
@@ -109,7 +109,7 @@ class Fork:
 
 def serve(become: Callable[[dict[str, Any]], None]) -> None:
     """Fork for every order, until there are no more; a fork does as ordered and ends."""
-    spare_what_stays()  # or every fork would look through all that torch brings, and copy it
+    gc.freeze()  # or every fork would look through all that torch brings, and copy it
     running: set[int] = set()
     ended: dict[int, int] = {}
     for line in sys.stdin:

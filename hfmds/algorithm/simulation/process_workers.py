@@ -8,7 +8,6 @@ How tasks and results pass between processes is in `handover`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -31,7 +30,6 @@ from hfmds.domain.methods import TaskKind
 from hfmds.errors import HfmdsError, InvalidInput, Unavailable, WrongState
 
 _AHEAD = 4  # tasks per worker that may be under way or done before the first of them is taken
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's names for what mallopt sets
 
 
 class ProcessWorkers:
@@ -211,7 +209,6 @@ def _serve(connection: Connection, path: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    keep_freed_memory()
     gc.freeze()  # or Python's collector looks at all that torch has loaded, again and again
     desk = Desk(path)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -230,15 +227,3 @@ def _answer(phase: TaskKind, parcel: Parcel, desk: Desk) -> object:
         return error
     except Exception:  # noqa: BLE001 (onnxruntime has no better one)
         return _Fault(traceback.format_exc())
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep the memory that a step frees for the next step, if it can.
-
-    It would give each large tensor back, and the system zero the pages of the next: a tenth of the
-    time of a training step on 64 images.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

@@ -14,7 +14,7 @@ from hfmds.cli.tables.members import members_table, tokens_table
 from hfmds.cli.terminal import output
 from hfmds.cli.text import counted
 from hfmds.errors import InvalidInput
-from hfmds.pki.tokens import TokenKind, id_of_token, new_token
+from hfmds.pki.token_text import TokenKind, id_of_token, new_token
 from hfmds.wire.conversions.fleet_calls import (
     AdminTerms,
     EnrolmentTerms,

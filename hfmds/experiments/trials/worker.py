@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
-from hfmds.algorithm.simulation.process_workers import keep_freed_memory
 from hfmds.errors import HfmdsError
 from hfmds.experiments.trials.loaded_data import DataShelf
 from hfmds.experiments.trials.running import Stopped, run_trial
@@ -68,7 +67,6 @@ def work(orders: Connection, setup: WorkerSetup) -> None:
         import torch
 
         torch.set_num_threads(1)
-        keep_freed_memory()
         shelf = DataShelf(setup.data_root)
         while True:
             orders.send(_run(orders.recv(), shelf, setup, orders))

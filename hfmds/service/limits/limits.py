@@ -1,8 +1,7 @@
-"""What one port bears of its callers; what is beyond it waits, is refused or is cut off.
+"""The limits of one port. A call beyond them waits, or the server refuses or cuts it.
 
-Whoever can reach a port can connect to it, so the first limits hold before it is known who calls:
-gRPC itself counts connections, and drops those that do not finish their handshake. Then calls are
-counted, of all, of one network address and of one device, before a byte of their messages is read.
+The first limits hold before the server knows the caller: gRPC counts connections, drops slow
+handshakes, and refuses large messages and metadata. `throttle.py` counts calls.
 """
 
 from __future__ import annotations
@@ -10,28 +9,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BURST_SECONDS = 10.0
-"""Of a rate, for how long so many may come at once: a fleet that wakes up together is honest."""
+"""How long a caller may exceed its rate: a fleet that wakes up together is honest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The defaults are for a port with client certificates and ten thousand devices."""
+    """The defaults suit a port with client certificates and ten thousand devices."""
 
-    connections: int = 12_000  # at once; more are closed as soon as they are there
-    connection_calls: int = 100  # at once on one connection; more wait, or are reset
+    connections: int = 12_000  # at once; gRPC closes more at once
+    connection_calls: int = 100  # at once on one connection; more wait
     calls: int = 10_000  # at once
     calls_per_second: float = 5_000.0
-    address_calls_per_second: float = 2_000.0  # many devices can be behind one address
     device_calls: int = 32  # at once
     device_calls_per_second: float = 100.0
     message_bytes: int = 4 * 1024 * 1024  # content moves in chunks of 1 MiB
     metadata_bytes: int = 8 * 1024
     handshake_seconds: float = 20.0  # TLS, and the first frames of HTTP/2
-    message_seconds: float = 120.0  # for one message, from the first wait for it to its last byte
-    requests_seconds: float = 1_800.0  # for all messages that one caller sends in one call
+    message_seconds: float = 120.0  # for each message of a stream, in either direction
+    requests_seconds: float = 1_800.0  # for all messages that a caller sends in one call
 
     def options(self, connections: int) -> tuple[tuple[str, int], ...]:
-        """Of these limits, those that gRPC enforces; `connections` is what the system allows."""
+        """Return the options with which gRPC enforces its part.
+
+        `connections` is the number that the operating system allows.
+        """
         return (
             ("grpc.max_allowed_incoming_connections", min(self.connections, connections)),
             ("grpc.max_concurrent_streams", self.connection_calls),
@@ -39,8 +40,8 @@ class Limits:
             ("grpc.max_receive_message_length", self.message_bytes),
             ("grpc.max_metadata_size", self.metadata_bytes),
             ("grpc.absolute_max_metadata_size", 2 * self.metadata_bytes),
-            # Above a thousand calls that nobody has looked at yet, gRPC would cancel some without
-            # a word. They are ours to refuse, since we say when to come back.
+            # gRPC would silently cancel calls above a thousand that wait for a handler. Our
+            # throttle refuses them with a retry time instead.
             ("grpc.server.max_pending_requests", self.calls),
             ("grpc.server.max_pending_requests_hard_limit", self.calls),
         )

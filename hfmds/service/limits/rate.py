@@ -1,34 +1,34 @@
-"""How often something may happen, for each of many callers. Knows no clock and no network."""
+"""A rate limit for each of many callers. It knows no clock and no network."""
 
 from __future__ import annotations
 
-_FORGET_ABOVE = 1000  # callers that were quiet long enough are looked for when there are so many
+_FORGET_ABOVE = 1000  # look for quiet callers only when there are more callers than this
 
 
 class Rate:
-    """So many per second for each caller, in bursts of what `burst_seconds` allow; one thread's.
+    """The generic cell rate algorithm. Use it from one thread.
 
-    Of a caller only the time is kept at which it will have been quiet long enough for a whole
-    burst (the generic cell rate algorithm).
+    It stores one number for each caller: the time at which the caller may send a full burst again.
     """
 
     def __init__(self, per_second: float, burst_seconds: float) -> None:
-        self._each_seconds = 1.0 / per_second
+        """Allow a rate, and at once as many calls as the rate gives in `burst_seconds`."""
+        self._interval_seconds = 1.0 / per_second
         self._burst_seconds = burst_seconds
         self._quiet_at: dict[str, float] = {}
         self._forget_above = _FORGET_ABOVE
 
     def takes(self, caller: str, now: float) -> bool:
-        """Whether this caller may, now; if so, it is counted."""
-        quiet_at = max(self._quiet_at.get(caller, now), now) + self._each_seconds
+        """Count a call, and return True, if the caller keeps to the rate."""
+        quiet_at = max(self._quiet_at.get(caller, now), now) + self._interval_seconds
         if quiet_at - now > self._burst_seconds:
             return False
         self._quiet_at[caller] = quiet_at
         if len(self._quiet_at) > self._forget_above:
-            self._forget(now)
+            self._forget_quiet_callers(now)
         return True
 
-    def _forget(self, now: float) -> None:
-        self._quiet_at = {who: at for who, at in self._quiet_at.items() if at > now}
-        # Looking costs as much as there are: next when they have doubled.
+    def _forget_quiet_callers(self, now: float) -> None:
+        self._quiet_at = {caller: at for caller, at in self._quiet_at.items() if at > now}
+        # A pass costs as much as there are callers. The next one waits until they have doubled.
         self._forget_above = max(_FORGET_ABOVE, 2 * len(self._quiet_at))

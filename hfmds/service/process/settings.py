@@ -212,11 +212,6 @@ class ServerSettings(ServiceSettings):
         gt=0,
         description="Most calls per second of all callers; others must retry.",
     )
-    max_address_calls_per_second: float = Field(
-        _LIMITS.address_calls_per_second,
-        gt=0,
-        description="Most calls per second from one network address. Devices may share one.",
-    )
     max_device_calls_per_second: float = Field(
         _LIMITS.device_calls_per_second, gt=0, description="Most calls per second of one device."
     )
@@ -242,7 +237,6 @@ class ServerSettings(ServiceSettings):
             connections=self.max_connections,
             calls=self.max_concurrent_rpcs,
             calls_per_second=self.max_calls_per_second,
-            address_calls_per_second=self.max_address_calls_per_second,
             device_calls=self.max_device_calls,
             device_calls_per_second=self.max_device_calls_per_second,
         )

@@ -20,7 +20,7 @@ OPERATOR = OWNER | {Kind.OPERATOR}
 VIEWER = OPERATOR | {Kind.VIEWER}
 ANYONE = frozenset(Kind)
 
-WHOEVER = None
+STRANGERS_TOO = None
 """Also strangers: who they are is the method's own question."""
 
 Access = Mapping[str, frozenset[Kind] | None]

@@ -1,6 +1,6 @@
-"""Keeps out who is shut out, at once: calls that are under way are cut.
+"""Refuses callers that are revoked or in quarantine, and cuts their calls under way at once.
 
-The list is replaced from any thread; calls live on the event loop.
+Any thread may replace the list of exclusions. Calls live on the event loop.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.security.certificates import Certificate
@@ -20,90 +20,71 @@ _ASK_AGAIN_SECONDS = 1.0
 
 
 class GatedCall:
-    """A call, by whom it is, and why it was cut; inside, it is under way."""
+    """A call under way, which the gate can cut."""
 
-    def __init__(
-        self, certificate: Certificate | None, in_quarantine: bool, calls: set[GatedCall]
-    ) -> None:
-        self.certificate = certificate
-        self._calls = calls  # that are under way
-        self.refusal: HfmdsError | None = None
-        self.device_id = ""  # known from the certificate, or from the first request
+    def __init__(self, certificate: Certificate | None, *, in_quarantine: bool) -> None:
+        """`in_quarantine`: devices in quarantine may make this call, too."""
+        self.device_id = ""
+        self._certificate = certificate
         self._in_quarantine = in_quarantine
-        self._spared = False
+        self._refusal: HfmdsError | None = None
+        self._is_spared = False
+        self._is_sending = False
+        self._is_cancelled = False
         self._task = asyncio.current_task()
-        self._waits_for_us = True
-        self._cancelled = False
         identity = certificate.identity if certificate else None
         if identity is not None and identity.kind is Kind.DEVICE:
             self.device_id = identity.name
 
-    def __enter__(self) -> GatedCall:
-        self._calls.add(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._calls.discard(self)
-
-    def require(self, exclusions: Exclusions) -> None:
-        """Refuse whoever is shut out."""
-        if self.certificate is not None:
-            exclusions.require_alive(self.certificate)
+    def require_admitted(self, exclusions: Exclusions) -> None:
+        """Raise NotAllowed for a revoked caller, and TooLate for a device in quarantine."""
+        if self._certificate is not None:
+            exclusions.require_alive(self._certificate)
         if not self._in_quarantine:
             exclusions.require_trusted(self.device_id)
 
-    def require_still(self, exclusions: Exclusions) -> None:
-        """The same in mid-call; who waits for what there is in quarantine must ask again."""
-        self.require(exclusions)
-        if self.device_id in exclusions.quarantined:
-            reason = exclusions.quarantined[self.device_id]
+    def require_still_admitted(self, exclusions: Exclusions) -> None:
+        """Check the same in mid-call. A device that waits in quarantine must ask again."""
+        self.require_admitted(exclusions)
+        reason = exclusions.quarantined.get(self.device_id)
+        if reason is not None:
             raise Unavailable(quarantine_notice(self.device_id, reason), _ASK_AGAIN_SECONDS)
 
-    def of_device(self, device_id: str, exclusions: Exclusions) -> None:
-        """Where callers have no certificates: it is this device's, as the request says."""
-        if not self.device_id:
-            self.device_id = device_id
-            self.require(exclusions)
-
-    def look(self) -> None:
-        """Between two responses: refuse to go on if the call was cut meanwhile."""
-        if self.refusal is not None:
-            raise self.refusal
-
-    def begin_sending(self) -> None:
-        """A response is sent from now on, in which gRPC must not be disturbed."""
-        self._waits_for_us = False
-
-    def end_sending(self) -> None:
-        """It is sent."""
-        self._waits_for_us = True
-
-    def spare(self, task: asyncio.Task[object] | None) -> None:
-        """If it is this task's: let it come to its end, whatever is replaced from now on."""
-        self._spared |= self._task is task
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Around the sending of one response, which no cut may disturb; then apply the cut."""
+        self._is_sending = True
+        try:
+            yield
+        finally:
+            self._is_sending = False
+        if self._refusal is not None:
+            raise self._refusal
 
     def cut(self, refusal: HfmdsError) -> None:
-        """End the call as soon as may be; once is enough."""
-        if self.refusal is not None or self._spared:
+        """End the call, unless it was cut or spared before."""
+        if self._refusal is not None or self._is_spared:
             return
-        self.refusal = refusal
-        if self._waits_for_us and self._task is not None:
-            self._cancelled = True
+        self._refusal = refusal
+        if not self._is_sending and self._task is not None:
+            self._is_cancelled = True
             self._task.cancel()
 
+    def spare_if_of(self, task: asyncio.Task[object] | None) -> None:
+        """Let the call come to its end if it runs in this task."""
+        self._is_spared |= self._task is task
+
     def reason_of_cut(self, stop: BaseException) -> HfmdsError | None:
-        """When a call was cancelled: why, if that was our doing and nobody else's."""
-        if not self._cancelled or not isinstance(stop, asyncio.CancelledError):
+        """Tell why the gate cancelled the call; None if something else cancelled it."""
+        if not self._is_cancelled or not isinstance(stop, asyncio.CancelledError):
             return None
-        # Somebody else's request to cancel would still stand.
+        # A second request to cancel, by somebody else, still stands.
         alone = self._task is not None and self._task.uncancel() == 0
-        return self.refusal if alone else None
+        return self._refusal if alone else None
 
 
 class Gate:
-    """The list, and the calls that it is held against."""
+    """The exclusions of this server, and the calls under way."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -118,7 +99,7 @@ class Gate:
         return self._exclusions
 
     def replace(self, exclusions: Exclusions) -> None:
-        """Hold calls against another list from now on. May be called anywhere."""
+        """Apply another list from now on. Any thread may call this."""
         with self._lock:
             if exclusions == self._exclusions:
                 return
@@ -127,30 +108,43 @@ class Gate:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._cut)
 
-    def call(self, certificate: Certificate | None, *, in_quarantine: bool = False) -> GatedCall:
-        """Around a call; NotAllowed, TooLate or Unavailable at once if its caller is shut out.
+    @contextmanager
+    def call(
+        self, certificate: Certificate | None, *, in_quarantine: bool = False
+    ) -> Iterator[GatedCall]:
+        """Around a call; NotAllowed, TooLate or Unavailable at once for an excluded caller.
 
-        `in_quarantine`: the call is also for devices in quarantine.
+        `in_quarantine`: devices in quarantine may make this call, too.
         """
         if self._loop is None:
             with self._lock:
                 self._loop = asyncio.get_running_loop()
         if certificate is not None and certificate.ends <= self._clock():
-            # TLS looks at it only when a connection begins; then its refusal looks the same to the
-            # caller, who tries again, with a newer one.
-            raise Unavailable(f"certificate {certificate.serial} has run out; show a newer one")
-        call = GatedCall(certificate, in_quarantine, self._calls)
-        call.require(self._exclusions)
-        return call
+            # TLS checks the end only when a connection begins, and answers with a closed
+            # connection. Unavailable looks the same to callers: they try a newer certificate.
+            raise Unavailable(f"certificate {certificate.serial} has expired; show a newer one")
+        call = GatedCall(certificate, in_quarantine=in_quarantine)
+        call.require_admitted(self._exclusions)
+        self._calls.add(call)
+        try:
+            yield call
+        finally:
+            self._calls.discard(call)
+
+    def name_device(self, call: GatedCall, device_id: str) -> None:
+        """Without certificates: note which device the request names, and check that device."""
+        if not call.device_id:
+            call.device_id = device_id
+            call.require_admitted(self._exclusions)
 
     def spare_own(self) -> None:
-        """Within a call that shuts its own caller out: have that caller hear that it is done."""
+        """Within a call that revokes its own caller: let that caller hear the answer."""
         for call in self._calls:
-            call.spare(asyncio.current_task())
+            call.spare_if_of(asyncio.current_task())
 
     def _cut(self) -> None:
         for call in tuple(self._calls):
             try:
-                call.require_still(self._exclusions)
+                call.require_still_admitted(self._exclusions)
             except HfmdsError as refusal:
                 call.cut(refusal)

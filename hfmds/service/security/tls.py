@@ -1,52 +1,55 @@
-"""TLS between the programs: each shows a certificate, and believes those of one authority.
+"""TLS between the programs: each shows a certificate, and believes the fleet's authorities.
 
-Certificates are read again when their files change, so that they can be rotated under a running
-server: put the new key and certificate there, each by renaming. Connections that are open stay.
+A server reads its files again when they change. To rotate a certificate under a running server,
+put the new key and the new certificate in place, each by renaming. Open connections stay.
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import grpc
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.limits.log_throttle import Seldom
 
 log = logging.getLogger(__name__)
 
-SAY_EVERY_SECONDS = 30.0
-"""How often a server says that it keeps its certificate, as the new one cannot be used."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where a process has its certificate and key, and the authority's certificates, all PEM."""
+    """The files of a process: its certificate, its key, and the believed authorities, all PEM."""
 
     certificate: Path
     key: Path
     authority: Path
 
     def server_credentials(self, *, of_callers_too: bool = True) -> grpc.ServerCredentials:
-        """For a server that takes calls only from who has a certificate of the authority.
+        """Make credentials for a server that follows its files.
 
-        Without `of_callers_too`, from anybody: the server alone shows one.
+        With `of_callers_too`, callers must show a certificate of the authorities. Without, the
+        server takes calls from anybody, and only the server shows a certificate.
         """
+        rotation = Rotation(self, self._configuration)
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), _Rotation(self), require_client_authentication=of_callers_too
+            rotation.current,
+            lambda: rotation.current if rotation.reload() else None,
+            require_client_authentication=of_callers_too,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For calls to a server with a certificate of the authority, showing ours."""
+        """Make credentials for calls that show this certificate."""
         key, certificate, authority = self.read()
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Key, certificate and authority; ConfigurationError if they cannot be used."""
+        """Read key, certificate and authorities; ConfigurationError if TLS cannot use them."""
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.key)
@@ -69,7 +72,7 @@ class TlsFiles:
             ) from error
 
     def changed_at(self) -> tuple[int, ...]:
-        """Differs when a file was replaced."""
+        """Return a value that changes whenever one of the files is replaced."""
         return tuple(
             path.stat().st_mtime_ns for path in (self.key, self.certificate, self.authority)
         )
@@ -81,12 +84,12 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whom a caller without a certificate of its own believes: the authority's, PEM."""
+    """The believed authorities of a caller that has no certificate of its own, PEM."""
 
     authority: Path
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For calls to a server with a certificate of the authority."""
+        """Make credentials for calls to a server that the authorities certified."""
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.authority)
             return grpc.ssl_channel_credentials(self.authority.read_bytes())
@@ -103,37 +106,48 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A caller that shows a token in place of a certificate; gRPC sends it over TLS only."""
+    """A caller that shows a token instead of a certificate. gRPC sends tokens over TLS only."""
 
     trust: Trust
     token: str = field(repr=False)  # a secret
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For calls to a server with a certificate of the authority, showing the token."""
+        """Make credentials for calls that show the token."""
         return grpc.composite_channel_credentials(
             self.trust.channel_credentials(), grpc.access_token_call_credentials(self.token)
         )
 
 
-class _Rotation:
-    """Asked by gRPC before each handshake: the new configuration, or None if none is new."""
+class Rotation(Generic[T]):
+    """What a server loads from its TLS files, and loads again when they change.
 
-    def __init__(self, files: TlsFiles) -> None:
+    While the new files cannot be used, as in the middle of a replacement, the old result stays.
+    """
+
+    def __init__(self, files: TlsFiles, load: Callable[[], T]) -> None:
+        """Load it; ConfigurationError if the files cannot be used."""
         self._files = files
-        self._known = files.changed_at()
-        self._seldom = Seldom(SAY_EVERY_SECONDS)
+        self._load = load
+        self._changed_at = files.changed_at()
+        self._failed = False
+        self.current = load()
 
-    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
+    def reload(self) -> bool:
+        """Load the files again if they changed; return whether `current` is new."""
         try:
-            now = self._files.changed_at()
-            if now == self._known:
-                return None
-            configuration = self._files._configuration()
+            changed_at = self._files.changed_at()
+            if changed_at == self._changed_at:
+                return False
+            self.current = self._load()
         except (OSError, ConfigurationError) as error:
-            # Half replaced, or wrongly: what was read before is good until it expires.
-            if self._seldom.times("", time.monotonic()):  # whoever connects makes this happen
-                log.warning("the TLS files cannot be read anew: %s", error)
-            return None
-        self._known = now
-        log.info("TLS certificate read anew", extra={"certificate": str(self._files.certificate)})
-        return configuration
+            # Every connection tries again. One line in the log is enough.
+            log.log(
+                logging.DEBUG if self._failed else logging.WARNING,
+                "cannot read the TLS files again, so the old certificate stays: %s",
+                error,
+            )
+            self._failed = True
+            return False
+        self._changed_at, self._failed = changed_at, False
+        log.info("TLS certificate read again", extra={"certificate": str(self._files.certificate)})
+        return True

@@ -1,11 +1,10 @@
-"""What happens around every handler of a server: errors become statuses, calls are counted.
+"""The frame around every handler of a server: admission, limits, revocation, errors, metrics.
 
-Handlers are given to gRPC as if all took streams of bytes: so it is known who calls, and whether
-the call is refused, before its request is read, and reading has an end (`requests.py`).
+The frame registers every method as one that takes a stream. So it admits a caller before it reads
+the request, and every request has a deadline. gRPC caps sizes before that (`Limits.options`).
 
-Handlers raise `hfmds.errors` and nothing more. Anything else is our own fault: the caller gets an
-error id, the log gets the traceback under that id. gRPC's own services (health, reflection) have
-limits of their own (`supervision.py`).
+Handlers raise `hfmds.errors` and nothing else. Any other exception is a fault of this program: the
+caller gets an error id, and the log has the traceback under that id.
 """
 
 from __future__ import annotations
@@ -14,32 +13,31 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from hfmds.errors import HfmdsError
+from hfmds.errors import HfmdsError, InvalidInput
 from hfmds.service.limits.limits import Limits
-from hfmds.service.limits.log_throttle import Seldom
-from hfmds.service.limits.throttle import Throttle, Throttled, Turn
+from hfmds.service.limits.throttle import Throttle, Throttled
 from hfmds.service.monitoring.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.monitoring.tracing import serving
 from hfmds.service.security.access import (
     IN_QUARANTINE,
-    WHOEVER,
+    STRANGERS_TOO,
     Access,
     device_of,
     require_access,
+    require_known,
     require_own,
 )
-from hfmds.service.security.caller import Caller, Recognise, remember
-from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.caller import STRANGER, Caller, Recognise, remember
+from hfmds.service.security.identity import Kind
 from hfmds.service.security.revocation_gate import Gate, GatedCall
-from hfmds.service.server.read_deadline import Patience
-from hfmds.service.server.requests import Requests
-from hfmds.service.server.supervision import Supervision
 from hfmds.service.status import metadata_of, status_of
 
 log = logging.getLogger(__name__)
@@ -47,30 +45,31 @@ log = logging.getLogger(__name__)
 # A status message travels as metadata, which the other side caps at 8 KiB after escaping.
 _MAX_MESSAGE_CHARACTERS = 1000
 _MAX_ID_CHARACTERS = 128
-# Of one method with one code, in the log: strangers must not fill it.
-_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE = 0.5, 100
-_NOBODY = Caller()
+
+# Health and reflection have limits of their own: a busy server still answers its supervisor.
+_SUPERVISION = Limits(calls=50, calls_per_second=200.0, message_bytes=1024)
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """What is the same at each call of a method."""
+    """A method of the server, with everything that its calls share."""
 
     service: str
     name: str
+    handler: grpc.RpcMethodHandler
     series: MethodMetrics
-    in_quarantine: bool  # it is also for devices in quarantine
-    claims: Gate | None  # what to hold devices against that only say who they are, if it is theirs
+    throttle: Throttle
+    limits: Limits
 
     def __str__(self) -> str:
         return f"{self.service}/{self.name}"
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Translates errors, measures calls, keeps to the limits, and keeps out who may not call.
+    """Admits, limits, measures and cuts calls, and translates their errors.
 
-    `access` has by service who may call its methods. `recognise` says who calls; None: nobody can
-    be known, and everybody may call everything. `gate` has who is shut out.
+    `access` has the table of each service. `recognise` knows callers; None: nobody can be known,
+    and everybody may call everything. `gate` has the revoked and quarantined parties.
     """
 
     def __init__(
@@ -86,75 +85,66 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._access = access
         self._recognise = recognise
         self._gate = gate
-        self._throttle = Throttle(metrics.process, limits, metrics.refuse)
-        self._seldom = Seldom(_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE)
-        self._supervision = Supervision(metrics.process, metrics.refuse, recognise, gate)
-        self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path; those that exist
+        # Streams of supervisors have their own count, so that they never displace health checks.
+        self._throttle, self._checks, self._streams = (
+            Throttle(metrics.process, each, metrics.refuse)
+            for each in (limits, _SUPERVISION, _SUPERVISION)
+        )
+        self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
+        """Give gRPC the framed handler of a path, "/hfmds.v1.CoordinatorService/CheckIn"."""
         handler = await continuation(handler_call_details)
-        path = handler_call_details.method  # "/hfmds.v1.CoordinatorService/CheckIn"
-        # No handler: gRPC answers UNIMPLEMENTED, and a made-up name never becomes a metric label.
+        # gRPC answers UNIMPLEMENTED without a handler. So no caller can make up a metric label.
         if handler is None:
             return None
-        wrapped = self._handlers.get(path)
-        if wrapped is None:
-            _, service, method = path.split("/")
-            if service.startswith("grpc."):
-                wrapped = self._supervision.limited(handler)
-            else:
-                wrapped = self._wrapped(handler, service, method)
-            self._handlers[path] = wrapped
-        return wrapped
+        path = handler_call_details.method
+        if path not in self._handlers:
+            self._handlers[path] = self._framed(handler, *path.split("/")[1:])
+        return self._handlers[path]
 
-    def _wrapped(
-        self, handler: grpc.RpcMethodHandler, service: str, method: str
+    def _framed(
+        self, handler: grpc.RpcMethodHandler, service: str, name: str
     ) -> grpc.RpcMethodHandler:
-        inner = (
+        throttle, limits = self._throttle, self._limits
+        if service.startswith("grpc."):
+            throttle = self._streams if handler.response_streaming else self._checks
+            limits = _SUPERVISION
+        series = self._metrics.of(service, name)
+        method = _Method(service, name, handler, series, throttle, limits)
+        inner: Callable[..., Any] = (
             handler.unary_unary
             or handler.unary_stream
             or handler.stream_unary
             or handler.stream_stream
         )
 
-        series = self._metrics.of(service, method)
-        decode, serialise = _deserialiser(handler, inner, series), _serialiser(handler, series)
-        admitted = self._access.get(service, {}).get(method) or ()
-        claims = self._gate if self._recognise is None and Kind.DEVICE in admitted else None
-        which = _Method(service, method, series, method in IN_QUARANTINE, claims)
+        async def answer(incoming: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> Any:
+            async def respond(call: _Call) -> Any:
+                requests = call.requests(incoming)
+                outcome = inner(
+                    requests if handler.request_streaming else await _only(requests), context
+                )
+                if isinstance(outcome, AsyncIterator):
+                    return await call.send_all(outcome)
+                return await outcome
 
-        async def asked(call: _Call) -> Any:
-            requests = Requests(
-                call.context, decode, self._limits, call.patience, look=call.look, slow=call.slow
-            )
-            return requests if handler.request_streaming else await requests.only()
+            return await self._answer(method, context, respond)
 
-        async def reply(call: _Call) -> Any:
-            return await inner(await asked(call), call.context)
-
-        async def replies(call: _Call) -> None:
-            responses = inner(await asked(call), call.context)
-            try:
-                async for response in responses:
-                    await call.send(response, self._limits.message_seconds)
-            finally:
-                # At once when the caller goes away, and not when it is collected.
-                await responses.aclose()
-
-        async def unary(_: Any, context: grpc.aio.ServicerContext) -> Any:
-            return await self._answer(which, context, reply)
-
-        # One that sends by itself, and does not yield: so it is told when the caller goes away.
-        async def stream(_: Any, context: grpc.aio.ServicerContext) -> None:
-            await self._answer(which, context, replies)
-
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(stream, response_serializer=serialise)
-        return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serialise)
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(
+            answer,
+            request_deserializer=_counting_deserializer(method),
+            response_serializer=_counting_serializer(method),
+        )
 
     async def _answer(
         self,
@@ -162,26 +152,27 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         context: grpc.aio.ServicerContext,
         respond: Callable[[_Call], Awaitable[Any]],
     ) -> Any:
-        """One call: counted, timed, and ended with a status whatever happens inside."""
+        """Answer one call: count it, time it, and end it with a status in every case."""
         started = time.monotonic()
         method.series.in_flight.inc()
         code, refusal = grpc.StatusCode.OK, ""
         metadata: tuple[tuple[str, str], ...] = ()
-        gated: GatedCall | None = None
+        caller, gated = STRANGER, None
         try:
-            with self._throttle.call(context.peer(), started) as turn:
-                caller = await self._admit(method, context) if self._recognise else _NOBODY
-                with (
-                    self._gate.call(
-                        caller.certificate, in_quarantine=method.in_quarantine
-                    ) as gated,
-                    serving(method.service, method.name, context.invocation_metadata),
-                    Patience() as patience,
-                ):
-                    call = _Call(context, turn, caller.identity, gated, method.claims, patience)
-                    return await respond(call)
+            with ExitStack() as frame:
+                frame.enter_context(method.throttle.call())
+                caller = await self._admit(method, context)
+                in_quarantine = method.name in IN_QUARANTINE
+                gated = frame.enter_context(
+                    self._gate.call(caller.certificate, in_quarantine=in_quarantine)
+                )
+                frame.enter_context(
+                    serving(method.service, method.name, context.invocation_metadata)
+                )
+                call = _Call(method, context, caller, gated, self._claims_gate(method), frame)
+                return await respond(call)
         except (asyncio.CancelledError, GeneratorExit) as stop:
-            # The caller hung up, its deadline passed, or we stop.
+            # The caller hung up, its deadline passed, the server stops, or the gate cut the call.
             cut = gated.reason_of_cut(stop) if gated else None
             if cut is None:
                 code = grpc.StatusCode.CANCELLED
@@ -192,13 +183,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         except grpc.aio.AbortError:  # the handler has answered by itself
             code = context.code()
             raise
-        except _Unsent as unsent:  # there is nobody to answer any more; gRPC knows why
+        except _Unsent as unsent:  # the caller is gone, and gRPC knows why
             code = grpc.StatusCode.CANCELLED
             raise unsent.reason from None
         except HfmdsError as error:
             code, refusal, metadata = status_of(error), error.public, metadata_of(error)
-            if not isinstance(error, Throttled):
-                self._say_refused(str(method), code, str(error))
+            self._log_refusal(method, code, error, caller)
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             code = grpc.StatusCode.INTERNAL
@@ -212,25 +202,38 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         # Last: a caller that hears "no" finds its place free and the call counted.
         return await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
 
-    def _say_refused(self, rpc: str, code: grpc.StatusCode, reason: str) -> None:
-        times = self._seldom.times(f"{rpc} {code.name}", time.monotonic())
-        if times:
-            level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
-            fields = {"rpc": rpc, "code": code.name, "reason": reason, "times": times}
-            log.log(level, "call refused", extra=fields)
-
     async def _admit(self, method: _Method, context: grpc.aio.ServicerContext) -> Caller:
-        assert self._recognise is not None
+        if self._recognise is None:
+            return STRANGER
         caller = await self._recognise(context)
-        access = self._access[method.service]
-        if access[method.name] is not WHOEVER:
+        access = self._access.get(method.service)
+        if access is None:  # health and reflection are for every party of the fleet
+            require_known(caller.identity)
+        elif access[method.name] is not STRANGERS_TOO:
             require_access(access, method.name, caller.identity)
         remember(caller)
         return caller
 
+    def _claims_gate(self, method: _Method) -> Gate | None:
+        """Return the gate for devices that merely claim to be one: those on a port without TLS."""
+        kinds = self._access.get(method.service, {}).get(method.name) or ()
+        return self._gate if self._recognise is None and Kind.DEVICE in kinds else None
+
+    def _log_refusal(
+        self, method: _Method, code: grpc.StatusCode, error: HfmdsError, caller: Caller
+    ) -> None:
+        # Metrics count every refusal. Strangers, and callers above their limits, must not fill
+        # the log.
+        is_stranger = self._recognise is not None and caller.identity is None
+        level = logging.DEBUG if is_stranger or isinstance(error, Throttled) else logging.INFO
+        if code is grpc.StatusCode.INTERNAL or str(error) != error.public:
+            level = logging.ERROR  # only the log has the cause
+        fields = {"rpc": str(method), "code": code.name, "reason": str(error)}
+        log.log(level, "call refused", extra=fields)
+
 
 class _Unsent(Exception):
-    """A response could not be sent."""
+    """gRPC could not send a response."""
 
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -238,93 +241,108 @@ class _Unsent(Exception):
 
 
 class _Call:
-    """One call, and whose it is, as far as that is known."""
-
-    __slots__ = ("_claims", "_gated", "_identity", "_turn", "context", "patience")
+    """One admitted call: checks its requests as they come, and sends its responses."""
 
     def __init__(
         self,
+        method: _Method,
         context: grpc.aio.ServicerContext,
-        turn: Turn,
-        identity: Identity | None,
+        caller: Caller,
         gated: GatedCall,
         claims: Gate | None,
-        patience: Patience,
+        frame: ExitStack,
     ) -> None:
-        self.context = context
-        self.patience = patience
-        self._turn = turn
-        self._identity = identity
+        self._method = method
+        self._context = context
+        self._identity = caller.identity
         self._gated = gated
         self._claims = claims
-        if identity is not None and identity.kind is Kind.DEVICE:
-            turn.of_device(identity.name, time.monotonic())
+        self._frame = frame
+        if gated.device_id:
+            self._count_device(gated.device_id)
 
-    async def send(self, response: Any, seconds: float) -> None:
-        """Send one of several responses; who does not take it within so many seconds is left."""
-        self.patience.begin(self.patience.time() + seconds)
-        self._gated.begin_sending()
-        try:
-            await self.context.write(response)
-        except grpc.aio.BaseError as error:
-            raise _Unsent(error) from error
-        finally:
-            self._gated.end_sending()
-            self.patience.end()
-        self._gated.look()
-
-    def look(self, request: Any) -> None:
-        """At each request: NotAllowed if a device speaks for another; Unavailable if too often."""
+    def _checked(self, request: Any) -> Any:
+        """Return the request; NotAllowed if a device speaks for another device."""
         if self._identity is not None:
             require_own(self._identity, request)
-            return
-        # Where callers could be known, what a stranger claims is not even remembered. Of one call,
-        # all requests are of the device that the first one names.
-        if self._claims is None or self._gated.device_id:
-            return
-        device_id = device_of(request)[:_MAX_ID_CHARACTERS]
-        self._turn.of_device(device_id, time.monotonic())
-        self._gated.of_device(device_id, self._claims.exclusions)
+        # On a port with TLS, what a stranger claims has no effect. All requests of one call are of
+        # the device that the first request names.
+        elif self._claims is not None and not self._gated.device_id:
+            device_id = device_of(request)[:_MAX_ID_CHARACTERS]
+            if device_id:
+                self._count_device(device_id)
+                self._claims.name_device(self._gated, device_id)
+        return request
 
-    def slow(self) -> None:
-        """The request takes too long to come."""
-        self._turn.refuse("slow_request", "waited long for the request", time.monotonic())
+    async def requests(self, incoming: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield the requests of a stream. Each must come in time, and all of them."""
+        limits, loop = self._method.limits, asyncio.get_running_loop()
+        ends_at = loop.time() + limits.requests_seconds
+        requests = aiter(incoming)
+        while True:
+            try:
+                async with asyncio.timeout_at(min(loop.time() + limits.message_seconds, ends_at)):
+                    request = await anext(requests)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                self._method.throttle.refuse("slow_request", "waited long for the request")
+            yield self._checked(request)
+
+    async def send_all(self, responses: AsyncIterator[Any]) -> None:
+        """Send the responses, and close their source at once when the caller goes away."""
+        try:
+            async for response in responses:
+                with self._gated.sending():
+                    await self._send(response)
+        finally:
+            if isinstance(responses, AsyncGenerator):
+                await responses.aclose()
+
+    async def _send(self, response: Any) -> None:
+        try:
+            async with asyncio.timeout(self._method.limits.message_seconds):
+                await self._context.write(response)
+        except TimeoutError:
+            # The caller does not take the response, so it would not take a status either.
+            raise asyncio.CancelledError from None
+        except grpc.aio.BaseError as error:
+            raise _Unsent(error) from error
+
+    def _count_device(self, device_id: str) -> None:
+        self._frame.enter_context(self._method.throttle.device_call(device_id))
 
 
-Decode: TypeAlias = Callable[[bytes], Any]
-_ADAPT = "hfmds_adapt_decoder"  # attribute of a handler
-_Handler = TypeVar("_Handler")
+async def _only(requests: AsyncIterator[Any]) -> Any:
+    """Return the request of a method that takes one."""
+    async for request in requests:
+        return request
+    raise InvalidInput("the call ended before its request came")
 
 
-def decoded(adapt: Callable[[Decode], Decode]) -> Callable[[_Handler], _Handler]:
-    """Marks a handler: its requests are decoded by what `adapt` makes of the generated decoder."""
-
-    def mark(handler: _Handler) -> _Handler:
-        setattr(handler, _ADAPT, adapt)
-        return handler
-
-    return mark
-
-
-def _deserialiser(handler: grpc.RpcMethodHandler, inner: Any, series: MethodMetrics) -> Decode:
-    """As the handler's, counting; one that has none takes bytes."""
-    deserialise: Decode = handler.request_deserializer or bytes
-    deserialise = getattr(inner, _ADAPT, lambda decode: decode)(deserialise)
+def _counting_deserializer(method: _Method) -> Callable[[bytes], Any]:
+    """Wrap the handler's deserializer. A handler without one takes bytes."""
+    deserialize: Callable[[bytes], Any] = method.handler.request_deserializer or bytes
 
     def counting(data: bytes) -> Any:
-        series.received_bytes.inc(len(data))
-        return deserialise(data)
+        method.series.received_bytes.inc(len(data))
+        if len(data) > method.limits.message_bytes:
+            raise InvalidInput(f"a request of more than {method.limits.message_bytes} bytes")
+        try:
+            return deserialize(data)
+        except DecodeError:
+            raise InvalidInput("the request is not a message of this method's type") from None
 
     return counting
 
 
-def _serialiser(handler: grpc.RpcMethodHandler, series: MethodMetrics) -> Callable[[Any], bytes]:
-    """As the handler's, counting; one that answers in bytes has serialised by itself."""
-    serialise: Callable[[Any], bytes] = handler.response_serializer
+def _counting_serializer(method: _Method) -> Callable[[Any], bytes]:
+    """Wrap the handler's serializer. A handler that answers in bytes needs none."""
+    serialize: Callable[[Any], bytes] = method.handler.response_serializer
 
     def counting(response: Any) -> bytes:
-        data = response if type(response) is bytes else serialise(response)
-        series.sent_bytes.inc(len(data))
+        data = response if isinstance(response, bytes) else serialize(response)
+        method.series.sent_bytes.inc(len(data))
         return data
 
     return counting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -83,7 +83,6 @@ class GrpcServer:
         interceptor = CallInterceptor(metrics, limits, self._access, recognise, gate or Gate())
         options = (*_OPTIONS, *limits.options(connections_allowed()))
         self._server = grpc.aio.server(interceptors=(interceptor,), options=options)
-        self._by_name = _ByName(self._server)
 
     def add(
         self,
@@ -96,14 +95,14 @@ class GrpcServer:
 
         `access` says who may call its methods.
         """
-        register(servicer, self._by_name)
+        register(servicer, self._server)
         self._access[service_name] = access
         self._metrics.show(service_name, access)
 
     async def start(self) -> None:
         """Bind and answer; a ConfigurationError says why the address cannot be had."""
         if self._supervised:
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._by_name)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
             names = (*self._access, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         await self._publish_health()
@@ -199,22 +198,3 @@ def _recognise(tls: TlsFiles | None, holder: Callable[[str], Caller] | None) -> 
     if tls is None:
         return None
     return by_token(holder) if holder else by_certificate(Issuers(tls.authority))
-
-
-class _ByName:
-    """Has methods found by name when they are called.
-
-    gRPC would keep a task for each method that is registered with it, and wait for all of them
-    anew whenever one is called, which takes longer than to find a name.
-    """
-
-    def __init__(self, server: grpc.aio.Server) -> None:
-        self._server = server
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers(handlers)
-
-    def add_registered_method_handlers(
-        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler]
-    ) -> None:
-        """Do nothing: they were given as generic ones, too."""

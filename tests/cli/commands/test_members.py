@@ -19,7 +19,7 @@ from hfmds.cli.connections import ask_store
 from hfmds.cli.settings import CommandSettings
 from hfmds.errors import ConfigurationError, InvalidInput, NotFound, WrongState
 from hfmds.pki.device_key import DeviceKey
-from hfmds.pki.tokens import TokenKind, parse_token
+from hfmds.pki.token_text import TokenKind, parse_token
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.process.settings import load_settings
 from hfmds.service.security.exclusions import Exclusions

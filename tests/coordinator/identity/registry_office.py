@@ -15,7 +15,7 @@ from coordinator.records.events import EventRecords
 from coordinator.records.tables import Base
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
-from hfmds.pki.tokens import Token, TokenKind, new_token
+from hfmds.pki.token_text import Token, TokenKind, new_token
 from hfmds.service.security.certificates import Certificate, read_own_certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import open_database

@@ -14,7 +14,7 @@ from coordinator.identity.nonces import LIFETIME_SECONDS
 from hfmds.errors import Conflict, InvalidInput, NotAllowed, TooLate, Unavailable, WrongState
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
-from hfmds.pki.tokens import TokenKind, new_token
+from hfmds.pki.token_text import TokenKind, new_token
 from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import open_database, transaction

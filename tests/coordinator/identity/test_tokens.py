@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfmds.errors import Conflict, InvalidInput, NotFound, WrongState
-from hfmds.pki.tokens import Token, TokenKind, new_token
+from hfmds.pki.token_text import Token, TokenKind, new_token
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.wire.conversions.fleet_calls import (
     AdminTerms,

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from coordinator.web.server import WebServer
+from coordinator.web.page_server import WebServer
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.histograms import histograms_of
 from hfmds.domain.learning import LabelledImages, SyntheticBatch

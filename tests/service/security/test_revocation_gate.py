@@ -13,7 +13,7 @@ import pytest
 
 from hfmds.errors import NotAllowed, TooLate, Unavailable
 from hfmds.service.client.channel import Peer, call, open_channel, translating
-from hfmds.service.security.access import DEVICE, IN_QUARANTINE, VIEWER, WHOEVER
+from hfmds.service.security.access import DEVICE, IN_QUARANTINE, STRANGERS_TOO, VIEWER
 from hfmds.service.security.caller import Caller
 from hfmds.service.security.certificates import Certificate, read_own_certificate
 from hfmds.service.security.exclusions import Exclusions
@@ -115,7 +115,7 @@ def test_a_certificate_that_runs_out_during_a_connection_is_refused(
     fleet: FleetCertificates,
 ) -> None:
     later = (NOW + 2 * DAY).timestamp()
-    with pytest.raises(Unavailable, match="has run out"):
+    with pytest.raises(Unavailable, match="has expired"):
         talk(fleet, fleet.of(CAMERA), unary, gate=Gate(lambda: later))
 
 
@@ -132,7 +132,7 @@ def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
         pair = ahead.authority.pair(service, fleets_now, DAY / 2, ["127.0.0.1"])
         server = ahead.files("ahead", pair)
         async with running(
-            tls=server, access={"Unary": WHOEVER}, holder=holder, supervised=False
+            tls=server, access={"Unary": STRANGERS_TOO}, holder=holder, supervised=False
         ) as it:
             address = it.server.address
             peer = Peer("tester", address, "HFMDS_TESTER", Trust(server.authority))
@@ -340,7 +340,7 @@ def holder(token: str) -> Caller:
 
 def test_a_token_takes_the_place_of_a_certificate(fleet: FleetCertificates) -> None:
     trust = Trust(fleet.of(CAMERA).authority)
-    access = {"Unary": VIEWER, "Wait": DEVICE, "Upload": WHOEVER}
+    access = {"Unary": VIEWER, "Wait": DEVICE, "Upload": STRANGERS_TOO}
 
     async def ask(peer: Peer, stub: Stub, it: Running) -> list[Any]:
         def shown(text: str) -> tuple[tuple[str, str], ...]:

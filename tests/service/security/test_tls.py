@@ -163,7 +163,7 @@ def test_files_that_are_broken_do_not_fill_the_log(
 
     answers = ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), connect_again_and_again)
     assert answers == [b"hello"] * 3  # by the certificate that it had
-    assert caplog.text.count("cannot be read anew") == 1
+    assert caplog.text.count("cannot read the TLS files again") == 1
 
 
 def test_health_is_told_to_every_party(fleet: FleetCertificates) -> None:

@@ -1,6 +1,6 @@
-"""The page itself: files beside this module, and logging in.
+"""The HTML page, its static files, and the login form.
 
-The files are few and small and are read once. They name nothing outside of this server.
+This module reads the few small files once. They refer to nothing outside of this server.
 """
 
 from __future__ import annotations
@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import html
 import logging
-import time
 from importlib import resources
 
 from aiohttp import web
 
-from coordinator.web.admission import COOKIE, MOST_TOKEN_CHARACTERS, Admission
 from coordinator.web.answers import answer
+from coordinator.web.page_access import COOKIE, MOST_TOKEN_CHARACTERS, PageAccess
 from coordinator.web.refusals import NotKnown, status_of
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
-from hfmds.service.limits.log_throttle import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +27,13 @@ _TYPES = {
 }
 _PLACE_OF_NOTE = "<!-- note -->"
 _LOGIN_SECONDS = 5.0  # for the form to arrive
-_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE = 10.0, 20  # in the log: strangers must not fill it
 
 
-class Pages:
-    """Serves the page to who may see it, and the form to log in to anyone."""
+class HtmlPages:
+    """Serves the page to admitted visitors, and the login form to everybody."""
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-        self._seldom = Seldom(_REFUSALS_EVERY_SECONDS, _REFUSALS_AT_ONCE)
+    def __init__(self, access: PageAccess) -> None:
+        self._access = access
         self._files = {
             file.name: file.read_bytes()
             for file in resources.files("coordinator.web").joinpath("static").iterdir()
@@ -45,27 +41,27 @@ class Pages:
         }
 
     def add_to(self, application: web.Application) -> None:
-        """Answer there."""
+        """Add the routes."""
         router = application.router
         router.add_get("/", self._index)
         router.add_get("/static/{name}", self._static)
         router.add_get("/favicon.ico", self._icon)
-        if self._admission.takes_tokens:
+        if self._access.takes_tokens:
             router.add_get("/login", self._login_form)
             router.add_post("/login", self._log_in)
             router.add_post("/logout", self._log_out)
 
     async def _index(self, request: web.Request) -> web.Response:
         try:
-            await self._admission.require(request, "ListRuns")
+            await self._access.require(request, "ListRuns")
         except NotKnown:
-            if not self._admission.takes_tokens:
+            if not self._access.takes_tokens:
                 raise
             raise web.HTTPSeeOther("/login") from None
         return self._file(request, "index.html")
 
     async def _static(self, request: web.Request) -> web.Response:
-        self._admission.require_host(request)
+        self._access.require_host(request)
         name = request.match_info["name"]
         if name not in self._files or name.endswith(".html"):
             raise web.HTTPNotFound
@@ -79,16 +75,19 @@ class Pages:
 
     async def _log_in(self, request: web.Request) -> web.Response:
         try:
-            name = await self._admission.log_in(request, await _token_in(request))
+            name = await self._access.log_in(request, await _token_in(request))
         except (InvalidInput, LimitExceeded, NotAllowed, NotKnown) as error:
-            self._say_refused(request, str(error))
+            # Strangers must not fill the log: an address has few tries before LimitExceeded.
+            level = logging.DEBUG if isinstance(error, LimitExceeded) else logging.INFO
+            fields = {"address": request.remote, "reason": str(error)}
+            log.log(level, "login refused", extra=fields)
             return self._form(request, str(error), status_of(error))
         log.info("logged in", extra={"address": request.remote})
         response = web.HTTPSeeOther("/")
         response.set_cookie(
             COOKIE,
             name,
-            max_age=int(self._admission.life_seconds),
+            max_age=int(self._access.life_seconds),
             path="/",
             secure=True,
             httponly=True,
@@ -96,14 +95,8 @@ class Pages:
         )
         raise response
 
-    def _say_refused(self, request: web.Request, reason: str) -> None:
-        times = self._seldom.times("", time.monotonic())
-        if times:
-            fields = {"address": request.remote, "reason": reason, "times": times}
-            log.info("login refused", extra=fields)
-
     async def _log_out(self, request: web.Request) -> web.Response:
-        self._admission.log_out(request)
+        self._access.log_out(request)
         response = web.HTTPSeeOther("/login")
         response.del_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="Strict")
         raise response
@@ -124,8 +117,8 @@ async def _token_in(request: web.Request) -> str:
         async with asyncio.timeout(_LOGIN_SECONDS):
             form = await request.post()
     except (TimeoutError, ValueError, LookupError, web.HTTPRequestEntityTooLarge):
-        raise InvalidInput("the form did not arrive as it should; send it again") from None
+        raise InvalidInput("the login form did not arrive whole; send it again") from None
     token = form.get("token", "")
     if not isinstance(token, str) or len(token) > MOST_TOKEN_CHARACTERS:
-        raise InvalidInput("this is no token")
+        raise InvalidInput("this is no token; paste the text that hfmds pki admin-token printed")
     return token.strip()

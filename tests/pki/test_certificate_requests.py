@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hfmds.errors import InvalidInput
 from hfmds.pki.authority import new_key
-from hfmds.pki.requests import MAX_REQUEST_BYTES, Request, make_request, sign_request
+from hfmds.pki.certificate_requests import MAX_REQUEST_BYTES, Request, make_request, sign_request
 from hfmds.service.security.identity import Identity, Kind
 
 CAMERA = Identity(Kind.DEVICE, "camera-7")

@@ -16,7 +16,7 @@ from PIL import Image
 
 from coordinator.web.gallery import PER_CLASS
 from coordinator.web.histories import Histories
-from coordinator.web.server import HEADERS
+from coordinator.web.page_server import HEADERS
 from coordinator.web.shapes import (
     MOST_DEVICES,
     MOST_ROUNDS,

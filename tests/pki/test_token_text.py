@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from hfmds.pki.tokens import Token, TokenKind, new_token, parse_token
+from hfmds.pki.token_text import Token, TokenKind, new_token, parse_token
 
 
 @pytest.mark.parametrize("kind", list(TokenKind))

@@ -11,22 +11,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import make_mocked_request
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from coordinator.settings import CoordinatorSettings
-from coordinator.web import pages
-from coordinator.web.admission import COOKIE, Admission
-from coordinator.web.refusals import NotKnown
+from coordinator.web.page_access import COOKIE
 from coordinator.web.sessions import Sessions
-from hfmds.errors import ConfigurationError, LimitExceeded, Unavailable
+from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.pki.authority import Authority
 from hfmds.service.process.settings import load_settings
 from hfmds.service.security.certificates import read_own_certificate
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.identity import Identity, Kind
-from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import TlsFiles
 from tests.coordinator.web.web_bench import WebBench, web_bench
@@ -85,7 +81,7 @@ def test_who_is_not_known_sees_the_form_and_nothing_else(tmp_path: Path, server:
             status, reason = await page.refused(path)
             assert (status, reason) == (
                 401,
-                "log in with an admin's token, or come with an admin's certificate",
+                "log in with an admin's token, or show an admin's certificate",
             )
         async with page.client.get("/") as answer:  # is led to the form
             assert answer.url.path == "/login"
@@ -261,11 +257,8 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(
     tmp_path: Path,
     server: TlsFiles,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(pages, "_REFUSALS_AT_ONCE", 2)
-    monkeypatch.setattr(pages, "_REFUSALS_EVERY_SECONDS", 3600.0)
 
     async def question(page: WebBench) -> None:
         for token, status in (("bad", 401), ("", 401), ("of-a-device", 403), ("<b>", 401)):
@@ -276,35 +269,12 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(
         assert (await log_in(page, "bad")).status == 401
         answer = await log_in(page, "good")
         assert answer.status == 429
-        assert "too many tries; wait for a minute" in await answer.text()
+        assert "too many tries" in await answer.text()
         page.clock.ahead_seconds = 60
         assert (await log_in(page, "good")).status == 303
 
     look(tmp_path, server, question, holder=TokensInMemory())
-    assert [record.getMessage() for record in caplog.records].count("login refused") == 2
-
-
-async def test_a_network_of_ipv6_tries_as_one_address(server: TlsFiles) -> None:
-    admission = Admission(
-        issuers=Issuers(server.authority),
-        only_loopback=False,
-        holder=TokensInMemory(),
-        gate=Gate(),
-        clock=lambda: 0.0,
-    )
-
-    async def tries(address: str, token: str) -> bool:
-        request = make_mocked_request("POST", "/login").clone(remote=address)
-        try:
-            return bool(await admission.log_in(request, token))
-        except NotKnown:
-            return False
-
-    for n in range(5):
-        assert not await tries(f"2001:db8::{n}", "bad")
-    with pytest.raises(LimitExceeded, match="too many tries"):
-        await tries("2001:db8::9", "good")
-    assert await tries("2001:db8:0:1::9", "good")
+    assert [record.getMessage() for record in caplog.records].count("login refused") == 5
 
 
 def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server: TlsFiles) -> None:

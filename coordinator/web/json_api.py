@@ -1,18 +1,18 @@
-"""The JSON that the web page lives on, for scripts, too. All of it only looks: GET and HEAD.
+"""The JSON behind the web page, also for scripts. It changes nothing: GET and HEAD only.
 
-    /api/me                             who asks, as far as that is known
+    /api/me                             the visitor's identity, if known
     /api/status                         the coordinator: drain, and counts of runs, devices, tasks
     /api/runs                           the newest 200 runs
     /api/runs/RUN                       a run: state, progress, recipe, limits of leakage
     /api/runs/RUN/rounds?after=N        its completed rounds after N, at most 400, evenly chosen
-    /api/runs/RUN/privacy               what was measured of its pools, at most 200, evenly chosen
-    /api/runs/RUN/funnel?round=N        how far its tasks came, in one round or in all
+    /api/runs/RUN/privacy               measured leakage of its pools, at most 200, evenly chosen
+    /api/runs/RUN/funnel?round=N        how far its tasks got, in one round or in all
     /api/runs/RUN/events                the newest 100 events of its log
-    /api/runs/RUN/gallery               its newest pool: which images of which class a picture has
+    /api/runs/RUN/gallery               its newest pool: the classes and images of the picture
     /api/runs/RUN/gallery/SNAPSHOT.png  that picture: tiles without gaps, a class in each row
-    /api/devices?state=S                the fleet by state; at most 200 devices, those at work first
+    /api/devices?state=S                the fleet by state; at most 200 devices, working ones first
 
-What is asked for by many is made once in a second. Errors are `{"error": "what, where, remedy"}`.
+Visitors share an answer for one second. Errors are `{"error": "what, where, remedy"}`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from aiohttp import web
 
 from coordinator.api.operations import Oversight
 from coordinator.runs.runs import Runs
-from coordinator.web.admission import Admission
 from coordinator.web.answers import answer
 from coordinator.web.gallery import Gallery, SnapshotStore
 from coordinator.web.histories import Histories
+from coordinator.web.page_access import PageAccess
 from coordinator.web.shapes import (
     Shape,
     devices_shape,
@@ -56,25 +56,25 @@ _JSON = "application/json"
 _MOST_EVENTS = 100
 _SHARED_SECONDS = 1.0
 _STORE_SECONDS = 20.0
-_THREADS = 2  # of those that devices' calls need, too
+_THREADS = 2  # devices' calls need the others
 
 
-class Api:
-    """Answers for the runs, the fleet and the pools, to who may see them."""
+class JsonApi:
+    """Answers questions about runs, the fleet and pools."""
 
     def __init__(
         self,
         runs: Runs,
         oversight: Oversight,
         store: SnapshotStore,
-        admission: Admission,
+        access: PageAccess,
         gate: Gate,
         clock: Callable[[], float],
     ) -> None:
         self._runs = runs
         self._oversight = oversight
         self._store = store
-        self._admission = admission
+        self._access = access
         self._gate = gate
         self._histories = Histories(runs)
         self._gallery = Gallery(store, clock)
@@ -83,7 +83,7 @@ class Api:
         self._shared: dict[str, tuple[float, asyncio.Task[bytes]]] = {}
 
     def add_to(self, application: web.Application) -> None:
-        """Answer there. By the path: the method of AdminService that the same look needs."""
+        """Add the routes, each with the method of AdminService that needs the same permission."""
         routes: Mapping[str, tuple[str, Callable[[web.Request], Awaitable[Shape]]]] = {
             "/api/status": ("GetStatus", self._status),
             "/api/runs": ("ListRuns", self._list),
@@ -104,14 +104,14 @@ class Api:
         self, method: str, shape: Callable[[web.Request], Awaitable[Shape]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handler(request: web.Request) -> web.Response:
-            await self._admission.require(request, method)
-            body = await self._made_once(request.path_qs, lambda: _body(shape(request)))
+            await self._access.require(request, method)
+            body = await self._shared_answer(request.path_qs, lambda: _body(shape(request)))
             return answer(request, body, _JSON)
 
         return handler
 
-    async def _made_once(self, what: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer; one that was made a moment ago, or is being made, will do."""
+    async def _shared_answer(self, what: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the answer; share one that is in progress or less than a second old."""
         now = self._clock()
         self._shared = {
             name: (at, task)
@@ -120,7 +120,7 @@ class Api:
         }
         if what not in self._shared:
             self._shared[what] = now, asyncio.ensure_future(make())
-        # Shielded: who hangs up does not take it from the others.
+        # Shielded: a visitor that hangs up does not cancel the answer for the others.
         return await asyncio.shield(self._shared[what][1])
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
@@ -128,7 +128,7 @@ class Api:
             return await asyncio.to_thread(function, *args)
 
     async def _me(self, request: web.Request) -> web.Response:
-        identity = await self._admission.require(request, "GetStatus")
+        identity = await self._access.require(request, "GetStatus")
         return answer(request, _encoded({"identity": str(identity or "")}), _JSON)
 
     async def _status(self, request: web.Request) -> Shape:
@@ -150,15 +150,15 @@ class Api:
         run = await self._run(request)
         rounds = (await self._in_thread(self._histories.of, run)).rounds
         snapshots: dict[str, Snapshot] = {}
-        told = ""
-        if any(one["refreshed"] for one in rounds):
+        store_error = ""
+        if any(completed["refreshed"] for completed in rounds):
             try:
-                async with _patience():
-                    found = await self._store.list_snapshots(run.run_id)
-                snapshots = {snapshot.snapshot_id: snapshot for snapshot in found}
+                async with _store_deadline():
+                    listed = await self._store.list_snapshots(run.run_id)
+                snapshots = {snapshot.snapshot_id: snapshot for snapshot in listed}
             except HfmdsError as error:  # PSNR is known here
-                told = str(error)
-        return privacy_shape(rounds, snapshots, run.spec.recipe.pool) | {"store_away": told}
+                store_error = str(error)
+        return privacy_shape(rounds, snapshots, run.spec.recipe.pool) | {"store_away": store_error}
 
     async def _funnel(self, request: web.Request) -> Shape:
         number = _number(request, "round")
@@ -172,7 +172,7 @@ class Api:
 
     async def _devices(self, request: web.Request) -> Shape:
         state = request.query.get("state", "")
-        known = [one.value for one in DeviceState]
+        known = [each_state.value for each_state in DeviceState]
         if state not in ("", *known):
             raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
         devices = await self._in_thread(self._oversight.devices)
@@ -183,7 +183,7 @@ class Api:
         last = run.last_round
         if last is None or last.pool is None:
             return {"snapshot_id": None, "rows": []}
-        async with _patience():
+        async with _store_deadline():
             picture = await self._gallery.picture(run.run_id, last.pool.snapshot_id)
         snapshot, names = picture.snapshot, run.spec.recipe.class_names
         return {
@@ -207,10 +207,10 @@ class Api:
         }
 
     async def _png(self, request: web.Request) -> web.Response:
-        await self._admission.require(request, "GetRun")
+        await self._access.require(request, "GetRun")
         snapshot_id = require_id(request.match_info["snapshot"], "snapshot")
         run = await self._run(request)  # it must exist
-        async with _patience():
+        async with _store_deadline():
             picture = await self._gallery.picture(run.run_id, snapshot_id)
         return answer(request, picture.png, "image/png")
 
@@ -233,14 +233,14 @@ def _number(request: web.Request, name: str) -> int:
 
 
 @asynccontextmanager
-async def _patience() -> AsyncIterator[None]:
-    """Nobody looks at a page for longer than this."""
+async def _store_deadline() -> AsyncIterator[None]:
+    """Give the store this much time to answer."""
     try:
         async with asyncio.timeout(_STORE_SECONDS):
             yield
     except TimeoutError:
         raise Unavailable(
-            f"the synthesis store has not answered for {_STORE_SECONDS:.0f} s; it is tried again"
+            f"the synthesis store has not answered for {_STORE_SECONDS:.0f} s; the page tries again"
         ) from None
 
 

@@ -1,14 +1,14 @@
-"""Who may see the web page: the same admins as at AdminService, by the same table.
+"""Access to the web page: for the same admins as AdminService, by the same table.
 
-With TLS somebody is known by one of
+With TLS, the page knows an admin by one of
 
     a client certificate of the fleet
     `Authorization: Bearer TOKEN`, for scripts
-    a session, which a token has opened at /login
+    a session, which a token opened at /login
 
-Without TLS, on one machine or where the operator trusts the network, everybody may see everything,
-as at the gRPC port. But a page of some other site, in a browser of this machine, must not: it could
-have its own name point here, so a page on loopback answers only to names of loopback.
+Without TLS, everybody may see everything, as at the gRPC port. A page on loopback answers only to
+names of loopback. Otherwise another site could point its own name here, and read the page in a
+browser of this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from coordinator.web.refusals import NotKnown
 from coordinator.web.sessions import Sessions
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
 from hfmds.service.limits.rate import Rate
-from hfmds.service.limits.throttle import network_of
 from hfmds.service.process.address import is_loopback, split_address
 from hfmds.service.security.access import require_access
 from hfmds.service.security.certificates import Certificate
@@ -32,19 +31,19 @@ from hfmds.service.security.identity import Identity
 from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 
-COOKIE = "__Host-hfmds"  # so named, a browser takes it only with Secure, and for this host alone
+COOKIE = "__Host-hfmds"  # with this prefix, browsers demand Secure and bind it to this host
 MOST_TOKEN_CHARACTERS = 512
 
-# Of one address. Five tries to log in, then one every twelve seconds; scripts may ask more often.
+# Of one address: five tries to log in, then one every twelve seconds. Scripts may ask more often.
 _LOGINS_PER_SECOND, _LOGINS_BURST_SECONDS = 1 / 12, 60.0
 _BEARERS_PER_SECOND, _BEARERS_BURST_SECONDS = 10.0, 10.0
 
 Holder = Callable[[str], Identity | None]
-"""Whose token this is; None: nobody's. May block."""
+"""Looks up the identity of a token; None for an unknown token. May block."""
 
 
-class Admission:
-    """Lets in who may see something."""
+class PageAccess:
+    """Admits visitors of the page."""
 
     def __init__(
         self,
@@ -55,6 +54,7 @@ class Admission:
         gate: Gate,
         clock: Callable[[], float],
     ) -> None:
+        """Without `issuers` there is no TLS. Without `holder` nobody can log in with a token."""
         self._issuers = issuers
         self._only_loopback = only_loopback
         self._holder = holder
@@ -66,50 +66,52 @@ class Admission:
 
     @property
     def life_seconds(self) -> float:
-        """How long a session lasts, at most."""
+        """The longest life of a session."""
         return self._sessions.life_seconds
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether one can log in."""
+        """Whether visitors can log in."""
         return self._issuers is not None and self._holder is not None
 
     async def require(self, request: web.Request, method: str) -> Identity | None:
-        """Who asks, if it may call this method of AdminService; None where nobody is known."""
+        """Return the visitor if it may call this method of AdminService; None without TLS."""
         self.require_host(request)
         if self._issuers is None:
             return None
         identity = await self._identity(request, self._issuers)
         if identity is None:
-            raise NotKnown("log in with an admin's token, or come with an admin's certificate")
+            raise NotKnown("log in with an admin's token, or show an admin's certificate")
         return require_access(ADMIN_ACCESS, method, identity)
 
     def require_host(self, request: web.Request) -> None:
-        """Refuse a browser that was led here by another name than this machine's."""
+        """On loopback, refuse a browser that uses another name than this machine's."""
         if self._only_loopback and not is_loopback(_host(request)):
             raise NotAllowed(
-                f"this page is for its own machine, and {request.host[:100]!r} is not a name of it;"
-                f" use 127.0.0.1 or localhost"
+                f"this page serves its own machine only, and {request.host[:100]!r} is not a name "
+                f"of it; use 127.0.0.1 or localhost"
             )
 
     async def log_in(self, request: web.Request, token: str) -> str:
-        """Open a session for who holds the token; its name."""
+        """Open a session for the holder of the token; return its name."""
         _require_own_form(request)
         identity = await self._held(request, token, self._logins)
         if identity is None:
-            raise NotKnown("this is not the token of an admin, or not any more")
+            raise NotKnown(
+                "this is no admin's token, or it has ended; make one: hfmds pki admin-token"
+            )
         require_access(ADMIN_ACCESS, "ListRuns", identity)
         return self._sessions.open(token)
 
     def log_out(self, request: web.Request) -> None:
-        """End the session of this browser."""
+        """End the session of the browser."""
         _require_own_form(request)
         self._sessions.end(request.cookies.get(COOKIE, ""))
 
     async def _identity(self, request: web.Request, issuers: Issuers) -> Identity | None:
         certificate = _certificate(request, issuers)
         if certificate is not None:
-            # NotAllowed if it was revoked, Unavailable if it has run out.
+            # NotAllowed for a revoked certificate, Unavailable for an expired one.
             with self._gate.call(certificate, in_quarantine=True):
                 return certificate.identity
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -125,18 +127,18 @@ class Admission:
         return identity
 
     async def _held(self, request: web.Request, token: str, rate: Rate) -> Identity | None:
-        """Whose token this is, unless the caller shows too many."""
-        if not rate.takes(network_of(request.remote or ""), self._clock()):
-            raise LimitExceeded("too many tries; wait for a minute, then try again")
+        """Look up the token, unless this address tries too many."""
+        if not rate.takes(request.remote or "", self._clock()):
+            raise LimitExceeded("too many tries from your address; try again in a minute")
         if not (self._holder and 0 < len(token) <= MOST_TOKEN_CHARACTERS and token.isascii()):
             return None
         return await asyncio.to_thread(self._holder, token)
 
 
 def _require_own_form(request: web.Request) -> None:
-    """NotAllowed if a page of another site has a browser send this."""
+    """NotAllowed if a page of another site made the browser send this form."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-        raise NotAllowed("another site has sent this form")
+        raise NotAllowed("another site sent this form; log in on the page itself")
 
 
 def _certificate(request: web.Request, issuers: Issuers) -> Certificate | None:
@@ -147,7 +149,7 @@ def _certificate(request: web.Request, issuers: Issuers) -> Certificate | None:
 
 
 def _host(request: web.Request) -> str:
-    """The host that the request is for, without its port."""
+    """Return the host that the request names, without its port."""
     try:
         return split_address(request.host)[0]
     except InvalidInput:  # without a port

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.monitoring.http import MetricsServer
+from hfmds.service.monitoring.metrics_server import MetricsServer
 from hfmds.service.process.address import split_address
 from tests.service.raw_http2 import connected, is_closed
 

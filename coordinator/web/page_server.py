@@ -1,7 +1,8 @@
-"""The web page of the coordinator: a read-only look at runs, devices and pools (docs/web.md).
+"""The HTTP server of the web page: a read-only view of runs, devices and pools (docs/web.md).
 
-Every answer says what a browser may do with it: run and load what comes from here, and nothing
-else. Errors of the domain become answers here, as they become statuses at the gRPC port.
+Every answer tells the browser to run and load only files of this server. Domain errors become
+HTTP answers here, as they become statuses at the gRPC port. Limits for addresses and connections
+belong to the proxy in front of the server (k8s/components/edge-proxy).
 """
 
 from __future__ import annotations
@@ -14,18 +15,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from coordinator.api.operations import Oversight
 from coordinator.runs.runs import Runs
-from coordinator.web.admission import Admission, Holder
-from coordinator.web.api import Api
 from coordinator.web.gallery import SnapshotStore
-from coordinator.web.listener import SERVER, Limits, Listener
-from coordinator.web.pages import Pages
+from coordinator.web.html_pages import HtmlPages
+from coordinator.web.json_api import JsonApi
+from coordinator.web.page_access import Holder, PageAccess
 from coordinator.web.refusals import status_of
-from coordinator.web.tls import server_context
+from coordinator.web.web_tls import server_context
 from hfmds.errors import HfmdsError
-from hfmds.service.limits.log_throttle import Seldom
 from hfmds.service.process.address import bound_socket, is_loopback, join_address, split_address
 from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
@@ -41,20 +41,23 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Referrer-Policy": "no-referrer",
-    "Server": SERVER,
+    "Server": "hfmds",  # no version, which would tell an attacker what to try
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
 
 _ANSWER_SECONDS = 30.0
-_seldom = Seldom(every_seconds=10.0)  # of what only the log is told
-_MOST_BODY_BYTES = 4096  # of the form to log in
+_IDLE_SECONDS = 15.0  # of a connection, also before its first request
+_MOST_HEADERS = 64
+_MOST_HEADER_BYTES = 8190
+_MOST_BODY_BYTES = 4096  # the login form is the largest body
+_BACKLOG = 64
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer:
-    """Serves the page. Make it inside the running event loop."""
+    """Serves the page. Create it inside the running event loop."""
 
     def __init__(
         self,
@@ -66,53 +69,59 @@ class WebServer:
         tls: TlsFiles | None = None,
         holder: Holder | None = None,
         gate: Gate | None = None,
-        limits: Limits | None = None,
+        idle_seconds: float = _IDLE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`holder` knows the admins' tokens; without it nobody can log in. `gate`: who is out."""
+        """`holder` knows the admins' tokens; `gate` the revoked certificates."""
         self._listen = listen
         self._tls = tls
-        self._limits = limits or Limits()
+        self._idle_seconds = idle_seconds
         self._address: str | None = None
         self._application = web.Application(
             middlewares=[_translating], client_max_size=_MOST_BODY_BYTES
         )
         self._application.on_response_prepare.append(_protect)
-        loopback = is_loopback(split_address(listen)[0])
         gate = gate or Gate(clock)
-        admission = Admission(
+        access = PageAccess(
             issuers=Issuers(tls.authority) if tls else None,
-            only_loopback=loopback and not tls,
+            only_loopback=is_loopback(split_address(listen)[0]) and not tls,
             holder=holder,
             gate=gate,
             clock=clock,
         )
-        Api(runs, oversight, store, admission, gate, clock).add_to(self._application)
-        Pages(admission).add_to(self._application)
+        JsonApi(runs, oversight, store, access, gate, clock).add_to(self._application)
+        HtmlPages(access).add_to(self._application)
 
     @property
     def address(self) -> str:
-        """Where the page is, once it is served: `http://host:port`."""
+        """The address of the page, `http://host:port`, once it is served."""
         if self._address is None:
             raise RuntimeError("the web page is not served yet")
         return self._address
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Answers inside."""
+        """Serve the page inside the block."""
         context = server_context(self._tls) if self._tls else None
         bound = bound_socket(self._listen, "HFMDS_WEB_LISTEN")
         host, port = split_address(self._listen)[0], bound.getsockname()[1]
         self._address = f"{'https' if context else 'http'}://{join_address(host, port)}"
-        runner = web.AppRunner(self._application, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            self._application,
+            access_log=None,
+            logger=_connection_log(),
+            keepalive_timeout=self._idle_seconds,
+            max_line_size=_MOST_HEADER_BYTES,
+            max_field_size=_MOST_HEADER_BYTES,
+            max_headers=_MOST_HEADERS,
+            shutdown_timeout=1.0,
+        )
         await runner.setup()
-        assert runner.server is not None
-        listener = Listener(bound, runner.server, context, self._limits)
-        log.info("web page", extra={"web": self._address})
         try:
+            await web.SockSite(runner, bound, ssl_context=context, backlog=_BACKLOG).start()
+            log.info("web page", extra={"web": self._address})
             yield
         finally:
-            await listener.close()
             await runner.cleanup()
 
 
@@ -127,7 +136,7 @@ async def serving_page(
     holder: Holder,
     gate: Gate,
 ) -> AsyncIterator[dict[str, str]]:
-    """The page is served inside, if it is to be somewhere; its address, as the file has it."""
+    """Serve the page inside the block if `listen` is set; give its address for the address file."""
     if listen is None:
         yield {}
         return
@@ -138,7 +147,7 @@ async def serving_page(
 
 @web.middleware
 async def _translating(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors become answers; those that are our own fault get an id, and a line in the log."""
+    """Turn errors into answers. A fault of this program gets an id and a traceback in the log."""
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             return await handler(request)
@@ -150,7 +159,7 @@ async def _translating(request: web.Request, handler: Handler) -> web.StreamResp
         return _refusal(503, f"the answer took more than {_ANSWER_SECONDS:.0f} s; ask again")
     except HfmdsError as error:
         status = status_of(error)
-        _say_refused(request.path, status, error)
+        _log_refusal(request.path, status, error)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
         return _refusal(status, error.public, headers)
     except Exception:
@@ -159,14 +168,24 @@ async def _translating(request: web.Request, handler: Handler) -> web.StreamResp
         return _refusal(500, f"internal error {error_id}; the log of coordinator has it")
 
 
-def _say_refused(path: str, status: int, error: HfmdsError) -> None:
-    fields = {"path": path, "reason": str(error)}
+def _log_refusal(path: str, status: int, error: HfmdsError) -> None:
+    level = logging.DEBUG  # strangers cause most refusals
     if status == 500:
-        log.error("page refused", extra=fields)
-    elif str(error) == error.public:
-        log.debug("page refused", extra=fields)
-    elif times := _seldom.times("page refused", time.monotonic()):  # strangers ask, too
-        log.warning("page refused", extra={**fields, "times": times})
+        level = logging.ERROR
+    elif str(error) != error.public:  # only the log has the cause
+        level = logging.WARNING
+    log.log(level, "page refused", extra={"path": path, "reason": str(error)})
+
+
+def _connection_log() -> logging.Logger:
+    """Return a log for aiohttp that skips malformed requests: they may quote a token."""
+
+    def is_no_malformed_request(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+    connection_log = log.getChild("connections")
+    connection_log.addFilter(is_no_malformed_request)
+    return connection_log
 
 
 def _allowed(answer: web.HTTPException) -> Mapping[str, str]:
