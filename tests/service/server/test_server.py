@@ -123,6 +123,7 @@ async def test_calls_above_the_limits_do_not_fill_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with running(limits=Limits(calls_per_second=0.1)) as it:
+        assert await it.stub.unary(b"3") == b"3"
         for _ in range(5):
             await outcome_of(it.stub.unary(b"3"))
     assert "call refused" not in caplog.text
