@@ -212,8 +212,11 @@ def test_production_has_replicas_on_shared_storage() -> None:
         "coordinator": 2,
         "synthesis-store": 2,
     }
-    assert with_specs(resources, "PodDisruptionBudget").keys() == scaled.keys()
-    for name, spec in with_specs(resources, "Deployment").items():
+    budgets = with_specs(resources, "PodDisruptionBudget").keys()
+    assert budgets == scaled.keys() | {"edge-proxy"}
+    deployments = with_specs(resources, "Deployment")
+    del deployments["edge-proxy"]  # keeps no state
+    for name, spec in deployments.items():
         assert "replicas" not in spec  # applying it again would undo what the autoscaler chose
         variables = environment(spec["template"]["spec"]["containers"][0])
         assert "HFMDS_DATABASE_URL" in variables
@@ -264,7 +267,7 @@ def test_an_overlay_of_ones_own_uses_servers_that_are_there_already(
 ) -> None:
     assert not with_specs(own_overlay, "StatefulSet")
     names = with_specs(own_overlay, "Service").keys()
-    assert names == {"coordinator", "coordinator-web", "synthesis-store"}
+    assert names == {"coordinator", "coordinator-web", "edge-proxy", "synthesis-store"}
     (places,) = (
         one["data"]
         for one in own_overlay
@@ -404,13 +407,29 @@ def test_production_shows_the_world_calls_and_nothing_else() -> None:
         name: [port["name"] for port in spec["ports"]]
         for name, spec in services.items()
         if spec.get("type") == "LoadBalancer"
-    } == {"coordinator": ["grpc", "token"], "synthesis-store": ["grpc"]}
+    } == {"edge-proxy": ["grpc", "token", "store"]}
 
 
 def test_production_tells_devices_apart_by_address() -> None:
     services = with_specs(rendered(MANIFESTS / "overlays" / "prod"), "Service").values()
     policies = [one["externalTrafficPolicy"] for one in services if one.get("type")]
-    assert policies == ["Local", "Local"]
+    assert policies == ["Local"]
+
+
+def test_the_proxy_passes_each_port_on_to_a_port_of_a_program() -> None:
+    resources = rendered(MANIFESTS / "overlays" / "prod")
+    services = with_specs(resources, "Service")
+    (config,) = (
+        each["data"]["haproxy.cfg"]
+        for each in resources
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("edge-proxy")
+    )
+    backends = re.findall(r"^    server \S+ (\S+)$", config, re.MULTILINE)
+    for host, port in map(split_address, backends):
+        assert port in [each["port"] for each in services[host]["ports"]]
+    bound = {int(port) for port in re.findall(r"^    bind :(\d+)$", config, re.MULTILINE)}
+    assert {each["port"] for each in services["edge-proxy"]["ports"]} < bound
+    assert {split_address(backend)[1] for backend in backends} < bound
 
 
 def test_network_policies_reach_pods_that_exist() -> None:
