@@ -170,7 +170,9 @@ async def test_logging_in_and_out(tmp_path: Path) -> None:
     ):
         await page.open(bench.server.address)
         await fill_in(page, "wrong")
-        await page.until("document.querySelector('#note')?.innerText.includes('hfmds pki admin-token')")
+        await page.until(
+            "document.querySelector('#note')?.innerText.includes('hfmds pki admin-token')"
+        )
         await fill_in(page, "good")
         await page.until("document.querySelector('#identity')?.innerText.includes('vera')")
         assert await page.evaluate("document.cookie") == ""  # no script can read it

@@ -65,6 +65,12 @@ def with_specs(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource
     return {one["metadata"]["name"]: one["spec"] for one in resources if one["kind"] == kind}
 
 
+def deployed_programs(resources: tuple[Resource, ...]) -> dict[str, Resource]:
+    """The deployments of our programs, without the proxy in front of them."""
+    deployments = with_specs(resources, "Deployment")
+    return {name: spec for name, spec in deployments.items() if name != "edge-proxy"}
+
+
 def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
     import kubernetes_validate  # takes seconds, which whoever collects the tests need not wait
 
@@ -214,9 +220,7 @@ def test_production_has_replicas_on_shared_storage() -> None:
     }
     budgets = with_specs(resources, "PodDisruptionBudget").keys()
     assert budgets == scaled.keys() | {"edge-proxy"}
-    deployments = with_specs(resources, "Deployment")
-    del deployments["edge-proxy"]  # keeps no state
-    for name, spec in deployments.items():
+    for name, spec in deployed_programs(resources).items():
         assert "replicas" not in spec  # applying it again would undo what the autoscaler chose
         variables = environment(spec["template"]["spec"]["containers"][0])
         assert "HFMDS_DATABASE_URL" in variables
@@ -320,8 +324,9 @@ def test_certificates_of_production_name_the_services_that_show_them() -> None:
     resources = rendered(MANIFESTS / "overlays" / "prod")
     certificates = with_specs(resources, "Certificate")
     servers = with_specs(resources, "StatefulSet").keys()
-    assert certificates.keys() == with_specs(resources, "Deployment").keys() | servers
-    for name, spec in with_specs(resources, "Deployment").items():
+    programs = deployed_programs(resources)
+    assert certificates.keys() == programs.keys() | servers
+    for name, spec in programs.items():
         identity = Identity(Kind.SERVICE, name)
         assert certificates[name]["uris"] == [identity.uri]
         assert name in certificates[name]["dnsNames"]
@@ -387,7 +392,7 @@ def test_programs_of_production_check_whom_they_give_rows_and_content() -> None:
 
 def test_the_coordinator_of_production_alone_can_make_devices() -> None:
     resources = rendered(MANIFESTS / "overlays" / "prod")
-    for name, spec in with_specs(resources, "Deployment").items():
+    for name, spec in deployed_programs(resources).items():
         pod = spec["template"]["spec"]
         sources = {one["name"]: one for one in pod["volumes"]}
         assert sources["trust"]["configMap"] == {"name": "hfmds-trust"}
