@@ -176,7 +176,7 @@ class Workbench:
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)
 
-    async def check_in(self, device_id: str, wait_seconds: float = 30.0) -> Assignment:
+    async def check_in(self, device_id: str, wait_seconds: float = 300.0) -> Assignment:
         outcome = await self.dispatch.check_in(device_id, PROFILE, wait_seconds, "")
         assert isinstance(outcome, Assignment), outcome
         return outcome
