@@ -1,15 +1,14 @@
-"""How fast, and in how much memory, are updates averaged?
+"""How fast is averaging, and in how much memory?
 
     .venv/bin/python benchmarks/aggregation_speed.py [--updates 100] [--quick]
 
-So many updates of the paper's CNN (3.5 MB each) are files, as the coordinator has them when a round
-closes; they are in the page cache, as after an upload. Ours is the server's step of FedAvg over
-`StoredWeights`, checks included, in as many threads as it takes by itself. Against it: numpy adding
-the same bytes, file by file and in one thread, to a sum of the same precision (float64), and to one
-of float32. (`taskset -c 0` compares both in one thread.)
+Updates of the paper's CNN (3.5 MB each) are files in the page cache, as after an upload. This
+script times the server's step of FedAvg over `StoredWeights`, with its checks and its own threads.
+The baseline is NumPy, which adds the same bytes file by file in one thread, in float64 and in
+float32. `taskset -c 0` compares both in one thread.
 
-Each way runs in a process of its own, in turns. The fastest pass counts: others on the machine only
-slow a pass. Memory is the peak of the process above what it had before the pass, in models.
+Each way runs in a process of its own, in turns, and the fastest pass counts. Memory is the peak of
+the process above its value before the pass, in models.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _FLOAT32_BYTES = 4
 
 
 def ours(paths: Sequence[Path], weights: Weights) -> None:
-    """The server's step of a round."""
+    """Average as the server does."""
     updates = tuple(
         Update(path.name, StoredWeights(path, path.name), 100, 0.0, Traffic()) for path in paths
     )
@@ -49,7 +48,7 @@ def ours(paths: Sequence[Path], weights: Weights) -> None:
 
 
 def numpy_sum(paths: Sequence[Path], weights: Weights, dtype: DTypeLike) -> None:
-    """The same bytes, and nothing but their sum."""
+    """Add the same bytes with NumPy."""
     count = sum(array.size for array in weights.values())
     total = np.zeros(count, dtype)
     header_bytes = paths[0].stat().st_size - _FLOAT32_BYTES * count
@@ -78,7 +77,7 @@ def _serve(line: Connection, way: str, paths: Sequence[Path]) -> None:
 
 
 def write_updates(folder: Path, count: int) -> list[Path]:
-    """Updates of devices that trained: close to each other, none equal."""
+    """Make updates that are close to each other and never equal."""
     random = np.random.default_rng(0)
     first = initial_weights(MODEL, seed=0)
     paths = [folder / f"device-{number:04}" for number in range(count)]
@@ -95,11 +94,11 @@ def write_updates(folder: Path, count: int) -> list[Path]:
 
 
 def main() -> None:
-    """Measure all ways in turns, and print the table."""
+    """Measure all ways in turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--passes", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.updates, options.passes = 10, 3

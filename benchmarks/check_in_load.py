@@ -1,20 +1,19 @@
-"""What does it cost when a whole fleet wakes up and asks for work, and does it come evenly?
+"""What does it cost when a fleet wakes up and asks for work, and do devices come evenly?
 
     .venv/bin/python benchmarks/check_in_load.py [--devices 10000] [--quick] [--output FILE.png]
 
-So many devices, each with a connection of its own, arrive through the peak of a day, as
-`checking_in.py` has it. Time is compressed: all come within `--arriving-seconds`, by default a
-minute and a half, where a fleet takes hours. The server is not told so: it sends them away at its
-usual rate, and they keep asking for `--seconds` in all. Then the same again, but they ask again
-after a time of their own: the mean of what they were told before, so that they ask as often.
+Each device has a connection of its own. All arrive within `--arriving-seconds`, along a peak
+(checking_in.py), where a real fleet takes hours. The server sends them away at its usual rate, and
+they keep asking for `--seconds` in all. A second run has devices with a fixed pause of their own:
+the mean of the pauses that the server chose.
 
-They ask without waiting, so that an answer's delay is all the server's; or with `--wait-seconds`
-they leave the call open, as the edge client does, and latency is the delay beyond that.
+By default devices do not wait for work, so the delay of an answer is the server's. With
+`--wait-seconds` they leave the call open as the edge client does, and latency is the delay beyond
+that.
 
-Printed as Markdown: latency of check-ins, outcomes, how evenly they came, and what server and
-clients used. A refusal with no time to come back at is what must not happen. If the clients were
-often late to ask, or their share of a processor is near 1, they were the bottleneck, and latencies
-are theirs: use more `--processes`, or a machine with more cores.
+The table has latencies, outcomes, evenness, and the cost of server and clients. No device may be
+refused without a time to return. If clients asked late or used a processor fully, they limited the
+result: use more `--processes` or more cores.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _TELL_EVERY_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a peak came to."""
+    """The results of one peak."""
 
     peak: Peak
     found: list[Found]
@@ -61,13 +60,13 @@ class Result:
 
     @property
     def asked_by_second(self) -> NDArray[np.int64]:
-        """How many check-ins were begun in each second."""
+        """Count the check-ins that started in each second."""
         asked = np.concatenate([each.asked_at for each in self.found])
         return np.bincount(asked.astype(int), minlength=int(self.peak.seconds))
 
     @property
     def peak_to_mean(self) -> float:
-        """Of check-ins per second once all devices are there: before, nobody can tell them."""
+        """Return check-ins per second after all devices have arrived."""
         settled = self.asked_by_second[int(self.peak.arriving_seconds) : int(self.peak.seconds)]
         return float(settled.max() / settled.mean())
 
@@ -76,7 +75,7 @@ class Result:
         return np.concatenate([each.told_seconds for each in self.found])
 
     def rows(self) -> dict[str, str]:
-        """The columns of the table, by name."""
+        """Return the columns of the table by name."""
         latencies = 1e3 * np.concatenate([each.latencies for each in self.found])
         behind = 1e3 * np.concatenate([each.behind for each in self.found])
         outcomes = sum((each.outcomes for each in self.found), Counter[str]())
@@ -118,7 +117,7 @@ def _three(values: NDArray[np.float64], percentiles: tuple[int, ...], unit: str)
 
 
 def measure(coordinator: Program, peak: Peak, processes: int) -> Result:
-    """Let the peak come."""
+    """Run one peak and collect its results."""
     begin = time.monotonic() + _START_SECONDS
     lines = start(coordinator.peer, peak, processes, begin)
     time.sleep(_START_SECONDS)
@@ -138,7 +137,7 @@ def measure(coordinator: Program, peak: Peak, processes: int) -> Result:
 
 
 def draw(results: dict[str, Result], path: Path) -> None:
-    """The picture: check-ins per second as they came."""
+    """Draw check-ins per second."""
     figure, axes = plt.subplots(figsize=(8, 3.5))
     for name, result in results.items():
         axes.plot(result.asked_by_second, label=name, linewidth=1.0)
@@ -155,7 +154,7 @@ def draw(results: dict[str, Result], path: Path) -> None:
 
 
 def print_table(results: dict[str, Result]) -> None:
-    """The results as Markdown, side by side."""
+    """Format both results side by side as Markdown."""
     first = next(iter(results.values())).peak
     show(f"| {first.devices} devices | {' | '.join(results)} |\n|---|{'---|' * len(results)}")
     columns = [result.rows() for result in results.values()]
@@ -164,15 +163,15 @@ def print_table(results: dict[str, Result]) -> None:
 
 
 def main() -> None:
-    """Measure both ways, draw, and print the table."""
+    """Measure both ways, draw them and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--arriving-seconds", type=float, default=90.0)
-    parser.add_argument("--seconds", type=float, default=240.0, help="in all")
+    parser.add_argument("--seconds", type=float, default=240.0, help="seconds of the run in all")
     parser.add_argument("--wait-seconds", type=float, default=0.0)
-    parser.add_argument("--processes", type=int, default=2, help="of clients")
+    parser.add_argument("--processes", type=int, default=2, help="client processes")
     parser.add_argument("--output", type=Path, default=Path("check-ins.png"))
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     settings: dict[str, str] = {}
     if options.quick:

@@ -1,8 +1,7 @@
-"""Devices that do nothing but ask for work, thousands in a process, with a connection each.
+"""Thousands of devices that only ask for work, with a connection each.
 
-They arrive through a peak: as many per second as a cosine bump says, few at its edges and twice the
-mean in its middle. There is no work for them. Each asks, and asks again when it is told to (or, to
-compare, after a time of its own that is the same for all), until the end.
+Devices arrive along a cosine bump: few at its edges and twice the mean in its middle. There is no
+work. Each device asks again when the server says, or after a fixed pause for comparison.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class PatientConnection(CoordinatorClient):
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """When devices come, and what they ask."""
+    """The arrival of devices and the form of their calls."""
 
     devices: int
     arriving_seconds: float
@@ -65,7 +64,7 @@ class Peak:
     own_pause_seconds: float | None = None  # between check-ins; None: as they are told
 
     def arrival(self, share: float) -> float:
-        """When, in seconds from the beginning, this share of the devices has come."""
+        """Return the seconds from the start until this share of the devices has arrived."""
         # Arrivals are 1 - cos(2 pi t) per unit of time: the share that came is its integral.
         low, high = 0.0, 1.0
         while high - low > 1e-9:
@@ -77,7 +76,7 @@ class Peak:
 
 @dataclass(slots=True)
 class Found:
-    """What one process of devices saw."""
+    """The observations of one process of devices."""
 
     asked_at: list[float] = field(default_factory=list)  # seconds from the beginning
     latencies: list[float] = field(default_factory=list)  # beyond the time a call was left open
@@ -91,7 +90,7 @@ class Found:
 async def check_in_until_the_end(
     peer: Peer, number: int, peak: Peak, begin: float, found: Found
 ) -> None:
-    """One device, from its arrival to the end of the peak."""
+    """Run one device from its arrival to the end of the peak."""
     due = begin + peak.arrival((number + 0.5) / peak.devices)
     end = begin + peak.seconds
     await asyncio.sleep(due - time.monotonic())
@@ -124,7 +123,7 @@ async def check_in_until_the_end(
 async def _ask(
     client: PatientConnection, wait_seconds: float, complaints: Counter[str]
 ) -> tuple[str, float | None]:
-    """One check-in: what came of it, and when to ask again if that was said."""
+    """Check in once; return the outcome and the pause that the server asked for."""
     try:
         match await client.check_in(PROFILE, wait_seconds):
             case RetryLater(after_seconds):
@@ -143,7 +142,7 @@ async def _ask(
 
 
 def start(peer: Peer, peak: Peak, processes: int, begin: float) -> list[Connection]:
-    """Start the devices in so many processes; each sends what it `Found` when the peak is over."""
+    """Start the devices in several processes; each sends its `Found` at the end."""
     context = multiprocessing.get_context("spawn")
     lines = []
     for number in range(processes):

@@ -2,10 +2,9 @@
 
     .venv/bin/python benchmarks/coordinator_memory.py [--rounds 500] [--output FILE.png] [--quick]
 
-One run of so many rounds with devices that return the weights they got (no_op_devices.py). After
-every round: the coordinator's resident memory, and how long the round took, since what grows on
-disk or in the database would show there. Draws both, and prints a Markdown table of the first and
-the last tenth after the warm-up.
+One run with no-op devices (no_op_devices.py). After every round the script notes the coordinator's
+resident memory and the time of the round, which would show growth on disk or in the database. It
+draws both, and prints a table of the first and the last tenth after the warm-up.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WARM_UP_SHARE = 0.1  # allocators and caches fill
 
 
 async def measure(devices: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Memory in MB after each round, and the seconds from the round before to it."""
+    """Return memory in MB after each round, and the seconds of each round."""
     memory: list[float] = []
     ended: list[float] = []
     with programs() as ours:
@@ -45,7 +44,7 @@ async def measure(devices: int, rounds: int) -> tuple[list[float], list[float]]:
 
 
 def draw(memory: list[float], seconds: list[float], path: Path) -> None:
-    """The picture: memory above, time per round below."""
+    """Draw memory above and time per round below."""
     figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(8, 5))
     upper.plot(range(1, len(memory) + 1), memory)
     upper.set_ylim(0, 1.2 * max(memory))
@@ -62,12 +61,12 @@ def draw(memory: list[float], seconds: list[float], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, draw, and print the table."""
+    """Measure, draw and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--output", type=Path, default=Path("coordinator-memory.png"))
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.devices, options.rounds = 2, 30

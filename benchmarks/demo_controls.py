@@ -1,10 +1,10 @@
-"""Is it the synthesis? The demo's setting against all controls, in simulation, over several seeds.
+"""Does synthesis help? Compares the demo's setting with all controls, over several seeds.
 
     .venv/bin/python benchmarks/demo_controls.py [--seeds 0 1 2]
 
-Prints a Markdown table of mean accuracy over the last five rounds. Beside what `hfmds demo` runs:
-FedAvg at more rates (is a tenth its best?), a pool of unoptimised noise, synthesis by the
-classification loss alone, and feature matching without the hard direction (mu = 0).
+Prints the mean accuracy over the last five rounds. Beyond `hfmds demo` it runs FedAvg at more
+rates, a pool of unoptimised noise, synthesis with the classification loss alone, and feature
+matching without the hard direction (mu = 0).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAST_ROUNDS = 5
 
 
 def arms(setting: DemoSetting) -> Iterator[tuple[str, Recipe]]:
-    """What is compared, by name."""
+    """Return the arms of the comparison by name."""
     specs = setting.runs()
     fedavg, hfmds = specs[FEDAVG].recipe, specs[HFMDS].recipe
     assert isinstance(hfmds.method, Hfmds)
@@ -51,7 +51,7 @@ def arms(setting: DemoSetting) -> Iterator[tuple[str, Recipe]]:
 
 
 def accuracy(arm: str, seed: int) -> float:
-    """Mean accuracy in % over the last rounds of one run."""
+    """Run one arm; return its mean accuracy in % over the last rounds."""
     torch.set_num_threads(1)
     setting = DemoSetting(seed=seed)
     recipe = dict(arms(setting))[arm]
@@ -72,7 +72,7 @@ def accuracy(arm: str, seed: int) -> float:
 
 
 def main() -> None:
-    """Run all arms, one process per core, and print the table."""
+    """Run all arms on all cores and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     seeds = parser.parse_args().seeds

@@ -1,12 +1,11 @@
-"""How long does a round of ten devices on this machine take, with onnxruntime and with torch?
+"""How long is a real round of ten devices on this machine, with onnxruntime and with torch?
 
     .venv/bin/python benchmarks/device_rounds.py [--devices 10] [--quick]
 
-A real federation on loopback: a coordinator, a synthesis store and ten edge clients of one thread
-each, which train the paper's CNN by HFMDS-FL, with a refresh in every other round. The first rounds
-are left out: in them the plan is made and engines are opened. A round's time is what the
-coordinator has recorded; beside it, what all devices together took of the processors in a round,
-and the most memory that one of them had.
+A federation on loopback: a coordinator, a synthesis store and ten edge clients of one thread each,
+which train the paper's CNN with HFMDS-FL and a refresh in every other round. The first rounds do
+not count, because they make the plan and open engines. The coordinator records the time of a round.
+The script adds the processor time of all devices and the highest memory of a device.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ WARM_UP_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was measured with one engine."""
+    """The results with one engine."""
 
     plain_seconds: float  # of a round without a refresh
     refresh_seconds: float
@@ -45,7 +44,7 @@ class Found:
 
 
 def spec_for(devices: int, rounds: int) -> RunSpec:
-    """A run in which all devices take part in every round."""
+    """Specify a run in which all devices take part in every round."""
     recipe = Recipe(
         MODEL,
         Normalisation((0.5,) * MODEL.channels, (0.25,) * MODEL.channels),
@@ -58,7 +57,7 @@ def spec_for(devices: int, rounds: int) -> RunSpec:
 
 
 def save_shard(path: Path, number: int) -> str:
-    """A hundred images for a device: noise, of two classes."""
+    """Write a hundred noise images of two classes for a device."""
     random = np.random.default_rng(number)
     pixels = random.integers(0, 256, (100, *MODEL.image_shape), np.uint8)
     save_npz(path, LabelledImages(pixels, (number + random.integers(0, 2, 100)) % MODEL.classes))
@@ -66,7 +65,7 @@ def save_shard(path: Path, number: int) -> str:
 
 
 async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> Found:
-    """A whole run with one engine."""
+    """Run the federation with one engine."""
     store = ours.start_store().peer.address
     coordinator = ours.start_coordinator(store=store, plans_dir=str(plans))
     devices = [
@@ -107,16 +106,16 @@ async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> Fo
 
 
 def cpu_seconds(devices: list[Program]) -> float:
-    """What they have used of the processors since they were started."""
+    """Return the processor seconds of all devices since their start."""
     return sum(usage(device.pid).cpu_seconds for device in devices)
 
 
 def main() -> None:
-    """Measure, and print the table."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=10, help="that are measured")
-    parser.add_argument("--quick", action="store_true", help="to see that it works")
+    parser.add_argument("--rounds", type=int, default=10, help="measured rounds")
+    parser.add_argument("--quick", action="store_true", help="run a minute, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.devices, options.rounds = 3, 2

@@ -1,13 +1,12 @@
-"""What does a device cost with onnxruntime, and what with torch?
+"""What does a device cost with onnxruntime, and with torch?
 
     make edge-binary; .venv/bin/python benchmarks/edge_engines.py [--quick]
 
-Each column is measured in a process of its own, as a device is one: processor time and memory until
-the engine is open, then whole tasks of the paper's CNN. `onnx` and `torch` are our engines, as the
-edge client has them; `eager` and `compile` the same steps in plain torch (plain_torch.py). A step's
-time is that of a task with many steps less that of one with few, per step; the best of three, in
-turns with the other columns. Installed size is that of the packages a device needs and of what they
-need. At rest is the whole program, waiting for a coordinator; the binary, if it was built, too.
+Each column runs in a process of its own: processor time and memory until the engine is open, then
+tasks of the paper's CNN. `onnx` and `torch` are the engines of the edge client. `eager` and
+`compile` are the same steps in plain torch (plain_torch.py). The time of a step is a long task less
+a short one, divided by the difference in steps; best of three, in turns. Installed size includes
+dependencies. "At rest" is the program that waits for a coordinator, and the binary if it was built.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ TASKS = {
 
 
 def images(count: int) -> LabelledImages:
-    """Noise."""
+    """Make noise images."""
     random = np.random.default_rng(count)
     pixels = random.integers(0, 256, (count, *MODEL.image_shape), np.uint8)
     return LabelledImages(pixels, random.integers(0, MODEL.classes, count))
 
 
 def task(kind: str, batch: int, steps: int, weights: Path, plan: Path) -> LocalWork:
-    """A task of so many steps."""
+    """Make a task with a number of steps."""
     from hfmds.wire.tensors import StoredWeights
 
     settings = TrainingRecipe(batch_size=batch)
@@ -75,7 +74,7 @@ def task(kind: str, batch: int, steps: int, weights: Path, plan: Path) -> LocalW
 
 
 def answer(column: str, threads: int, folder: Path, processor: bool) -> None:
-    """In a process of its own: say what opening cost, then of each task that is named."""
+    """Run as a child: report the cost of opening, then of each named task."""
     engine = opened(column, threads)
     clock = time.process_time if processor else time.perf_counter
     say({"seconds": time.process_time(), "bytes": peak_bytes()})
@@ -105,7 +104,7 @@ def answer(column: str, threads: int, folder: Path, processor: bool) -> None:
 
 
 def opened(column: str, threads: int) -> Any:
-    """What a column is about."""
+    """One column of the table."""
     if column in PLAIN:
         from plain_torch import PlainTorch
 
@@ -119,17 +118,17 @@ def opened(column: str, threads: int) -> Any:
 
 
 def ignore(done: int, steps: int) -> None:
-    """Progress."""
+    """Print progress."""
 
 
 def say(found: dict[str, Any]) -> None:
-    """To the process that asks."""
+    """Send a line to the parent process."""
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 
 
 class Column:
-    """The process that answers for a column, and the best of what it said."""
+    """The child process of a column, and its best results."""
 
     def __init__(self, name: str, threads: int, folder: str, processor: bool) -> None:
         arguments = [name, str(threads), folder, str(int(processor))]
@@ -143,7 +142,7 @@ class Column:
         self.best = {"open": self._heard()}
 
     def measure(self, task_name: str) -> None:
-        """Once more."""
+        """Measure a task once more."""
         assert self._process.stdin
         self._process.stdin.write(task_name + "\n")
         self._process.stdin.flush()
@@ -165,7 +164,7 @@ class Column:
 
 
 def show_steps(threads: int, folder: str, processor: bool) -> None:
-    """The table of one number of threads."""
+    """Print the table for a number of threads."""
     columns = [Column(name, threads, folder, processor) for name in (*OURS, *PLAIN)]
     for name in TASKS:
         for _ in range(3):
@@ -187,7 +186,7 @@ def show_steps(threads: int, folder: str, processor: bool) -> None:
 
 
 def alone(column: str, task_name: str, threads: int, folder: str) -> dict[str, Any]:
-    """What a task costs in a process that has done nothing else: a peak lasts."""
+    """Measure a task's peak memory in a fresh process, since a peak lasts."""
     tell(f"{threads} threads, {task_name}, {column}: memory")
     one = Column(column, threads, folder, processor=True)
     one.measure(task_name)
@@ -196,7 +195,7 @@ def alone(column: str, task_name: str, threads: int, folder: str) -> dict[str, A
 
 
 def show_row(label: str, cells: list[dict[str, Any]], key: str, scale: float, unit: str) -> None:
-    """What each column says, and the first one's part of each other's."""
+    """Format a row: each column, and the ratio of the first one to each other one."""
     values = [
         f"{one[key] * scale:.1f} {unit}" if key in one else f"fails: {one['error']}"
         for one in cells
@@ -206,12 +205,12 @@ def show_row(label: str, cells: list[dict[str, Any]], key: str, scale: float, un
 
 
 def peak_bytes() -> int:
-    """The most that this process has had in memory; getrusage would count its parent's, too."""
+    """Return this process's peak memory; getrusage would include its parent's."""
     return usage(os.getpid()).peak_rss_bytes
 
 
 def at_rest(command: list[str], engine: str, folder: Path) -> tuple[float, int]:
-    """Processor seconds until a device is ready, and its memory then, in bytes."""
+    """Return processor seconds until a device is ready, and its memory in bytes."""
     address_file, state = folder / "address.json", folder / "state"
     address_file.unlink(missing_ok=True)
     settings = {
@@ -241,7 +240,7 @@ def at_rest(command: list[str], engine: str, folder: Path) -> tuple[float, int]:
 
 
 def show_at_rest(folder: Path) -> None:
-    """The table of whole programs that wait."""
+    """Print the table of programs that wait for work."""
     save_npz(folder / "data.npz", images(100))
     module = [sys.executable, "-m", "edge_client"]
     programs = [("onnx", module, "onnx"), ("torch", module, "torch")]
@@ -256,7 +255,7 @@ def show_at_rest(folder: Path) -> None:
 
 
 def installed_bytes(names: Iterable[str]) -> int:
-    """The size of these packages and of all that they need."""
+    """Return the size of packages with their dependencies."""
     seen: set[str] = set()
     left, total = list(names), 0
     while left:
@@ -273,11 +272,11 @@ def installed_bytes(names: Iterable[str]) -> int:
 
 
 def main() -> None:
-    """Measure, and print the table."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one thread only")
     parser.add_argument(
-        "--processor", action="store_true", help="times of the processor: if others use it, too"
+        "--processor", action="store_true", help="show processor times, for a busy machine"
     )
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,31 +1,26 @@
-"""How fast does the store take synthetic images, beside plain writes to the same disk?
+"""How fast does the store take synthetic images, against sequential writes to the same disk?
 
     .venv/bin/python benchmarks/ingest_speed.py [--devices 1000] [--samples 1000] [--quick]
 
-So many devices, a few at a time, each put one batch of 32 x 32 colour images (3 KB each) into one
-pool of a real store on loopback; a batch counts when the store has answered, so when it is
-checked and durable. Beside it, in turns, in the same run and on the same disk:
+Devices, a few at a time, each put one batch of 32 x 32 colour images (3 KB each) into one pool of a
+real store on loopback. A batch counts when it is checked, durable and acknowledged. In turns, on
+the same disk, the baselines are
 
-- one process that writes the same bytes one after the other into one file and syncs it at the end;
-- a bare gRPC server (loopback_copy.py), which gets the same bytes in the same chunks, hashes them,
-  writes and syncs a file for each batch, sets it aside as the store does, and does nothing else.
+- one process that writes the same bytes into one file and syncs it at the end;
+- a bare gRPC server (loopback_copy.py) that hashes, writes and syncs a file for each batch.
 
-In two conditions, since a virtual machine may give memory that is free for some seconds
-back to its host, and then it takes several times longer to write into it:
+There are two conditions, because a virtual machine may return free memory to its host, and writing
+into returned memory takes several times longer:
 
-- files stay, and each is measured after a pause. Nothing is deleted before all is measured, so that
-  each needs new memory: as it is where content comes to stay;
-- memory is at hand: right after a file of as many bytes was written and deleted. Without the bare
-  server, which as the store writes into the memory of the batch before anyway.
+- files stay: the script deletes nothing before the end, so each way needs new memory, as in
+  operation;
+- memory at hand: each way starts right after a file of as many bytes was written and deleted. The
+  bare server is left out, since it reuses the memory of its last batch anyway.
 
-Where memory stays with the machine, both are the same. Each is measured three times, each time by a
-store of its own with nothing in it; medians count.
-
-Printed as Markdown: samples per second of all, the store's rate in its first and its last tenth,
-and its memory and processor time. All images are different, as those of devices are. Making batches
-is not counted: devices have made them before they call, and so have the clients here, which takes
-as much memory as all images have bytes (3.1 GB). What is written takes up to ten times as
-much disk, and up to four times as much memory to hold it.
+Each way runs three times on an empty store, and medians count. The table has samples per second,
+the rate in the first and the last tenth, memory and processor time. All images differ. Making
+batches does not count; the clients hold all of them in memory (3.1 GB). The files take up to ten
+times as much disk and up to four times as much page cache.
 """
 
 from __future__ import annotations
@@ -73,7 +68,7 @@ _PARTS = 10  # of the whole, whose rates are compared
 
 
 class OneBatch:
-    """A device's only content, in memory."""
+    """The only content of a device, in memory."""
 
     def __init__(self, data: bytearray) -> None:
         self.digest = digest_of(data)
@@ -84,13 +79,13 @@ class OneBatch:
     def read(
         self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[bytes]:
-        """Its bytes, all of them: nothing breaks here."""
+        """Return all bytes; nothing resumes here."""
         assert (offset, chunk_bytes) == (0, CHUNK_BYTES)
         return iter(self.chunks)
 
 
 class Batches:
-    """Batches of which no two have an image in common, made quickly."""
+    """Batches that share no image, made quickly."""
 
     def __init__(self, samples: int) -> None:
         source = np.random.default_rng(0)
@@ -103,7 +98,7 @@ class Batches:
         self._samples = samples
 
     def encoded(self, number: int) -> bytearray:
-        """The batch of the device with this number."""
+        """Return the batch of a device."""
         data = bytearray(self._first)
         pixels = np.frombuffer(data, np.uint8)[self._pixels_at :][: self._samples * _IMAGE_BYTES]
         # The number in its first four bytes is what makes each image of a batch its own.
@@ -113,7 +108,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """What the store did."""
+    """The store's results."""
 
     seconds: float
     part_seconds: tuple[float, ...]
@@ -122,7 +117,7 @@ class Ingest:
 
 
 async def put_all(store: Program, made: Sequence[OneBatch], at_once: int) -> Ingest:
-    """Let every device put its batch."""
+    """Have every device put its batch."""
     client = StoreClient(store.peer)
     devices = len(made)
     numbers = iter(range(devices))
@@ -151,7 +146,7 @@ async def put_all(store: Program, made: Sequence[OneBatch], at_once: int) -> Ing
 
 
 def write_all(path: Path, made: Sequence[OneBatch]) -> float:
-    """Seconds to write all batches into one file and to sync it."""
+    """Write all batches into one file and sync it; return the seconds."""
     with path.open("xb", buffering=0) as file:
         started = time.monotonic()
         for batch in made:
@@ -161,7 +156,7 @@ def write_all(path: Path, made: Sequence[OneBatch]) -> float:
 
 
 async def open_pool(store: Program, samples: int) -> None:
-    """Open the pool that takes everything."""
+    """Open a pool that takes everything."""
     client = StoreClient(store.peer)
     try:
         spec = PoolSpec(
@@ -179,7 +174,7 @@ async def open_pool(store: Program, samples: int) -> None:
 
 @dataclass(slots=True)
 class Condition:
-    """What was measured in one condition, pass by pass."""
+    """The results in one condition, pass by pass."""
 
     plain: list[float] = field(default_factory=list)  # seconds
     bare: list[float] = field(default_factory=list)
@@ -188,7 +183,7 @@ class Condition:
 
 
 class Bench:
-    """Measures one thing after the other; what it has written stays until it is told otherwise."""
+    """Measures one way after the other, and keeps files until told to delete them."""
 
     def __init__(
         self,
@@ -207,14 +202,14 @@ class Bench:
         self._store = self._new_store()
 
     def plain(self, found: Condition, name: str) -> Path:
-        """Write one file; its path."""
+        """Write one file and return its path."""
         path = self._ours.folder / name
         found.plain.append(write_all(path, self._made))
         tell(f"written in {found.plain[-1]:.1f} s")
         return path
 
     def bare(self, found: Condition) -> None:
-        """Put all into the bare server."""
+        """Put all batches into the bare server."""
         before = usage(self._limit.pid).cpu_seconds
         contents = [batch.chunks for batch in self._made]
         found.bare.append(asyncio.run(self._limit.put_all(contents, self._at_once)))
@@ -222,7 +217,7 @@ class Bench:
         tell(f"put into the bare server in {found.bare[-1]:.1f} s")
 
     def store(self, found: Condition) -> None:
-        """Put all into a store that has nothing yet, and is there already."""
+        """Put all batches into a started, empty store."""
         found.store.append(asyncio.run(put_all(self._store, self._made, self._at_once)))
         tell(f"put into the store in {found.store[-1].seconds:.1f} s")
         self._store.stop()
@@ -235,7 +230,7 @@ class Bench:
 
 
 def measure(devices: int, samples: int, at_once: int, passes: int, pause_seconds: float) -> None:
-    """Measure, and print the table."""
+    """Measure and print the table."""
     batches = Batches(samples)
     made = [OneBatch(batches.encoded(number)) for number in range(devices)]
     stay, at_hand = Condition(), Condition()
@@ -267,7 +262,7 @@ def measure(devices: int, samples: int, at_once: int, passes: int, pause_seconds
 
 
 def table(title: str, samples: int, found: Mapping[str, Condition]) -> str:
-    """What was found, by the name of the condition."""
+    """Format the results by condition."""
     lines = [
         f"| {title} | samples/s | seconds, each | processor, s | the store's share |",
         "|---|---|---|---|---|",
@@ -299,14 +294,14 @@ def _each(numbers: Sequence[float], digits: int = 1) -> str:
 
 
 def main() -> None:
-    """Parse, warn and measure."""
+    """Parse options, warn of a busy machine, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=1000)
-    parser.add_argument("--samples", type=int, default=1000, help="of each device")
-    parser.add_argument("--at-once", type=int, default=4, help="devices that put at a time")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
-    parser.add_argument("--passes", type=int, default=_PASSES, help="of each, in each condition")
-    parser.add_argument("--pause", type=float, default=_PAUSE_SECONDS, help="seconds, see above")
+    parser.add_argument("--samples", type=int, default=1000, help="images of each device")
+    parser.add_argument("--at-once", type=int, default=4, help="devices that upload at a time")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
+    parser.add_argument("--passes", type=int, default=_PASSES, help="passes of each way in each condition")
+    parser.add_argument("--pause", type=float, default=_PAUSE_SECONDS, help="seconds before each pass where files stay")
     options = parser.parse_args()
     if options.quick:
         options.devices, options.samples, options.pause = 20, 100, 0.0

@@ -1,12 +1,11 @@
-"""How long does a round take with a model of 100 MB, and how much memory does the coordinator need?
+"""How long is a round with a model of 100 MB, and how much memory does the coordinator need?
 
     .venv/bin/python benchmarks/large_model.py [--devices 4] [--quick]
 
-Four devices that return the weights they got (no_op_devices.py), against a real coordinator on
-loopback, with the paper's CNN for images so large that its hidden layer has 25.7 million weights.
-Beside it, in the same run and in turns with it: the same bytes by as many devices at once through
-plain gRPC to memory (loopback_copy.py). Memory is the coordinator's peak during the rounds;
-"above rest" is what the rounds added to a coordinator that had just started.
+Four no-op devices (no_op_devices.py) and a real coordinator on loopback, with the paper's CNN for
+images so large that it has 25.7 million weights. In turns, the baseline moves the same bytes
+through plain gRPC to memory (loopback_copy.py). Memory is the coordinator's peak during the rounds;
+"above rest" is the peak less its memory after the start.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ QUICK = ModelSpec(height=64, width=64)
 
 
 async def measure(model: ModelSpec, devices: int, passes: int, rounds: int) -> None:
-    """Measure, and print the table."""
+    """Measure and print the table."""
     seconds = Seconds()
     model_bytes = 0
     with programs() as ours:
@@ -63,12 +62,12 @@ async def measure(model: ModelSpec, devices: int, passes: int, rounds: int) -> N
 
 
 def main() -> None:
-    """Parse, warn and measure."""
+    """Parse options, warn of a busy machine, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--passes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=4, help="measured in each pass")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--rounds", type=int, default=4, help="measured rounds of each pass")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.passes, options.rounds = 1, 1

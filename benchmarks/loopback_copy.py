@@ -1,9 +1,9 @@
-"""The limit of a round: the same bytes through plain gRPC, with no coordinator around it.
+"""The lower bound of a round: the same bytes through plain gRPC.
 
-Each device downloads the model and uploads as much, in messages of the same size, on a connection
-of its own, all devices at once. The server is a process of its own and serves raw bytes, without
-protobuf. `durable` also checks the digest of what was uploaded and syncs it to disk, as whoever
-answers "accepted" must; `put_all` does that with content that stays.
+Each device downloads the model and uploads as many bytes, in messages of the same size, on a
+connection of its own, all devices at once. The server is a process of its own that serves raw bytes
+without protobuf. With `durable` it also hashes uploads and syncs them to disk, as a server must
+before it accepts. `put_all` keeps the content.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SERVICE = "benchmark.Copy"
 
 
 class LoopbackCopy:
-    """The server, as its clients use it."""
+    """The copying server, as its clients use it."""
 
     def __init__(self, pid: int, address: str, size_bytes: int) -> None:
         self.pid = pid
@@ -37,15 +37,15 @@ class LoopbackCopy:
         self._size_bytes = size_bytes
 
     async def round(self, devices: int, *, durable: bool) -> float:
-        """Seconds that it takes all devices to download and upload."""
+        """Return the seconds in which all devices download and upload."""
         return await self._timed(devices, lambda channel: self._device(channel, durable))
 
     async def download(self, devices: int) -> float:
-        """Seconds that it takes all devices to download, and to forget what they got."""
+        """Return the seconds in which all devices download and drop the bytes."""
         return await self._timed(devices, self._receive)
 
     async def put_all(self, contents: Sequence[Sequence[bytes]], at_once: int) -> float:
-        """Seconds until all of these, each in chunks, are hashed, in a file of their own, synced.
+        """Return the seconds until all contents are hashed, written and synced.
 
         By one client, so many at a time. As the store does with large batches, the server has the
         kernel use the memory of each for the next.
@@ -102,7 +102,7 @@ class LoopbackCopy:
 
 @contextmanager
 def loopback_copy(size_bytes: int, place: Path | None = None) -> Iterator[LoopbackCopy]:
-    """A server of so many bytes in a process of its own; what it keeps is below `place`."""
+    """Start a server of a number of bytes in a process of its own; it keeps files in `place`."""
     context = multiprocessing.get_context("spawn")
     line, far_end = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="hfmds-benchmark-", dir=place) as folder:
@@ -157,17 +157,17 @@ async def _served(line: Connection, data: bytes, folder: Path) -> None:
 
 
 def _keep_briefly(chunks: list[bytes], folder: Path) -> None:
-    """As `_keep`; deleted at once, as an update is after its round."""
+    """Do as `_keep`, then delete the file, as a round does with its updates."""
     Path(_keep(chunks, folder)).unlink()
 
 
 def _keep_for_good(chunks: list[bytes], folder: Path) -> None:
-    """As `_keep`; not read soon, so that its memory is for others."""
+    """Do as `_keep`, then free its page cache, since nobody reads it soon."""
     forget_cached(Path(_keep(chunks, folder)))
 
 
 def _keep(chunks: list[bytes], folder: Path) -> str:
-    """One file, one sync; its name."""
+    """Write and sync one file; return its name."""
     data = b"".join(chunks)
     digest_of(data)
     descriptor, name = tempfile.mkstemp(dir=folder)

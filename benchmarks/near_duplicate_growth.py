@@ -1,14 +1,14 @@
-"""How does the cost of looking for a near duplicate grow with the number of images?
+"""How does the search for near duplicates grow with the number of images?
 
     .venv/bin/python benchmarks/near_duplicate_growth.py [--sizes 10000 100000 1000000] [--quick]
 
 One index, as the store makes it for a class when it seals a pool, grows image by image. The images
-are noise, which synthetic ones nearly are, and the hardest for an index: no two are alike, none is
-nearer than others. At each size it is asked for known images with noise added, which it should
-find, and for new ones. Against it: the exact search through all vectors, by numpy.
+are noise, the hardest case for an index, and similar to synthetic images. At each size the script
+asks for known images with added noise, which the index should find, and for new ones. The baseline
+is an exact search through all vectors with NumPy.
 
-Times are of the processor, of one thread, and each is a mean; memory is what the process has more
-than at the beginning, without the vectors that are kept here for the exact search.
+Times are mean processor times of one thread. Memory is the growth of the process, without the
+vectors of the exact search.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Vectors = NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured at one size."""
+    """The results at one size."""
 
     images: int
     lookup_seconds: float
@@ -51,23 +51,23 @@ class Row:
 
 
 def noise_images(random: np.random.Generator, count: int) -> NDArray[np.uint8]:
-    """Images of which every pixel is drawn."""
+    """Make noise images."""
     return random.integers(0, 256, (count, *SHAPE), np.uint8)
 
 
 def vectors(pixels: NDArray[np.uint8]) -> Vectors:
-    """As the store makes them."""
+    """Make vectors as the store does."""
     return vectors_of(LabelledImages(pixels, np.zeros(len(pixels), np.int64)))
 
 
 def with_noise(random: np.random.Generator, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same to a person."""
+    """Add noise that a person would not notice."""
     noisy = pixels + random.normal(0, _NOISE, pixels.shape)
     return np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
 
 
 def exact_nearest(known: Vectors, wanted: Vectors) -> int:
-    """The number of the nearest vector, after a look at each."""
+    """Return the index of the nearest vector by exact search."""
     squares = np.empty(len(known), np.float32)
     row = wanted.astype(np.float32)
     for start in range(0, len(known), _BLOCK):
@@ -77,7 +77,7 @@ def exact_nearest(known: Vectors, wanted: Vectors) -> int:
 
 
 def mean_seconds(act: Callable[[NDArray[np.int8]], object], rows: Vectors) -> float:
-    """Processor time per row."""
+    """Return processor time for a row."""
     started = time.process_time()
     for row in rows:
         act(row)
@@ -85,7 +85,7 @@ def mean_seconds(act: Callable[[NDArray[np.int8]], object], rows: Vectors) -> fl
 
 
 class Growth:
-    """The index, and what is needed to ask it."""
+    """An index that grows, with its queries."""
 
     def __init__(self, largest: int) -> None:
         self._random = np.random.default_rng(0)
@@ -97,7 +97,7 @@ class Growth:
         self._add_seconds = 0.0
 
     def grow(self, size: int) -> None:
-        """Add images until there are so many."""
+        """Add images up to a number."""
         while len(self._index) < size:
             pixels = noise_images(self._random, min(_AT_ONCE, size - len(self._index)))
             if not len(self._kept):
@@ -111,7 +111,7 @@ class Growth:
                 )
 
     def measure(self) -> Row:
-        """Ask at the size it has."""
+        """Measure queries at the current size."""
         known = self._known[: len(self._index)]
         alike = vectors(with_noise(self._random, self._kept))
         new = vectors(noise_images(self._random, _AT_ONCE))
@@ -129,10 +129,10 @@ class Growth:
 
 
 def main() -> None:
-    """Grow, measure at each size, and print the table."""
+    """Grow the index, measure at each size, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     sizes = [1_000, 4_000] if options.quick else sorted(options.sizes)
     warn_if_busy()

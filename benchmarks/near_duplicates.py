@@ -1,16 +1,15 @@
-"""Which measure of likeness finds near duplicates, and takes different images for different?
+"""Which distance finds near duplicates and keeps different images apart?
 
     .venv/bin/python benchmarks/near_duplicates.py DATASET [--images 10000] [--synthetic 2000]
 
-DATASET is CIFAR-10, as `hfmds experiment` takes it: a folder with train/<class>/*.jpg, or cifar10
-with --data-root. Two kinds of images are looked at: photographs of the data set, and synthetic ones
-that the package makes of them (hard feature matching, with a network trained for two epochs).
+DATASET is CIFAR-10, as for `hfmds experiment`: a folder with train/<class>/*.jpg, or cifar10 with
+--data-root. The script looks at photographs of the data set, and at synthetic images that it makes
+from them (hard feature matching, a network trained for two epochs).
 
-Found: which part of known images is at most the threshold away from itself, changed as the column
-says. False: for which part of all images the nearest *other* one is within the threshold. Of
-photographs, only those of other classes are others: CIFAR-10 has near duplicates of its own, nearly
-all of one class, and to find these is no mistake; the column beside it has all. All comparisons are
-exact; no index is involved.
+Found: the share of images whose changed copy is within the threshold. False: the share of images
+whose nearest *other* image is within the threshold. For photographs only other classes count as
+false, because CIFAR-10 has near duplicates within a class; a second column has all. All comparisons
+are exact and use no index.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from synthesis_store.snapshots.similarity import greatest_square, vectors_of
 Pixels = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
 Row = tuple[Sequence[str], Mapping[str, float]]
-"""Cells, then what was found of each change."""
+"""Cells, then the share found of each change."""
 
 FALSE_RATE = 0.0005  # at which measures are compared
 THRESHOLDS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
@@ -56,19 +55,19 @@ _STEPS = 100  # of synthesis: a fifth of the paper's, after which images look th
 
 
 def moved(pixels: Pixels, by: int) -> Pixels:
-    """To the left and down; the border is mirrored."""
+    """Move images to the left and down; the border is mirrored."""
     side = pixels.shape[2]
     padded = np.pad(pixels, ((0, 0), (0, 0), (by, by), (by, by)), mode="reflect")
     return padded[:, :, :side, 2 * by : 2 * by + side]
 
 
 def with_noise(pixels: Pixels, deviation: float) -> Pixels:
-    """Gaussian noise of so many grey levels in each pixel."""
+    """Add Gaussian noise of a number of grey levels."""
     return _rounded(pixels + np.random.default_rng(1).normal(0, deviation, pixels.shape))
 
 
 def as_jpeg(pixels: Pixels, quality: int) -> Pixels:
-    """Compressed and decompressed."""
+    """Compress and decompress images as JPEG."""
     changed = []
     for image in pixels:
         file = io.BytesIO()
@@ -78,7 +77,7 @@ def as_jpeg(pixels: Pixels, quality: int) -> Pixels:
 
 
 def relit(pixels: Pixels, contrast: float, brightness: float) -> Pixels:
-    """Around the middle grey; what is out of range is clipped."""
+    """Change contrast around the middle grey and clip."""
     return _rounded((pixels.astype(np.float64) - 128) * contrast + 128 + brightness)
 
 
@@ -105,28 +104,28 @@ CHANGES: Mapping[str, Callable[[Pixels], Pixels]] = {
 
 
 def ours(pixels: Pixels) -> Vectors:
-    """The store's, in the unit of its thresholds."""
+    """Make the store's vectors, in the unit of its thresholds."""
     images = LabelledImages(pixels, np.zeros(len(pixels), np.int64))
     return (vectors_of(images) / np.sqrt(greatest_square(1))).astype(np.float32)
 
 
 def colours(pixels: Pixels) -> Vectors:
-    """The first half of ours."""
+    """Make the first half of our vectors."""
     return ours(pixels)[:, : 64 * pixels.shape[1]]
 
 
 def edges(pixels: Pixels) -> Vectors:
-    """The second half of ours."""
+    """Make the second half of our vectors."""
     return ours(pixels)[:, 64 * pixels.shape[1] :]
 
 
 def greys(pixels: Pixels) -> Vectors:
-    """The first half of ours, of images without colours."""
+    """Make the first half of our vectors without colours."""
     return colours(pixels.mean(axis=1, keepdims=True).astype(np.uint8))
 
 
 def cosine_signs(pixels: Pixels) -> Vectors:
-    """The perceptual hash in most use: which of the 63 lowest frequencies are above the median."""
+    """Make the usual perceptual hash: which of the 63 lowest frequencies exceed the median."""
     side = pixels.shape[2]
     at = np.arange(side)
     cosines = np.cos(np.pi * (2 * at + 1) * at[:, None] / (2 * side))[:8]
@@ -149,14 +148,14 @@ MEASURES: Mapping[str, Callable[[Pixels], Vectors]] = {
 
 @dataclass(frozen=True, slots=True)
 class Distances:
-    """By one measure, of one set of images."""
+    """The distances of one measure in one set of images."""
 
     other_class: NDArray[np.float32]  # of each image to the nearest of another class
     any_class: NDArray[np.float32]
     changed: Mapping[str, NDArray[np.float32]]  # of known images to themselves, by change
 
     def alarms(self, threshold: float) -> tuple[float, float]:
-        """Images that are taken for one of another class, and for one of any."""
+        """Count images taken for one of another class, and for any other one."""
         other, anyone = ((d <= threshold).mean() for d in (self.other_class, self.any_class))
         return float(other), float(anyone)
 
@@ -167,7 +166,7 @@ class Distances:
 def distances(
     measure: Callable[[Pixels], Vectors], images: LabelledImages, changed: Mapping[str, Pixels]
 ) -> Distances:
-    """Exactly, all with all."""
+    """Compare all images with all others."""
     vectors = measure(images.pixels)
     squares = (vectors**2).sum(axis=1)
     nearest = np.empty((2, len(images)), np.float32)
@@ -192,7 +191,7 @@ def distances(
 
 
 def synthetic_images(real: LabelledImages, count: int) -> LabelledImages:
-    """Images made as devices make them."""
+    """Synthesise images as devices do."""
     torch.set_num_threads(1)
     model = ModelSpec()
     training = TrainingRecipe(batch_size=50, local_epochs=2)
@@ -218,7 +217,7 @@ def synthetic_images(real: LabelledImages, count: int) -> LabelledImages:
 
 
 def show_table(first: Sequence[str], rows: Sequence[Row]) -> None:
-    """One line for each row, and a head."""
+    """Format a Markdown table."""
     show(f"| {' | '.join((*first, *CHANGES))} |")
     show("|---" * (len(first) + len(CHANGES)) + "|")
     for cells, found in rows:
@@ -227,7 +226,7 @@ def show_table(first: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def report(what: str, images: LabelledImages, *, distinct: bool) -> None:
-    """Both tables of a set of images; whether those of one class are known to be different."""
+    """Print both tables of a set; `distinct` says whether images of a class differ."""
     random = np.random.default_rng(0)
     images = images.take(random.permutation(len(images)))
     known = images.pixels[:_QUERIES]
@@ -263,7 +262,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--synthetic", type=int, default=2000)
-    parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="run a minute, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.images, options.synthetic = 1000, _PER_DEVICE

@@ -1,12 +1,11 @@
-"""Devices that return the weights they got: all of a round but the learning.
+"""Devices that return the weights they got: a round without the learning.
 
-Many live in one process, each with a connection of its own, and speak to the coordinator as the
-edge client does. Content stays in their memory, so that the disk is the coordinator's alone. They
-share two processors with the coordinator, where real ones have their own, so they do without
-threads, and hash what is the same for all of them once.
+Many devices live in one process, each with a connection of its own, and call the coordinator as the
+edge client does. Content stays in memory, so that only the coordinator uses the disk. They share
+two processors with the coordinator, so they use no threads and hash common content once.
 
-One number of the weights is changed. Otherwise content addressing would notice that the coordinator
-has these bytes already, and nothing would be sent: neither updates nor, in the next round, a model.
+Each device changes one number of the weights. Otherwise the coordinator would recognise the bytes
+by their digest, and nothing would travel.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _AWAY_PAUSE_SECONDS = 0.02
 
 
 class OwnConnection(CoordinatorClient):
-    """A client with a connection of its own, which sees every refusal: gRPC retries nothing."""
+    """A client with a connection of its own and without gRPC's retries."""
 
     def __init__(self, peer: Peer, device_id: str) -> None:
         super().__init__(peer, device_id)
@@ -63,7 +62,7 @@ class OwnConnection(CoordinatorClient):
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """When a device had done each step of a task; seconds of the machine's monotonic clock."""
+    """The times at which a device finished each step, by the monotonic clock."""
 
     round_number: int
     assigned: float
@@ -89,11 +88,11 @@ class MemoryContent:
         return digest in self._blobs
 
     def keep(self, digest: Digest, pieces: list[Piece]) -> None:
-        """Take content that was made here."""
+        """Keep content that was made here."""
         self._blobs[digest] = pieces
 
     def take(self, digest: Digest) -> list[Piece]:
-        """Give content away, and forget it."""
+        """Return content and forget it."""
         return self._blobs.pop(digest)
 
     def read(
@@ -116,7 +115,7 @@ class MemoryContent:
 
 
 class NoOpDevice:
-    """One device. `on_task` hears of every accepted task, `on_answer` of every answered call."""
+    """One device; it calls `on_task` for accepted tasks and `on_answer` for answered calls."""
 
     _hashed: ClassVar[tuple[Digest, Any] | None] = None  # a model, without its end
 
@@ -134,7 +133,7 @@ class NoOpDevice:
         self._on_answer = on_answer
 
     async def run(self, run_id: str) -> None:
-        """Work until the run has ended; a coordinator that is away is asked until it is back."""
+        """Work until the run has ended, and wait for a coordinator that is away."""
         try:
             while not await self._work(run_id):
                 pass
@@ -142,7 +141,7 @@ class NoOpDevice:
             await self._client.close()
 
     async def _work(self, run_id: str) -> bool:
-        """Ask once and do what is asked; true if there will be no more."""
+        """Check in once and do the task; return true if the run has ended."""
         try:
             match await self._client.check_in(PROFILE, _WAIT_SECONDS, run_id):
                 case Assignment() as task:
@@ -188,7 +187,7 @@ class NoOpDevice:
         )
 
     def _changed(self, task: Assignment) -> Digest:
-        """The weights with another last number: of this device, and of this round."""
+        """Return the weights with a last number of this device and round."""
         pieces = self._memory.take(task.weights)
         number = struct.pack("<f", 1e-3 * self._number + 1e-6 * task.round_number)
         pieces[-1] = bytes(pieces[-1][: -len(number)]) + number
@@ -198,7 +197,7 @@ class NoOpDevice:
 
     @classmethod
     def _digest(cls, model: Digest, pieces: list[Piece], end: bytes) -> Digest:
-        """Of the weights, which are the model but for their end."""
+        """Hash the weights, which equal the model except for their end."""
         if cls._hashed is None or cls._hashed[0] != model:
             *but_last, last = pieces
             cls._hashed = model, hashlib.sha256(b"".join([*but_last, last[: -len(end)]]))
@@ -223,7 +222,7 @@ class InPlace(ThreadPoolExecutor):
 
 
 def no_op_run(devices: int, rounds: int, model: ModelSpec = PAPER_CNN) -> RunSpec:
-    """A FedAvg run in which all these devices take part in every round."""
+    """Specify a FedAvg run in which all devices take part in every round."""
     normalisation = Normalisation((0.5,) * model.channels, (0.25,) * model.channels)
     recipe = Recipe(model, normalisation, rounds=rounds, cohort_size=devices)
     return RunSpec(recipe, RoundPolicy(minimum_devices=devices))
@@ -235,7 +234,7 @@ async def run_rounds(
     spec: RunSpec,
     on_task: Callable[[TaskTimes], None] = lambda times: None,
 ) -> list[TaskTimes]:
-    """Create the run and be its devices until it has ended; the times of all tasks."""
+    """Create the run and act as its devices; return the times of all tasks."""
     asyncio.get_running_loop().set_default_executor(InPlace())
     admin = AdminClient(peer)
     found: list[TaskTimes] = []

@@ -1,6 +1,6 @@
-"""The same steps as one would write them in plain torch, for benchmarks/edge_engines.py.
+"""The steps of a device in plain torch, for benchmarks/edge_engines.py.
 
-Channels first, `loss.backward()`, and optimisers of torch.optim; with `compiled`, the network goes
+Channels first, `loss.backward()`, and optimisers of torch.optim. With `compiled` the network goes
 through torch.compile, which needs a C++ compiler.
 """
 
@@ -20,7 +20,7 @@ from hfmds.domain.methods import Hfmds
 
 
 class PlainTorch:
-    """Trains and synthesises as an engine does, and returns nothing."""
+    """Trains and synthesises as an engine does, without results."""
 
     def __init__(self, threads: int, *, compiled: bool) -> None:
         torch.set_num_threads(threads)
@@ -28,7 +28,7 @@ class PlainTorch:
         self._kept: dict[str, tuple[SplitModel, Callable[..., torch.Tensor]]] = {}
 
     def train(self, work: LocalWork, progress: object = None) -> None:
-        """Local training with a pool."""
+        """Train with a pool."""
         assert work.pool is not None
         settings, batch = work.recipe.training, work.recipe.training.batch_size
         model, forward = self._model(work, "train")
@@ -54,7 +54,7 @@ class PlainTorch:
             loss.item()
 
     def synthesise(self, work: LocalWork, progress: object = None) -> None:
-        """Feature matching, from noise."""
+        """Match features, starting from noise."""
         settings = work.recipe.method
         assert isinstance(settings, Hfmds)
         model, forward = self._model(work, "synthesise")
@@ -75,7 +75,7 @@ class PlainTorch:
             loss.item()
 
     def _model(self, work: LocalWork, kind: str) -> tuple[SplitModel, Callable[..., torch.Tensor]]:
-        """The network, compiled if that is wanted: once, so that it is not what is measured."""
+        """Build the network, compiled once if wanted, outside the measurement."""
         key = f"{kind} {work.recipe.training.batch_size}"
         if key not in self._kept:
             model = model_with(work.recipe.model, work.weights)

@@ -1,7 +1,7 @@
-"""The three programs as child processes, and what they cost the machine.
+"""The three programs as child processes, and their cost.
 
-Shared by benchmarks of the coordinator and of devices: they measure the programs an operator runs,
-on a real file system, over real gRPC on loopback. Reads /proc, so Linux only.
+Benchmarks of the coordinator, the store and devices use it to measure the programs that an operator
+runs, on a real file system, over gRPC on loopback. It reads /proc, so it needs Linux.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THR
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used so far."""
+    """The resources that a process has used."""
 
     cpu_seconds: float
     rss_bytes: int
@@ -42,7 +42,7 @@ class Usage:
 
 
 def usage(pid: int) -> Usage:
-    """What a running process has used since its start, or its peak since `forget_peak`."""
+    """Return what a process has used since its start, with its peak since `forget_peak`."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])  # utime, stime
     status = dict(
@@ -56,12 +56,12 @@ def usage(pid: int) -> Usage:
 
 
 def forget_peak(pid: int) -> None:
-    """Let the peak of a process's memory begin anew at what it uses now."""
+    """Reset the peak of a process's memory to its current memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def warn_if_busy() -> bool:
-    """Say so, and return true, if other programs keep the machine busy."""
+    """Warn and return true if other programs keep the machine busy."""
     load = os.getloadavg()[0]
     if load > _QUIET_LOAD:
         sys.stderr.write(
@@ -72,19 +72,19 @@ def warn_if_busy() -> bool:
 
 
 def tell(text: str) -> None:
-    """Progress, which is no part of the result."""
+    """Print progress to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def show(text: str) -> None:
-    """A part of the result, as Markdown."""
+    """Print a part of the result as Markdown."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def allow_open_files(wanted: int) -> None:
-    """Let this process and its children have so many connections; ConfigurationError if not."""
+    """Raise the limit of open files for this process and its children, or raise."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < wanted:
         raise ConfigurationError(
@@ -95,14 +95,14 @@ def allow_open_files(wanted: int) -> None:
 
 
 class Programs:
-    """Starts programs in a folder; all have ended when `programs` is left."""
+    """Starts programs in a folder; leaving `programs` ends all of them."""
 
     def __init__(self, folder: Path, supervisor: Supervisor) -> None:
         self.folder = folder
         self._supervisor = supervisor
 
     def start_store(self, name: str = "store") -> Program:
-        """Start a synthesis store with a folder of its own, and wait until it is ready."""
+        """Start a synthesis store in a folder of its own and wait until it is ready."""
         return self._start(
             name, "synthesis_store", listen=ANY_PORT, data_dir=str(self.folder / name)
         )
@@ -116,7 +116,7 @@ class Programs:
         wait: bool = True,
         **settings: str,
     ) -> Program:
-        """Start the coordinator; on the address of a killed one it is a restart."""
+        """Start the coordinator; the address of a killed one makes it a restart."""
         given = {"listen": listen, "data_dir": str(self.folder / "coordinator"), "store": store}
         return self._start("coordinator", module, wait=wait, **given, **settings)
 
@@ -146,7 +146,7 @@ class Programs:
 
 
 class Program:
-    """One started program."""
+    """A started program."""
 
     def __init__(self, child: Child, address_file: Path) -> None:
         self._child = child
@@ -154,12 +154,12 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Of the program itself: the leash replaces itself by it."""
+        """Return the process id of the program."""
         return self._child.process.pid
 
     @property
     def peer(self) -> Peer:
-        """Where it answers, once it is ready."""
+        """Return its address once it is ready."""
         address = json.loads(self._address_file.read_text())["grpc"]
         return Peer(self._child.name, address, "HFMDS_LISTEN")
 
@@ -168,7 +168,7 @@ class Program:
         return self._address_file.exists()
 
     def wait_until_ready(self) -> None:
-        """Block until it answers; an error says what it said if it never does."""
+        """Wait until it answers; raise with its log if it never does."""
         give_up_at = time.monotonic() + _READY_SECONDS
         while not self.is_ready:
             if (end := self._child.end()) is not None:
@@ -178,19 +178,19 @@ class Program:
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """End it in good order."""
+        """Stop it in good order."""
         self._child.signal_group(signal.SIGTERM)
         self._child.process.wait()
 
     def kill(self) -> None:
-        """End it as a power cut would; it is gone on return."""
+        """Kill it and wait for its end."""
         self._child.signal_group(signal.SIGKILL)
         self._child.process.wait()
 
 
 @contextmanager
 def programs() -> Iterator[Programs]:
-    """A folder for programs, on the disk of TMPDIR: its syncs are part of what is measured."""
+    """Give programs a folder on the disk of TMPDIR, whose syncs are part of the measurement."""
     with (
         tempfile.TemporaryDirectory(prefix="hfmds-benchmark-") as name,
         Supervisor(Path(name) / "logs") as supervisor,

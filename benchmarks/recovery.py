@@ -1,12 +1,12 @@
-"""How soon after `kill -9` does the coordinator go on?
+"""How soon does the coordinator go on after `kill -9`?
 
     .venv/bin/python benchmarks/recovery.py [--kills 10] [--quick]
 
-A run of no-op devices (no_op_devices.py) is at work. The coordinator is killed at a random moment
-of it and started again at once, on the same address and data. Devices ask again every 20 ms.
-Printed, as medians (and the longest) in seconds since the kill: until the process is ready, until a
-device's next call is answered, and until the next update is accepted. Beside it, before the first
-kill: how long a Python takes that imports what the coordinator imports, and ends.
+A run of no-op devices (no_op_devices.py) is at work. The script kills the coordinator at a random
+moment and starts it again on the same address and data. Devices ask every 20 ms. The table has the
+median and longest seconds from the kill until the process is ready, until it answers a device's
+next call, and until it accepts the next update. It also has the time in which Python imports the
+coordinator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IMPORTS = 3
 
 
 class Events:
-    """When something last happened, by name."""
+    """Times of events by name."""
 
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
@@ -48,7 +48,7 @@ class Events:
         self.at["accepted"] = times.accepted
 
     async def next(self, name: str, after: float) -> float:
-        """When this first happened after a moment."""
+        """Return the first time of an event after a moment."""
         while self.at.get(name, 0.0) <= after:  # noqa: ASYNC110 (a poll is precise enough)
             await asyncio.sleep(_POLL_SECONDS)
         return self.at[name]
@@ -57,7 +57,7 @@ class Events:
 async def killed_once(
     ours: Programs, running: Program, events: Events
 ) -> tuple[Program, dict[str, float]]:
-    """Kill the coordinator and start it again; the new one, and seconds until each event."""
+    """Kill and restart the coordinator; return it and the seconds until each event."""
     await asyncio.sleep(random.uniform(*_WORK_SECONDS))  # noqa: S311 (no secret)
     address = running.peer.address
     killed = time.monotonic()
@@ -81,14 +81,14 @@ async def killed_once(
 
 
 def import_seconds() -> float:
-    """How long Python takes to import the coordinator, and nothing else."""
+    """Return the seconds in which Python imports the coordinator."""
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", "import coordinator.__main__"], check=True)
     return time.monotonic() - started
 
 
 async def measure(devices: int, kills: int) -> None:
-    """Kill so often, and print the table."""
+    """Kill several times and print the table."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     found["importing the coordinator"] = [import_seconds() for _ in range(_IMPORTS)]
     events = Events()
@@ -118,11 +118,11 @@ async def measure(devices: int, kills: int) -> None:
 
 
 def main() -> None:
-    """Parse, warn and measure."""
+    """Parse options, warn of a busy machine, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=10)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.devices, options.kills = 2, 2

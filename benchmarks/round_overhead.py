@@ -1,17 +1,15 @@
-"""How long does a round take when learning takes no time, and how near is that to mere copying?
+"""How long is a round without learning, against plain copying?
 
     .venv/bin/python benchmarks/round_overhead.py [--devices 2 10 20 100] [--quick]
 
-Devices that return the weights they got (no_op_devices.py), with the paper's CNN, against a real
-coordinator on loopback. A round is measured from the moment its first device has its task to the
-same moment of the next round. Beside it, in the same run and in turns with it: the same bytes, by
-as many devices at once, through plain gRPC to memory (the limit, loopback_copy.py), and the same
-with each upload hashed and synced to disk (what durability alone costs).
+No-op devices (no_op_devices.py) with the paper's CNN, and a real coordinator on loopback. A round
+lasts from its first task to the first task of the next round. In turns, the baselines move the same
+bytes through plain gRPC to memory (loopback_copy.py), and the same with each upload hashed and
+synced to disk, which is the cost of durability alone.
 
-The first table has medians, and the processor time of either server in a round, which says more
-than the clock when others use the machine. The second shows, for one number of devices, where a
-round's time goes as the devices see it; the third the coordinator's own steps
-(timed_coordinator.py), per round.
+The first table has medians, and the processor time of both servers in a round, which says more than
+the clock on a busy machine. The second table has a round's time as the devices see it, the third
+the coordinator's own steps (timed_coordinator.py).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ WARM_UP_ROUNDS = 2  # the first ones open files, connections and caches
 
 @dataclass(slots=True)
 class Seconds:
-    """What was measured with one number of devices: a value per round."""
+    """The results with one number of devices, a value per round."""
 
     ours: list[float] = field(default_factory=list)
     copying: list[float] = field(default_factory=list)
@@ -47,7 +45,7 @@ class Seconds:
     copying_cpu: list[float] = field(default_factory=list)
 
     def add(self, tasks: Sequence[TaskTimes]) -> None:
-        """Take the times of a run."""
+        """Add the times of a run."""
         rounds: defaultdict[int, list[TaskTimes]] = defaultdict(list)
         for task in tasks:
             rounds[task.round_number].append(task)
@@ -74,7 +72,7 @@ class Seconds:
 async def measure(
     ours: Programs, limit: LoopbackCopy, devices: Sequence[int], passes: int, rounds: int
 ) -> dict[int, Seconds]:
-    """All three ways in turns, for each number of devices."""
+    """Measure all three ways in turns for each number of devices."""
     coordinator = ours.start_coordinator()
     await run_rounds(coordinator.peer, "first", no_op_run(1, 1))  # which has torch loaded
     found = {count: Seconds() for count in devices}
@@ -101,7 +99,7 @@ async def measure(
 
 
 async def timed_steps(ours: Programs, devices: int, rounds: int) -> dict[str, list[float]]:
-    """The coordinator's own steps in a run of its own: count, seconds, of those computing."""
+    """Measure the coordinator's steps: count, seconds, and seconds of computing."""
     script = str(Path(__file__).with_name("timed_coordinator.py"))
     coordinator = ours.start_coordinator(module=script)
     await run_rounds(coordinator.peer, "timed", no_op_run(devices, rounds))
@@ -113,7 +111,7 @@ async def timed_steps(ours: Programs, devices: int, rounds: int) -> dict[str, li
 def print_tables(
     found: dict[int, Seconds], steps: dict[str, list[float]], timed_rounds: int, timed_devices: int
 ) -> None:
-    """The three tables, as Markdown."""
+    """Format the three tables as Markdown."""
     show(
         "| devices | round, s | plain gRPC copying, s | ratio | copying + sync, s | ratio "
         "| CPU of the coordinator, s | CPU of the copying server, s |"
@@ -142,13 +140,13 @@ def print_tables(
 
 
 def main() -> None:
-    """Measure, and print the tables."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, nargs="+", default=[2, 10, 20, 100])
     parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=7, help="measured in each pass")
-    parser.add_argument("--steps-with", type=int, default=20, help="devices, in tables 2 and 3")
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--rounds", type=int, default=7, help="measured rounds of each pass")
+    parser.add_argument("--steps-with", type=int, default=20, help="devices of tables 2 and 3")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.devices, options.passes, options.rounds = [2, 10], 1, 3

@@ -1,15 +1,14 @@
-"""How fast does the store serve a snapshot to many devices at once, beside plain gRPC copying?
+"""How fast does the store serve a snapshot to many devices, against plain gRPC copying?
 
     .venv/bin/python benchmarks/serving_speed.py [--devices 100] [--contributors 50] [--quick]
 
-A snapshot of 32 x 32 colour images (3 KB each), 128 from each contributor and so a shard each, is
-fetched by all devices at once, each on a connection of its own: GetShare, then all shards in one
-stream. Beside it, in the same run and in turns with it: as many bytes by as many devices through
-plain gRPC from memory (loopback_copy.py). Neither keeps what it gets; checking digests and writing
-to disk is work of devices, which do not share two processors with each other and with the store.
+A snapshot of 32 x 32 colour images (3 KB each) has one shard of 128 images from each contributor.
+All devices fetch it at once, each on a connection of its own: GetShare, then all shards in one
+stream. In turns, the baseline sends as many bytes through plain gRPC from memory
+(loopback_copy.py). Neither side keeps or checks what it gets, since real devices do that on their
+own processors.
 
-Printed as Markdown: seconds of both and their ratio; the store's processor time and its memory
-above rest.
+The table has seconds of both and their ratio, and the store's processor time and memory above rest.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class OwnConnection(StoreClient):
         self._stub = SynthesisStoreServiceStub(self._channel)
 
     async def receive(self, snapshot_id: str, seed: int) -> int:
-        """Fetch the whole snapshot and forget it; how many bytes it was."""
+        """Fetch all shards, drop them, and return their size."""
         share = await self.get_share(snapshot_id, balanced=True, seed=seed)
         first, *further = (digest_message(shared.shard.digest) for shared in share)
         request = pb.DownloadShardRequest(snapshot_id=snapshot_id, digest=first, further=further)
@@ -70,7 +69,7 @@ class OwnConnection(StoreClient):
 
 
 async def seal(store: Program, contributors: int, samples: int) -> Snapshot:
-    """Make the snapshot."""
+    """Make and seal the snapshot."""
     client, batches = StoreClient(store.peer), Batches(samples)
     spec = PoolSpec("serving", 1, digest_of(b"weights"), _MODEL, samples, "hfmds")
     try:
@@ -87,7 +86,7 @@ async def seal(store: Program, contributors: int, samples: int) -> Snapshot:
 
 
 async def serve(store: Program, snapshot: Snapshot, devices: int) -> float:
-    """Seconds until all devices have the snapshot."""
+    """Return the seconds until all devices have the snapshot."""
     clients = [OwnConnection(store.peer) for _ in range(devices)]
     try:
         await asyncio.gather(*(client.channel.channel_ready() for client in clients))
@@ -103,7 +102,7 @@ async def serve(store: Program, snapshot: Snapshot, devices: int) -> float:
 
 
 async def measure(devices: int, contributors: int, samples: int, passes: int) -> None:
-    """Measure, and print the table."""
+    """Measure and print the table."""
     allow_open_files(2 * devices + _FILES_BESIDES)
     ours: list[float] = []
     copying: list[float] = []
@@ -140,13 +139,13 @@ async def measure(devices: int, contributors: int, samples: int, passes: int) ->
 
 
 def main() -> None:
-    """Parse, warn and measure."""
+    """Parse options, warn of a busy machine, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=100)
-    parser.add_argument("--contributors", type=int, default=50, help="whose batches are served")
-    parser.add_argument("--samples", type=int, default=128, help="in each batch")
+    parser.add_argument("--contributors", type=int, default=50, help="devices whose batches are served")
+    parser.add_argument("--samples", type=int, default=128, help="images of each batch")
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="seconds, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.devices, options.contributors, options.passes = 10, 10, 1

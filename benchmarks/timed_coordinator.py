@@ -1,9 +1,9 @@
-"""The coordinator with stopwatches: the same program, with the steps of a round timed.
+"""The coordinator with a stopwatch around each step of a round.
 
-Started in place of `python -m coordinator` by the benchmarks that break a round down. When it is
-stopped it writes, for each step, how often it was done, how long that took in all, and how much of
-it the thread computed (else it waited: for the disk, a lock, or the interpreter) as JSON to
-`step-times.json` beside its data folder. Steps contain each other: they do not add up.
+Benchmarks start it instead of `python -m coordinator`. When it stops, it writes `step-times.json`
+beside its data folder: for each step its count, its seconds, and the seconds of those in which the
+thread computed. The rest is waiting for the disk, a lock or the interpreter. Steps contain each
+other and do not add up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Stopwatches:
         self._totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
 
     def attach(self, step: str) -> None:
-        """Time a method or function, found as `module:name`; one that is gone is left out."""
+        """Time the function named `module:name`; skip it if it does not exist."""
         module_name, _, path = step.partition(":")
         *holders, name = path.split(".")
         try:
@@ -93,12 +93,12 @@ class Stopwatches:
         return timed
 
     def write(self, path: Path) -> None:
-        """Write what was measured."""
+        """Write the times."""
         path.write_text(json.dumps(self._totals))
 
 
 def main() -> None:
-    """Be the coordinator, then write the times."""
+    """Run the coordinator, then write the times."""
     from coordinator.__main__ import main as serve
 
     watches = Stopwatches()

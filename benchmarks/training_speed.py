@@ -1,17 +1,15 @@
-"""How fast is simulated local training, against a plain loop and against one process per core?
+"""How fast is simulated training, against a plain loop and against one process per core?
 
     .venv/bin/python benchmarks/training_speed.py [--passes 15] [--rows 1 9]
 
 A round of devices trains the paper's network in five ways: in a plain PyTorch loop over devices
-(torch.optim.SGD, default layout, torch's own number of threads), in the same loop in a process per
-core, all devices at once by torch.func (a step of all is one call, in a process per core), by ours
-in one process, and by ours on all cores (`ProcessWorkers`, with all that it costs to hand work
-over). Prints a Markdown table of samples per second, as ratios to the plain loop of the
-same row, and the share that ours reaches of the matrix-multiply peak measured in the same run.
+(torch.optim.SGD, default layout, torch's own number of threads); in the same loop in one process
+for each core; all devices at once with torch.func, in one process for each core; with ours in one
+process; and with ours on all cores (`ProcessWorkers`, hand-over included). The table has samples
+per second as ratios to the plain loop, and the share of the matrix-multiply peak of the same run.
 
-All ways take turns, pass by pass, and the fastest pass of each counts: other programs on the
-machine only ever slow a pass. A busy machine still flatters us, because the threads of the plain
-loop wait for each other; so a busy machine is reported.
+All ways take turns, and the fastest pass of each counts. A busy machine still favours ours, because
+threads of the plain loop wait for each other; the script warns of a busy machine.
 """
 
 from __future__ import annotations
@@ -64,11 +62,11 @@ class Case:
 
     @property
     def samples(self) -> int:
-        """What all devices train on in one pass."""
+        """Return the number of samples of one pass."""
         return DEVICES * self.images * (2 if self.pooled else 1)
 
     def works(self) -> list[LocalWork]:
-        """One task per device."""
+        """Make one task for each device."""
         recipe = Recipe(
             MODEL,
             NORMALISATION,
@@ -103,7 +101,7 @@ CASES = (
 
 
 def plain(works: Sequence[LocalWork]) -> None:
-    """Local training as one would write it down, of one device after the other."""
+    """Train one device after the other in plain PyTorch."""
     for work in works:
         _plain(work)
 
@@ -137,7 +135,7 @@ def _plain(work: LocalWork) -> None:
 
 
 def vectorised(works: Sequence[LocalWork]) -> None:
-    """The same of all devices at once, each with weights of its own: they have as many images."""
+    """Train all devices at once with torch.func, each with its own weights."""
     settings, pool, count = works[0].recipe.training, works[0].pool, len(works[0].shard)
     model = model_with(MODEL, works[0].weights)
     weights = {n: torch.stack([w.detach()] * len(works)) for n, w in model.named_parameters()}
@@ -173,7 +171,7 @@ def _images(images: LabelledImages) -> Tensor:
 
 
 def multiply() -> None:
-    """The most arithmetic a core does: nothing but one large product."""
+    """Measure the matrix-multiply peak of a core."""
     a = torch.ones(PEAK_SIDE, PEAK_SIDE)
     for _ in range(10):
         torch.mm(a, a)
@@ -183,7 +181,7 @@ MULTIPLY_FLOPS = 10 * 2 * PEAK_SIDE**3
 
 
 class Crew:
-    """Processes that share a round's devices, or each multiply matrices, when told to."""
+    """Processes that share a round's devices, or multiply matrices."""
 
     def __init__(
         self,
@@ -200,7 +198,7 @@ class Crew:
             self._lines.append(line)
 
     def do(self, job: Case | None) -> None:
-        """Train the case's devices, or without one multiply; until the last process is done."""
+        """Train the case's devices, or multiply without a case; wait for all processes."""
         for line in self._lines:
             line.send(job)
         for line in self._lines:
@@ -229,7 +227,7 @@ def _serve(
 
 
 class Ours:
-    """A round's devices as a simulation trains them."""
+    """The devices of a round, trained as a simulation does."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -246,7 +244,7 @@ class Ours:
 
 
 def flops_per_sample() -> int:
-    """Of a forward and a backward through the network, by torch's counter."""
+    """Count the FLOPs of a forward and backward pass with torch's counter."""
     counter = FlopCounterMode(display=False)
     with counter:
         build_model(MODEL)(torch.zeros(1, *MODEL.image_shape)).sum().backward()
@@ -254,7 +252,7 @@ def flops_per_sample() -> int:
 
 
 def fastest(ways: Mapping[str, Callable[[], None]], passes: int) -> dict[str, float]:
-    """Seconds of the fastest pass of each way; they take turns."""
+    """Return the fastest pass of each way; ways take turns."""
     best = dict.fromkeys(ways, float("inf"))
     for number in range(passes + 1):
         for name, do in ways.items():
@@ -266,7 +264,7 @@ def fastest(ways: Mapping[str, Callable[[], None]], passes: int) -> dict[str, fl
 
 
 def table(cases: Sequence[Case], passes: int, cores: int) -> Iterator[str]:
-    """The lines of the table, each when it is known."""
+    """Yield the lines of the table as they are known."""
     torch.set_num_threads(1)  # ours in one process
     flops = flops_per_sample()
     yield (
