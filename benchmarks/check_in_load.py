@@ -171,7 +171,9 @@ def main() -> None:
     parser.add_argument("--wait-seconds", type=float, default=0.0)
     parser.add_argument("--processes", type=int, default=2, help="client processes")
     parser.add_argument("--output", type=Path, default=Path("check-ins.png"))
-    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run seconds, only to see that it works"
+    )
     options = parser.parse_args()
     settings: dict[str, str] = {}
     if options.quick:

@@ -66,7 +66,9 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--output", type=Path, default=Path("coordinator-memory.png"))
-    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run seconds, only to see that it works"
+    )
     options = parser.parse_args()
     if options.quick:
         options.devices, options.rounds = 2, 30

@@ -115,7 +115,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=10, help="measured rounds")
-    parser.add_argument("--quick", action="store_true", help="run a minute, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a minute, only to see that it works"
+    )
     options = parser.parse_args()
     if options.quick:
         options.devices, options.rounds = 3, 2

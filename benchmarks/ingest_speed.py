@@ -299,9 +299,18 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=1000, help="images of each device")
     parser.add_argument("--at-once", type=int, default=4, help="devices that upload at a time")
-    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
-    parser.add_argument("--passes", type=int, default=_PASSES, help="passes of each way in each condition")
-    parser.add_argument("--pause", type=float, default=_PAUSE_SECONDS, help="seconds before each pass where files stay")
+    parser.add_argument(
+        "--quick", action="store_true", help="run seconds, only to see that it works"
+    )
+    parser.add_argument(
+        "--passes", type=int, default=_PASSES, help="passes of each way in each condition"
+    )
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=_PAUSE_SECONDS,
+        help="seconds before each pass where files stay",
+    )
     options = parser.parse_args()
     if options.quick:
         options.devices, options.samples, options.pause = 20, 100, 0.0

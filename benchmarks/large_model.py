@@ -67,7 +67,9 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4, help="measured rounds of each pass")
-    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run seconds, only to see that it works"
+    )
     options = parser.parse_args()
     if options.quick:
         options.passes, options.rounds = 1, 1

@@ -132,7 +132,9 @@ def main() -> None:
     """Grow the index, measure at each size, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run seconds, only to see that it works"
+    )
     options = parser.parse_args()
     sizes = [1_000, 4_000] if options.quick else sorted(options.sizes)
     warn_if_busy()

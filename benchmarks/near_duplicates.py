@@ -262,7 +262,9 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--synthetic", type=int, default=2000)
-    parser.add_argument("--quick", action="store_true", help="run a minute, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a minute, only to see that it works"
+    )
     options = parser.parse_args()
     if options.quick:
         options.images, options.synthetic = 1000, _PER_DEVICE

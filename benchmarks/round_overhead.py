@@ -146,7 +146,9 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds of each pass")
     parser.add_argument("--steps-with", type=int, default=20, help="devices of tables 2 and 3")
-    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run seconds, only to see that it works"
+    )
     options = parser.parse_args()
     if options.quick:
         options.devices, options.passes, options.rounds = [2, 10], 1, 3

@@ -142,10 +142,14 @@ def main() -> None:
     """Parse options, warn of a busy machine, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=100)
-    parser.add_argument("--contributors", type=int, default=50, help="devices whose batches are served")
+    parser.add_argument(
+        "--contributors", type=int, default=50, help="devices whose batches are served"
+    )
     parser.add_argument("--samples", type=int, default=128, help="images of each batch")
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="run seconds, only to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="run seconds, only to see that it works"
+    )
     options = parser.parse_args()
     if options.quick:
         options.devices, options.contributors, options.passes = 10, 10, 1
