@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from programs import MEGABYTE, show, tell, usage, warn_if_busy
 
 from hfmds.domain.learning import LabelledImages
-from synthesis_store.snapshots.near_duplicates import LikenessIndex
+from synthesis_store.snapshots.near_duplicates import SimilarityIndex
 from synthesis_store.snapshots.similarity import vectors_of
 
 SHAPE = (3, 32, 32)
@@ -89,7 +89,7 @@ class Growth:
 
     def __init__(self, largest: int) -> None:
         self._random = np.random.default_rng(0)
-        self._index = LikenessIndex(THRESHOLD)
+        self._index = SimilarityIndex(THRESHOLD)
         # Touched at once, so that it counts as the beginning's memory.
         self._known = np.ones((largest, vectors(noise_images(self._random, 1)).shape[1]), np.int8)
         self._kept = np.empty((0, *SHAPE), np.uint8)  # the first images, to ask for

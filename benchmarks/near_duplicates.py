@@ -36,7 +36,7 @@ from hfmds.data.statistics import normalisation_of
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
-from synthesis_store.snapshots.similarity import greatest_square, vectors_of
+from synthesis_store.snapshots.similarity import max_squared_distance, vectors_of
 
 Pixels = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
@@ -106,7 +106,7 @@ CHANGES: Mapping[str, Callable[[Pixels], Pixels]] = {
 def ours(pixels: Pixels) -> Vectors:
     """Make the store's vectors, in the unit of its thresholds."""
     images = LabelledImages(pixels, np.zeros(len(pixels), np.int64))
-    return (vectors_of(images) / np.sqrt(greatest_square(1))).astype(np.float32)
+    return (vectors_of(images) / np.sqrt(max_squared_distance(1))).astype(np.float32)
 
 
 def colours(pixels: Pixels) -> Vectors:

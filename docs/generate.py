@@ -36,7 +36,8 @@ from hfmds.service.monitoring.program_metrics import show_program, show_readines
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.security.tls import TlsFiles
 from hfmds.service.status import STATUS_OF
-from synthesis_store.monitoring.inventory import Stock
+from synthesis_store.monitoring.inventory import Inventory
+from synthesis_store.monitoring.inventory_metrics import InventoryMetrics
 from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.settings import StoreSettings
 
@@ -148,7 +149,8 @@ def coordinator() -> CollectorRegistry:
 def store() -> CollectorRegistry:
     """What the synthesis store exports besides."""
     registry = CollectorRegistry()
-    StoreMetrics(registry).watch(Stock)
+    StoreMetrics(registry)
+    InventoryMetrics(Inventory, registry).refresh()
     return registry
 
 

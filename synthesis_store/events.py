@@ -1,6 +1,7 @@
-"""The store's event log (`hfmds.storage.event_log`): what became of pools, snapshots and content.
+"""The store's event log (`hfmds.storage.event_log`): the history of pools, snapshots and content.
 
-Devices are in it by pseudonym only: the log is never changed, so a name could not be taken out.
+The log names devices by pseudonym only. Nobody can change the log, so a device's id could never
+be removed from it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from hfmds.storage.event_log import add_event, read_events
 from synthesis_store.tables import StoreEventRow
 
 STORE = "store"
-"""Who asked, when nobody did: the store acted by itself."""
+"""The actor of events that the store causes by itself."""
 
 
 class StoreEventKind(enum.StrEnum):
-    """What an event tells of. A log may have kinds of a later version, too."""
+    """The kinds of events. A log may also have kinds of a later version."""
 
     POOL_OPENED = "pool-opened"
     POOL_SEALED = "pool-sealed"
@@ -38,7 +39,7 @@ class StoreEventKind(enum.StrEnum):
 
 
 class StoreEvents:
-    """The log of one store."""
+    """The event log of one store."""
 
     def __init__(self, engine: Engine, log_id: str, now: Callable[[], datetime]) -> None:
         self._engine = engine
@@ -46,12 +47,12 @@ class StoreEvents:
         self.log_id = log_id
 
     def append(self, session: Session, kind: StoreEventKind, **details: object) -> None:
-        """Within the transaction that makes it true: write an event."""
+        """Add an event in the transaction of the change that it describes."""
         at_seconds = self._now().timestamp()
         connection = session.connection()
         add_event(connection, StoreEventRow, self.log_id, at_seconds, kind.value, details)
 
     def list(self, after: int, limit: int) -> list[Event]:
-        """At most so many events after a number, in order."""
+        """Return at most `limit` events after a sequence number, in order."""
         with reading(self._engine) as session:
             return read_events(session, StoreEventRow, self.log_id, after, limit)

@@ -35,3 +35,8 @@ class StoreSettings(ServerSettings):
         ge=0,
         description="Seconds between two removals of unneeded snapshots; 0: only on command.",
     )
+    orphan_grace_seconds: float = Field(
+        24 * 3600.0,
+        gt=0,
+        description="Seconds after which the store deletes content that a crash left behind.",
+    )

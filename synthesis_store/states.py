@@ -1,6 +1,6 @@
-"""The states of a pool, and the only ways from one to the next.
+"""The states of a pool and the transitions between them.
 
-docs/store.md draws them; a test holds the picture to this table.
+docs/store.md draws them. A test compares the picture with this table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POOL_TRANSITIONS: Mapping[PoolState, frozenset[PoolState]] = {
 
 
 def refusal_of_batches(pool_id: str, state: PoolState, reason: str) -> HfmdsError:
-    """The answer to a device that comes to a pool that is open no more."""
+    """Return the error for a device that puts a batch into a pool that is not open."""
     match state:
         case PoolState.SEALED:
             return TooLate(f"pool {pool_id} is sealed; check in for new work")

@@ -1,14 +1,14 @@
-"""The store's database tables.
+"""The tables of the store's database.
 
-Specifications and descriptions are kept as the bytes of their contract messages
-(`hfmds.wire.conversions.records`). Nothing has a row per sample.
+Specifications and descriptions are stored as the bytes of their protobuf messages
+(`hfmds.wire.conversions.records`). No table has a row per sample.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKey, String, false
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKey, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -20,7 +20,7 @@ _SHA256 = String(64)
 
 
 class _UtcDateTime(TypeDecorator[datetime]):
-    """A moment, kept as UTC: SQLite would forget the time zone."""
+    """A time, stored as UTC because SQLite drops the time zone."""
 
     impl = DateTime
     cache_ok = True
@@ -32,40 +32,52 @@ class _UtcDateTime(TypeDecorator[datetime]):
         return value and value.replace(tzinfo=UTC)
 
 
-class Base(DeclarativeBase):
-    """All tables of the store."""
+class StoreBase(DeclarativeBase):
+    """The base of all tables of the store."""
 
 
-class StoreRow(Base):
-    """The one row about the store itself."""
+class ContentColumns:
+    """The two columns that name a blob."""
+
+    sha256: Mapped[str]
+    size_bytes: Mapped[int]
+
+    @property
+    def digest(self) -> Digest:
+        """The name of the blob."""
+        return Digest(self.sha256, self.size_bytes)
+
+
+class StoreRow(StoreBase):
+    """The only row about the store itself."""
 
     __tablename__ = "store"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    pseudonym_key: Mapped[bytes]  # a secret: who has it can find out which device contributed
-    log_id: Mapped[str] = mapped_column(_ID)  # of its event log
+    pseudonym_key: Mapped[bytes]  # a secret: with it, anybody can trace contributors to devices
+    log_id: Mapped[str] = mapped_column(_ID)  # of the event log
 
 
-class StoreEventRow(EventColumns, Base):
-    """An event of the store's log. Only ever added."""
+class StoreEventRow(EventColumns, StoreBase):
+    """An event of the store's log. Rows are only added."""
 
     __tablename__ = "store_events"
 
 
-class RunReferenceRow(Base):
-    """A run as long as it needs its snapshots. One that gets the same id later has another row."""
+class RunReferenceRow(StoreBase):
+    """A run that uses this store. A later run with the same id has a row of its own."""
 
     __tablename__ = "run_references"
 
     number: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(_ID, index=True)
-    released: Mapped[bool] = mapped_column(default=False)
-    # Snapshots that it needs however old they are, as its last OpenPool named them.
+    released: Mapped[bool]
+    # Snapshots that the run's last OpenPool named: the store keeps them, however old they are.
     referenced: Mapped[list[str]] = mapped_column(JSON)
 
 
-class PoolRow(Base):
-    """A pool: what it takes, where it is in its life, and totals over its batches."""
+class PoolRow(StoreBase):
+    """A pool: its specification, its state, and totals over its batches."""
 
     __tablename__ = "pools"
 
@@ -75,7 +87,7 @@ class PoolRow(Base):
     opened_at: Mapped[datetime] = mapped_column(_UtcDateTime)
     state: Mapped[str] = mapped_column(String(16), index=True)  # PoolState by name
     state_reason: Mapped[str] = mapped_column(default="")
-    seal_quorum: Mapped[int] = mapped_column(default=0)  # 0: never by number
+    seal_quorum: Mapped[int] = mapped_column(default=0)  # 0: no quorum
     seals_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)
     devices: Mapped[int] = mapped_column(default=0)
     samples: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -84,8 +96,8 @@ class PoolRow(Base):
     leakage: Mapped[bytes]
 
 
-class BatchRow(Base):
-    """A device's batch in a pool; the row outlives the blob, so that a late retry is recognised."""
+class BatchRow(ContentColumns, StoreBase):
+    """A device's batch in a pool. The row outlives the blob, so the store knows a late retry."""
 
     __tablename__ = "batches"
 
@@ -95,16 +107,12 @@ class BatchRow(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     samples: Mapped[int]
     leaking_samples: Mapped[int]
-    leakage: Mapped[bytes]  # what the pool's totals have of it
+    leakage: Mapped[bytes]  # the part of the pool's totals that comes from this batch
     accepted_at: Mapped[datetime] = mapped_column(_UtcDateTime)
 
-    @property
-    def digest(self) -> Digest:
-        return Digest(self.sha256, self.size_bytes)
 
-
-class NamedBatchRow(Base):
-    """A batch that was named when a pool was sealed, whether it was in the pool or not."""
+class NamedBatchRow(ContentColumns, StoreBase):
+    """A batch that SealPool named, whether the pool had it or not."""
 
     __tablename__ = "named_batches"
 
@@ -113,13 +121,9 @@ class NamedBatchRow(Base):
     sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
 
-    @property
-    def digest(self) -> Digest:
-        return Digest(self.sha256, self.size_bytes)
 
-
-class SnapshotRow(Base):
-    """What sealing a pool gave."""
+class SnapshotRow(StoreBase):
+    """A sealed pool."""
 
     __tablename__ = "snapshots"
 
@@ -129,8 +133,8 @@ class SnapshotRow(Base):
     description: Mapped[bytes]  # the snapshot without its shards
 
 
-class ShardRow(Base):
-    """A part of a snapshot. What is taken over from a snapshot has a row in each."""
+class ShardRow(ContentColumns, StoreBase):
+    """A part of a snapshot. A carried-over shard has a row in each of its snapshots."""
 
     __tablename__ = "shards"
 
@@ -140,38 +144,25 @@ class ShardRow(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     contributor: Mapped[str] = mapped_column(_ID, index=True)
     description: Mapped[bytes]
-    # Of each sample, one behind the other; only needed when the next snapshot is made.
+    # Of all samples, concatenated. Only the builder of the next snapshot reads them.
     hashes: Mapped[bytes] = mapped_column(deferred=True)
     measurements: Mapped[bytes] = mapped_column(deferred=True)
 
-    @property
-    def digest(self) -> Digest:
-        return Digest(self.sha256, self.size_bytes)
 
+class OrphanRow(ContentColumns, StoreBase):
+    """Content that no row needed when this row was written (`retention/orphans.py`)."""
 
-class LooseBlobRow(Base):
-    """A note of content that may be on disk while nothing needs it: to be claimed or deleted."""
-
-    __tablename__ = "loose_blobs"
+    __tablename__ = "orphans"
 
     sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    # Of who may be about to write it, each has one; empty: nobody, it was given up.
-    mark: Mapped[str] = mapped_column(String(32), primary_key=True, default="", server_default="")
-    # Why it was given up, if the log is to say that it was erased; else empty.
+    # Why nothing needs the content, if the event log is to tell of its deletion; else empty.
     reason: Mapped[str] = mapped_column(String(32), default="")
-    # The replica that may be about to write it, since when; empty: none.
-    writer: Mapped[str] = mapped_column(_ID, default="")
-    noted_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)
-    # Whether the content may have been deleted since: then the mark says nothing of it.
-    void: Mapped[bool] = mapped_column(default=False, server_default=false())
-
-    @property
-    def digest(self) -> Digest:
-        return Digest(self.sha256, self.size_bytes)
+    due_at: Mapped[datetime] = mapped_column(_UtcDateTime)  # the earliest time of the deletion
+    deleted_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)  # None: not deleted yet
 
 
-class WithdrawalRow(Base):
+class WithdrawalRow(StoreBase):
     """A device whose consent was taken back."""
 
     __tablename__ = "withdrawals"
@@ -183,11 +174,11 @@ class WithdrawalRow(Base):
     erased_at: Mapped[datetime | None] = mapped_column(_UtcDateTime)  # None: not all of it yet
 
 
-class ExclusionsRow(Base):
-    """Who is shut out of the fleet; one row, once the coordinator has said it."""
+class ExclusionsRow(StoreBase):
+    """The coordinator's list of excluded devices and certificates. There is one row at most."""
 
     __tablename__ = "exclusions"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    version: Mapped[str] = mapped_column(_SHA256)  # as the coordinator names it
+    version: Mapped[str] = mapped_column(_SHA256)  # the coordinator's name of the list
     record: Mapped[bytes]

@@ -1,4 +1,4 @@
-"""SynthesisStoreService: convert, call, convert. What the calls mean is in the proto."""
+"""SynthesisStoreService: each method converts, calls, converts. The proto says what calls mean."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import grpc
 
 from hfmds.domain.devices import require_id
-from hfmds.domain.pools import SharedShard
 from hfmds.errors import InvalidInput
 from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, SERVICE, VIEWER
 from hfmds.service.security.caller import caller
@@ -33,11 +33,14 @@ from hfmds.wire.conversions.store_calls import (
     snapshot_message,
 )
 from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of
-from synthesis_store.access.exclusions import ExclusionRecords
+from synthesis_store.access.exclusion_list import ExclusionList
+from synthesis_store.delivery.shares import ShareLimits
+from synthesis_store.delivery.snapshots import Snapshots
+from synthesis_store.events import StoreEvents
 from synthesis_store.pools.pool_records import BatchKey
 from synthesis_store.pools.pools import Pools
-from synthesis_store.serving.shares import Limits
-from synthesis_store.snapshots.seal_queue import Seals
+from synthesis_store.retention.data_retention import DataRetention
+from synthesis_store.snapshots.seal_queue import SealQueue
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
 ACCESS = {
@@ -58,28 +61,39 @@ ACCESS = {
 }
 
 _MAX_EVENTS = 1000  # in one answer
-_POSITION_DIGITS = 10  # what a database takes for a position has no more
+_POSITION_DIGITS = 10  # a position has fewer
 
 
 class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
-    """Answers for the pools."""
+    """The service over the store's parts, one for each group of calls."""
 
-    def __init__(self, pools: Pools, exclusions: ExclusionRecords) -> None:
+    def __init__(
+        self,
+        pools: Pools,
+        seal_queue: SealQueue,
+        snapshots: Snapshots,
+        retention: DataRetention,
+        events: StoreEvents,
+        exclusions: ExclusionList,
+    ) -> None:
         self._pools = pools
+        self._seal_queue = seal_queue
+        self._snapshots = snapshots
+        self._retention = retention
+        self._events = events
         self._exclusions = exclusions
-        self._seals = Seals(pools.seal)
-        # To choose among ten thousand shards takes 0.15 s: a fleet that does must not have all
-        # other calls wait, for whom there are few threads.
+        # Choosing among ten thousand shards takes 0.15 s. In a thread of its own, a fleet that
+        # does so leaves the few other threads to other calls.
         self._choosing = ThreadPoolExecutor(1, "choosing")
 
     def add_to(self, server: GrpcServer) -> None:
-        """Serve this service there."""
+        """Add this service to a server."""
         server.add(pb_grpc.add_SynthesisStoreServiceServicer_to_server, self, SERVICE_NAME, ACCESS)
 
     async def aclose(self) -> None:
-        """Seal no more, once the server has stopped; on return nothing is being sealed."""
+        """Stop sealing, after the server has stopped. Returns when no seal is under way."""
         self._choosing.shutdown(wait=False, cancel_futures=True)
-        await asyncio.gather(asyncio.to_thread(self._pools.stop_sealing), self._seals.close())
+        await self._seal_queue.close()
 
     async def OpenPool(
         self, request: pb.OpenPoolRequest, context: grpc.aio.ServicerContext
@@ -87,16 +101,16 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         require_part(request, "spec")
         pool_id = require_id(request.pool_id, "pool_id")
         referenced = [
-            require_id(one, "referenced_snapshots") for one in request.referenced_snapshots
+            require_id(name, "referenced_snapshots") for name in request.referenced_snapshots
         ]
         spec = pool_spec_from(request.spec)
-        hung_up = threading.Event()
+        cancelled = threading.Event()
         try:
             withdrawn = await asyncio.to_thread(
-                self._pools.open, pool_id, spec, referenced, hung_up.is_set
+                self._pools.open, pool_id, spec, referenced, cancelled
             )
         except asyncio.CancelledError:
-            hung_up.set()
+            cancelled.set()
             raise
         return pb.OpenPoolResponse(withdrawn_devices=withdrawn)
 
@@ -129,7 +143,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.SealPoolResponse:
         pool_id = require_id(request.pool_id, "pool_id")
         named = [contribution_from(item) for item in request.contributions]
-        sealed = await self._seals.seal(pool_id, named)
+        sealed = await self._seal_queue.seal(pool_id, named)
         return pb.SealPoolResponse(
             snapshot=snapshot_message(replace(sealed.snapshot, shards=())),
             missing=map(contribution_message, sealed.missing),
@@ -139,12 +153,14 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         self, request: pb.GetSnapshotRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetSnapshotResponse:
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
-        at = _position(request.page_token)
-        snapshot = await asyncio.to_thread(self._pools.snapshot, snapshot_id, at, ASKED_FOR_A_PAGE)
+        start = _position(request.page_token)
+        snapshot = await asyncio.to_thread(
+            self._snapshots.get, snapshot_id, start, ASKED_FOR_A_PAGE
+        )
         shards, more = first_page_of(map(shard_message, snapshot.shards), request.page_size)
         described = snapshot_message(replace(snapshot, shards=()))
         described.shards.extend(shards)
-        token = str(at + len(shards)) if more else ""
+        token = str(start + len(shards)) if more else ""
         return pb.GetSnapshotResponse(snapshot=described, next_page_token=token)
 
     async def ListSnapshots(
@@ -152,11 +168,11 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.ListSnapshotsResponse:
         run_id = require_id(request.run_id, "run_id") if request.run_id else None
         snapshots = await asyncio.to_thread(
-            self._pools.snapshots, run_id, request.page_token, ASKED_FOR_A_PAGE
+            self._snapshots.list, run_id, request.page_token, ASKED_FOR_A_PAGE
         )
-        taken, more = first_page_of(map(snapshot_message, snapshots), request.page_size)
-        token = taken[-1].snapshot_id if more else ""
-        return pb.ListSnapshotsResponse(snapshots=taken, next_page_token=token)
+        page, more = first_page_of(map(snapshot_message, snapshots), request.page_size)
+        token = page[-1].snapshot_id if more else ""
+        return pb.ListSnapshotsResponse(snapshots=page, next_page_token=token)
 
     async def GetShare(
         self, request: pb.GetShareRequest, context: grpc.aio.ServicerContext
@@ -164,25 +180,22 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         require_count(request, 0, "max_bytes", "max_samples")
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
         have = set(map(digest_from, _bounded(request.have, "have")))
-        limits = Limits(request.max_bytes, request.max_samples)
-
-        at = _position(request.page_token)
-
-        def choose() -> Sequence[SharedShard]:
-            return self._pools.serving.share(
-                snapshot_id,
-                have,
-                limits,
-                request.seed,
-                balanced=request.balanced,
-                start=at,
-                most=ASKED_FOR_A_PAGE,
-            )
-
-        thread = None if limits == Limits() else self._choosing
+        limits = ShareLimits(request.max_bytes, request.max_samples)
+        start = _position(request.page_token)
+        choose = partial(
+            self._snapshots.share,
+            snapshot_id,
+            have,
+            limits,
+            request.seed,
+            balanced=request.balanced,
+            start=start,
+            most=ASKED_FOR_A_PAGE,
+        )
+        thread = None if limits == ShareLimits() else self._choosing
         shared = await asyncio.get_running_loop().run_in_executor(thread, choose)
         shards, more = first_page_of(map(shared_shard_message, shared), request.page_size)
-        token = str(at + len(shards)) if more else ""
+        token = str(start + len(shards)) if more else ""
         return pb.GetShareResponse(shards=shards, next_page_token=token)
 
     async def DownloadShard(
@@ -190,9 +203,9 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> AsyncIterator[bytes]:
         require_part(request, "digest")
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
-        wanted = (request.digest, *_bounded(request.further, "further"))
-        digests = [digest_from(digest) for digest in wanted]
-        async for pieces in self._pools.serving.stream(snapshot_id, digests, request.offset):
+        names = (request.digest, *_bounded(request.further, "further"))
+        digests = [digest_from(name) for name in names]
+        async for pieces in self._snapshots.stream(snapshot_id, digests, request.offset):
             yield download_message(*pieces)
 
     async def ReleaseRun(
@@ -200,14 +213,14 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.ReleaseRunResponse:
         run_id = require_id(request.run_id, "run_id")
         return pb.ReleaseRunResponse(
-            snapshots=await asyncio.to_thread(self._pools.release, run_id, caller(context))
+            snapshots=await asyncio.to_thread(self._retention.release, run_id, caller(context))
         )
 
     async def CollectSnapshots(
         self, request: pb.CollectSnapshotsRequest, context: grpc.aio.ServicerContext
     ) -> pb.CollectSnapshotsResponse:
         collected = await asyncio.to_thread(
-            self._pools.collect, caller(context), dry_run=request.dry_run
+            self._retention.collect, caller(context), dry_run=request.dry_run
         )
         return pb.CollectSnapshotsResponse(
             snapshot_ids=collected.snapshot_ids,
@@ -221,7 +234,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         device_id = require_id(request.device_id, "device_id")
         run_id = require_id(request.run_id, "run_id") if request.run_id else ""
         withdrawal = await asyncio.to_thread(
-            self._pools.withdraw, device_id, run_id, caller(context)
+            self._retention.withdraw, device_id, run_id, caller(context)
         )
         return pb.WithdrawDeviceResponse(
             removed_batches=withdrawal.removed_batches,
@@ -231,10 +244,9 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     async def ListStoreEvents(
         self, request: pb.ListStoreEventsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListStoreEventsResponse:
-        events = self._pools.events
-        found = await asyncio.to_thread(events.list, request.after_sequence, _MAX_EVENTS)
-        entries = first_page([*map(event_message, found)], request.page_size)
-        return pb.ListStoreEventsResponse(log_id=events.log_id, events=entries)
+        events = await asyncio.to_thread(self._events.list, request.after_sequence, _MAX_EVENTS)
+        page = first_page([*map(event_message, events)], request.page_size)
+        return pb.ListStoreEventsResponse(log_id=self._events.log_id, events=page)
 
     async def SetExclusions(
         self, request: pb.SetExclusionsRequest, context: grpc.aio.ServicerContext
@@ -243,18 +255,18 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
             exclusions = exclusions_from(request.exclusions)
             version = require_version(request.version)
             await asyncio.to_thread(self._exclusions.replace, version, exclusions)
-        held = await asyncio.to_thread(self._exclusions.version)
-        return pb.SetExclusionsResponse(version=held)
+        applied = await asyncio.to_thread(self._exclusions.version)
+        return pb.SetExclusionsResponse(version=applied)
 
 
 def _position(token: str) -> int:
-    """Where the next page of shards begins; one that is no token of ours starts over."""
+    """Return where the next page of shards begins. An unknown token begins at the first shard."""
     return int(token) if token.isdecimal() and len(token) < _POSITION_DIGITS else 0
 
 
 def _bounded(digests: Sequence[common_pb2.Digest], name: str) -> Sequence[common_pb2.Digest]:
     if len(digests) > MAX_DIGESTS:
-        raise InvalidInput(f"{name} has {len(digests)} shards; at most {MAX_DIGESTS}")
+        raise InvalidInput(f"{name} has {len(digests)} shards; send at most {MAX_DIGESTS}")
     return digests
 
 

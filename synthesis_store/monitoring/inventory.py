@@ -1,7 +1,7 @@
-"""What the store has, looked up when it is asked for: every replica says the same.
+"""The inventory: what the database says the store has. All replicas see the same.
 
-Cheap enough for every scrape: what has not changed is not read again, and the size of all content,
-which takes a look at every row, is up to five minutes old.
+Reading it is cheap. The reader remembers snapshots and counts only new events. It sums up the
+content every five minutes, because that reads all rows.
 """
 
 from __future__ import annotations
@@ -11,29 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import Engine, func, select, union
+from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from hfmds.domain.pools import PoolState, Snapshot
 from hfmds.storage.database import reading
 from hfmds.wire.conversions.records import decode_snapshot
 from synthesis_store.events import StoreEventKind
-from synthesis_store.tables import (
-    BatchRow,
-    PoolRow,
-    RunReferenceRow,
-    ShardRow,
-    SnapshotRow,
-    StoreEventRow,
-)
+from synthesis_store.retention.orphans import needed_content
+from synthesis_store.tables import PoolRow, RunReferenceRow, SnapshotRow, StoreEventRow
 
-MOST_RUNS = 20  # whose newest snapshots are told: those that sealed one last
-_CONTENT_EVERY = timedelta(minutes=5)  # 0.6 s of a core for 100,000 shards
+MAX_RUNS = 20
+"""The inventory has the newest snapshots of this many runs: those that sealed last."""
+
+_CONTENT_EVERY = timedelta(minutes=5)  # it takes 0.6 s of a core for 100,000 shards
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
-    """What there is at one moment."""
+class Inventory:
+    """What the store has at one moment."""
 
     pools: Mapping[PoolState, int] = field(default_factory=lambda: dict.fromkeys(PoolState, 0))
     halted_pools: int = 0  # ever, also of runs that are gone
@@ -41,8 +37,8 @@ class Stock:
     newest: tuple[Snapshot, ...] = ()  # of each run that is not released
 
 
-class Stocktaking:
-    """Looks into the database of one store; may be asked by several threads."""
+class InventoryReader:
+    """Reads the inventory of one store. Thread-safe."""
 
     def __init__(self, engine: Engine, log_id: str, now: Callable[[], datetime]) -> None:
         self._engine = engine
@@ -50,13 +46,13 @@ class Stocktaking:
         self._now = now
         self._lock = threading.Lock()
         self._snapshots: dict[str, Snapshot] = {}  # the newest ones by id; they never change
-        self._halted = (0, 0)  # pools, in the event log up to this number
+        self._halted = (0, 0)  # the number of halted pools up to this event
         self._content: tuple[datetime, int] | None = None
 
-    def __call__(self) -> Stock:
-        """Take stock; Unavailable while the database is away."""
+    def read(self) -> Inventory:
+        """Read the inventory, or raise Unavailable if the database is away."""
         with self._lock, reading(self._engine) as session:
-            return Stock(
+            return Inventory(
                 _pools(session),
                 self._halted_pools(session),
                 self._content_bytes(session),
@@ -64,18 +60,18 @@ class Stocktaking:
             )
 
     def _halted_pools(self, session: Session) -> int:
-        """Counted in the log, which only grows: rows of pools leave with their runs."""
-        counted, up_to = self._halted
-        of_log = select(func.max(StoreEventRow.sequence)).filter_by(log_id=self._log_id)
-        end = session.scalar(of_log) or 0
-        since = (
+        """Count the halted pools in the event log. It only grows; rows of pools go with runs."""
+        count, counted_to = self._halted
+        last_event = select(func.max(StoreEventRow.sequence)).filter_by(log_id=self._log_id)
+        end = session.scalar(last_event) or 0
+        new_events = (
             select(func.count())
             .select_from(StoreEventRow)
             .filter_by(log_id=self._log_id, kind=StoreEventKind.POOL_HALTED.value)
-            .where(StoreEventRow.sequence > up_to, StoreEventRow.sequence <= end)
+            .where(StoreEventRow.sequence > counted_to, StoreEventRow.sequence <= end)
         )
-        if end > up_to:
-            self._halted = counted + (session.scalar(since) or 0), end
+        if end > counted_to:
+            self._halted = count + (session.scalar(new_events) or 0), end
         return self._halted[0]
 
     def _content_bytes(self, session: Session) -> int:
@@ -93,29 +89,26 @@ class Stocktaking:
             .where(~RunReferenceRow.released)
             .group_by(PoolRow.run_number)
             .order_by(newest.desc())
-            .limit(MOST_RUNS)
+            .limit(MAX_RUNS)
         )
-        # By their ids: SQLite gives the number of a snapshot that was collected to the next one.
+        # By id: SQLite may give the number of a collected snapshot to the next one.
         query = select(SnapshotRow.snapshot_id).where(SnapshotRow.number.in_(of_runs))
-        names = list(session.scalars(query.order_by(SnapshotRow.number.desc())))
-        unknown = [name for name in names if name not in self._snapshots]
-        rows = select(SnapshotRow).where(SnapshotRow.snapshot_id.in_(unknown))
-        found = {row.snapshot_id: decode_snapshot(row.description) for row in session.scalars(rows)}
-        known = self._snapshots | found
-        self._snapshots = {name: known[name] for name in names}
+        ids = list(session.scalars(query.order_by(SnapshotRow.number.desc())))
+        unknown = [snapshot_id for snapshot_id in ids if snapshot_id not in self._snapshots]
+        rows = session.scalars(select(SnapshotRow).where(SnapshotRow.snapshot_id.in_(unknown)))
+        known = self._snapshots | {
+            row.snapshot_id: decode_snapshot(row.description) for row in rows
+        }
+        self._snapshots = {snapshot_id: known[snapshot_id] for snapshot_id in ids}
         return tuple(self._snapshots.values())
 
 
 def _pools(session: Session) -> dict[PoolState, int]:
-    states = select(PoolRow.state, func.count().label("pools")).group_by(PoolRow.state)
-    counts = {row.state: row.pools for row in session.execute(states)}
+    query = select(PoolRow.state, func.count().label("pools")).group_by(PoolRow.state)
+    counts = {row.state: row.pools for row in session.execute(query)}
     return {state: counts.get(state.name, 0) for state in PoolState}
 
 
 def _content_bytes(session: Session) -> int:
-    batch = select(BatchRow.sha256, BatchRow.size_bytes).join(PoolRow)
-    content = union(
-        batch.where(PoolRow.state == PoolState.OPEN.name),
-        select(ShardRow.sha256, ShardRow.size_bytes),
-    ).subquery()
+    content = needed_content().subquery()
     return int(session.scalar(select(func.sum(content.c.size_bytes))) or 0)

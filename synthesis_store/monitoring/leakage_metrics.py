@@ -1,7 +1,7 @@
-"""Measured leakage of all samples that were taken, as Prometheus histograms.
+"""The measured leakage of all accepted samples, as Prometheus histograms.
 
-A batch is counted at once from its histogram of fine ranges: one sample at a time would take longer
-than writing the batch to disk.
+The store adds a batch from its histograms. Counting each sample by itself would take longer than
+writing the batch to disk.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from prometheus_client.registry import Collector
 from hfmds.domain.histograms import Histogram, LeakageHistograms
 
 _COARSE = 10
-"""How many of the fine ranges make one of those that are shown: 5 dB, or 0.1 of SSIM."""
+"""The number of bins that one bucket shows: 5 dB, or 0.1 of SSIM."""
 
 _SHOWN = {
     "psnr": ("hfmds_store_sample_psnr_db", "PSNR in dB"),
     "ssim": ("hfmds_store_sample_ssim_ratio", "SSIM, from -1 to 1,"),
 }
 _HELP = (
-    "Measured leakage of the samples taken into pools: {} to the paired or the nearest real image; "
-    "higher means more leaked."
+    "Measured leakage of the samples accepted into pools: {} to the paired or the nearest real "
+    "image. Higher means more leakage."
 )
 
 
 def statistics_of(histogram: Histogram) -> dict[str, float]:
-    """Mean, 99th percentile and maximum, the last two rounded up to the end of their range."""
+    """Return mean, 99th percentile and maximum, the last two rounded up to the end of their bin."""
     counts = np.asarray(histogram.counts)
     if not counts.any():
         return {}
@@ -43,7 +43,7 @@ def statistics_of(histogram: Histogram) -> dict[str, float]:
 
 
 class LeakageMetrics(Collector):
-    """Adds up since the process began, as counters do."""
+    """Histograms over all batches since the process began."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,28 +54,28 @@ class LeakageMetrics(Collector):
         }
 
     def count(self, leakage: LeakageHistograms) -> None:
-        """Count the samples of a batch."""
+        """Add the samples of a batch."""
         with self._lock:
             for name, counts in self._counts.items():
                 counts += getattr(leakage, name).counts
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        for measurement, (metric, what) in _SHOWN.items():
-            family = HistogramMetricFamily(metric, _HELP.format(what), labels=["real"])
+        for measurement, (metric, unit) in _SHOWN.items():
+            family = HistogramMetricFamily(metric, _HELP.format(unit), labels=["real"])
             for real in ("paired", "nearest"):
                 name = f"{measurement}_{real}"
-                ranges: Histogram = getattr(self._empty, name)
+                bins: Histogram = getattr(self._empty, name)
                 with self._lock:
                     counts = self._counts[name].copy()
-                up_to = counts.cumsum()[_COARSE - 1 :: _COARSE].tolist()
+                cumulative = counts.cumsum()[_COARSE - 1 :: _COARSE].tolist()
                 ends = [
-                    f"{round(ranges.lowest + ranges.width * _COARSE * (position + 1), 6):g}"
-                    for position in range(len(up_to))
+                    f"{round(bins.lowest + bins.width * _COARSE * (position + 1), 6):g}"
+                    for position in range(len(cumulative))
                 ]
-                middles = ranges.lowest + ranges.width * (np.arange(len(counts)) + 0.5)
+                middles = bins.lowest + bins.width * (np.arange(len(counts)) + 0.5)
                 family.add_metric(
                     [real],
-                    buckets=[*zip(ends, up_to, strict=True), ("+Inf", up_to[-1])],
-                    sum_value=float(counts @ middles),  # right to half a fine range per sample
+                    buckets=[*zip(ends, cumulative, strict=True), ("+Inf", cumulative[-1])],
+                    sum_value=float(counts @ middles),  # exact to half a bin per sample
                 )
             yield family

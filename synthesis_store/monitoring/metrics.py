@@ -1,8 +1,6 @@
-"""What the synthesis store counts. No label comes from a device, so their number is bounded."""
+"""The counters of the store. No label comes from a device, so the number of series is bounded."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -18,12 +16,9 @@ from hfmds.errors import (
     TooLate,
     WrongState,
 )
-from hfmds.service.monitoring.scrape_parts import ScrapeParts
-from synthesis_store.monitoring.inventory import Stock
-from synthesis_store.monitoring.inventory_metrics import StockMetrics
 from synthesis_store.monitoring.leakage_metrics import LeakageMetrics
-from synthesis_store.pools.admission import OtherWeights
-from synthesis_store.pools.leakage_gate import Measured
+from synthesis_store.pools.batch_checks import OtherWeights
+from synthesis_store.pools.leakage_gate import BatchCounts
 
 _REFUSAL_REASONS: dict[type[HfmdsError], str] = {
     InvalidInput: "malformed",
@@ -40,64 +35,62 @@ _OTHER_REASON = "other"
 
 
 class StoreMetrics:
-    """The store's own metrics; those of its calls are `hfmds.service.monitoring.rpc_metrics`."""
+    """The counters that grow with batches and snapshots.
+
+    `rpc_metrics` counts calls, and `InventoryMetrics` shows what is stored.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.accepted_samples = Counter(
             "hfmds_store_accepted_samples_total",
-            "Samples in the batches taken into pools.",
+            "Samples in the batches accepted into pools.",
             registry=registry,
         )
         self.leaking_samples = Counter(
             "hfmds_store_leaking_samples_total",
-            "Samples in the batches taken into pools that are over the pool's limits of leakage.",
+            "Samples in accepted batches that are over the pool's leakage limits.",
             registry=registry,
         )
         self._leakage = LeakageMetrics()
         registry.register(self._leakage)
         self.refused_batches = Counter(
             "hfmds_store_refused_batches_total",
-            "Calls to put a batch that were refused, by reason.",
+            "PutBatch calls that the store refused, by reason.",
             ("reason",),
             registry=registry,
         )
         self.duplicate_samples = Counter(
             "hfmds_store_duplicate_samples_total",
-            "Samples left out of snapshots because an equal one was there.",
+            "Samples left out of snapshots because the snapshot has an equal one.",
             registry=registry,
         )
         self.near_duplicate_samples = Counter(
             "hfmds_store_near_duplicate_samples_total",
-            "Samples that looked like an earlier one: kept, or one of the two left out.",
+            "Samples that look like an earlier one: kept, or one of the two left out.",
             ("fate",),
             registry=registry,
         )
-        # Shown as 0 before the first one.
+        # Series exist, with 0, before the first event.
         for reason in (*_REFUSAL_REASONS.values(), _OTHER_REASON):
             self.refused_batches.labels(reason)
         for fate in ("left out", "kept"):
             self.near_duplicate_samples.labels(fate)
-        self._parts = ScrapeParts("store", registry)
 
-    def watch(self, take_stock: Callable[[], Stock]) -> None:
-        """Show what is here, looked up anew at every scrape."""
-        self._parts.add("stock", StockMetrics(take_stock))
-
-    def count_batch(self, samples: int, measured: Measured) -> None:
-        """One batch of so many samples was taken."""
+    def count_batch(self, samples: int, counts: BatchCounts) -> None:
+        """Count an accepted batch."""
         self.accepted_samples.inc(samples)
-        self.leaking_samples.inc(measured.leaking_samples)
-        self._leakage.count(measured.leakage)
+        self.leaking_samples.inc(counts.leaking_samples)
+        self._leakage.count(counts.leakage)
 
     def count_duplicates(self, snapshot: Snapshot) -> None:
-        """How many samples of a new snapshot's pool were equal to another one, or nearly."""
+        """Count the duplicates and near duplicates of a new snapshot."""
         self.duplicate_samples.inc(snapshot.duplicates)
         dropped = snapshot.near_duplicates_dropped
         self.near_duplicate_samples.labels("left out").inc(dropped)
         self.near_duplicate_samples.labels("kept").inc(snapshot.near_duplicates - dropped)
 
     def count_refusal(self, error: HfmdsError) -> str:
-        """One batch was not taken; the reason it is counted under."""
+        """Count a refused batch. Returns the reason under which it counts."""
         reason = _REFUSAL_REASONS.get(type(error), _OTHER_REASON)
         self.refused_batches.labels(reason).inc()
         return reason

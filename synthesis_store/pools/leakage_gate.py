@@ -1,8 +1,8 @@
-"""What counts of a batch's leakage in its pool, and when a pool gives too much away and halts.
+"""The leakage gate: what a batch adds to its pool, and when a pool leaks too much and halts.
 
-All numbers come from the devices, which alone have seen the real images. The store can hold them to
-the policy; it cannot find out whether they are true. Which samples are over the limits is said in
-`hfmds.algorithm.leakage.leakage_limits`.
+All measurements come from the devices, because only they have the real images. The store applies
+the pool's policy to these numbers and cannot check them. `leakage_limits` of `hfmds.algorithm`
+decides which samples are over the limits.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ _HALTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What counts of a batch in its pool."""
+class BatchCounts:
+    """What a batch adds to the totals of its pool."""
 
-    samples: int  # those that the limits of leakage let pass
+    samples: int  # those that the leakage limits let pass
     leaking_samples: int
     leakage: LeakageHistograms  # of `samples`
 
 
-def measure(batch: SyntheticBatch, policy: PoolPolicy) -> Measured:
-    """What counts of a batch in its pool."""
+def count_batch(batch: SyntheticBatch, policy: PoolPolicy) -> BatchCounts:
+    """Count the samples of a batch by the pool's leakage limits."""
     over = leaking(batch, policy)
-    taken = passed(batch, policy, over)
-    return Measured(len(taken), int(over.sum()), histograms_of(taken))
+    passing = passed(batch, policy, over)
+    return BatchCounts(len(passing), int(over.sum()), histograms_of(passing))
 
 
 def halt_reason(policy: PoolPolicy, leakage: LeakageHistograms) -> str:
-    """Why a pool that is being filled must be halted; empty: it need not be.
+    """Return why an open pool must halt; empty if it need not.
 
-    From histograms, which know a percentile to the width of a range only, and take it for the least
-    that it can be: what passes here may be halted when it is sealed.
+    A histogram gives a percentile only to the width of a bin. This function uses the lower end
+    of the bin, so a pool that passes here may still halt when it is sealed.
     """
     if leakage.samples < max(policy.halt_minimum_samples, 1):
         return ""
     for name, setting in _HALTS.items():
         limit = getattr(policy, setting)
         if limit < NO_LIMIT[setting]:
-            at_least = getattr(leakage, name).beginning_of(99)
-            if at_least >= limit:
-                return _halted(name, at_least, setting, limit, leakage.samples)
+            p99 = getattr(leakage, name).beginning_of(99)
+            if p99 >= limit:
+                return _reason(name, p99, setting, limit, leakage.samples)
     return ""
 
 
-def final_halt_reason(policy: PoolPolicy, found: Iterable[Percentiles]) -> str:
-    """Why a pool that is being sealed must be halted instead; empty: it need not be."""
-    for percentiles in found:
+def final_halt_reason(policy: PoolPolicy, percentiles: Iterable[Percentiles]) -> str:
+    """Return why a pool must halt instead of being sealed; empty if it need not."""
+    for group in percentiles:
         for name, setting in _HALTS.items():
-            limit, p99 = getattr(policy, setting), percentiles.p99[name]
+            limit, p99 = getattr(policy, setting), group.p99[name]
             if p99 > limit:
-                return _halted(name, p99, setting, limit, percentiles.samples)
+                return _reason(name, p99, setting, limit, group.samples)
     return ""
 
 
-def _halted(name: str, found: float, setting: str, limit: float, samples: int) -> str:
-    value = f"{found:.2f} dB" if name.startswith("psnr") else f"{found:.3f}"
+def _reason(name: str, p99: float, setting: str, limit: float, samples: int) -> str:
+    value = f"{p99:.2f} dB" if name.startswith("psnr") else f"{p99:.3f}"
     return (
-        f"the 99th percentile of {name} of its {samples} samples is {value} or "
-        f"more, above {limit:g} ({setting}); start a run with synthesis that gives less away, or "
-        "with another limit"
+        f"the 99th percentile of {name} of its {samples} samples is {value} or more, "
+        f"above {limit:g} ({setting}); start a run whose synthesis leaks less, "
+        "or that has another limit"
     )

@@ -1,74 +1,61 @@
-"""What a pool's row says of all its batches: kept with each change, so that nobody adds them up."""
+"""Running totals of a pool, updated with every batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-from sqlalchemy import Row
 
 from hfmds.domain.histograms import LeakageHistograms
 from hfmds.wire.conversions.records import decode_histograms, encode_histograms
-from synthesis_store.pools.leakage_gate import Measured
+from synthesis_store.pools.leakage_gate import BatchCounts
 from synthesis_store.tables import BatchRow, PoolRow
-
-AnyRow: TypeAlias = Row[*tuple[Any, ...]]
-"""Columns with the names that the tables give them: quicker to read than a row of the ORM."""
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Over the batches of a pool."""
+class PoolTotals:
+    """Totals over the batches of a pool."""
 
     devices: int
     samples: int
     leaking_samples: int
     leakage: LeakageHistograms
 
-    def plus(self, batch: Measured) -> Totals:
-        """With a batch that comes into the pool."""
-        return Totals(
+    @classmethod
+    def of(cls, pool: PoolRow) -> PoolTotals:
+        """Return the totals in a pool's row."""
+        leakage = decode_histograms(pool.leakage)
+        return cls(pool.devices, pool.samples, pool.leaking_samples, leakage)
+
+    def plus(self, batch: BatchCounts) -> PoolTotals:
+        """Return the totals with one batch more."""
+        return PoolTotals(
             self.devices + 1,
             self.samples + batch.samples,
             self.leaking_samples + batch.leaking_samples,
             self.leakage + batch.leakage,
         )
 
-    def minus(self, batch: Measured) -> Totals:
-        """Without a batch that was in it."""
-        return Totals(
+    def minus(self, batch: BatchCounts) -> PoolTotals:
+        """Return the totals with one batch less."""
+        return PoolTotals(
             self.devices - 1,
             self.samples - batch.samples,
             self.leaking_samples - batch.leaking_samples,
             self.leakage - batch.leakage,
         )
 
-    def columns(self) -> dict[str, object]:
-        """As the pool's row has them."""
-        return {"devices": self.devices, **columns_of(self)}
+    def write_to(self, pool: PoolRow) -> None:
+        """Store the totals in a pool's row."""
+        pool.devices = self.devices
+        pool.samples = self.samples
+        pool.leaking_samples = self.leaking_samples
+        pool.leakage = encode_histograms(self.leakage)
 
 
-def totals_of(pool: PoolRow | AnyRow) -> Totals:
-    """What a pool's row says."""
-    leakage = decode_histograms(pool.leakage)
-    return Totals(pool.devices, pool.samples, pool.leaking_samples, leakage)
+def counts_of(batch: BatchRow) -> BatchCounts:
+    """Return what a batch adds to the totals of its pool."""
+    return BatchCounts(batch.samples, batch.leaking_samples, decode_histograms(batch.leakage))
 
 
-def measured_of(batch: BatchRow | AnyRow) -> Measured:
-    """What a batch's row says: what the totals have of it."""
-    return Measured(batch.samples, batch.leaking_samples, decode_histograms(batch.leakage))
-
-
-def columns_of(counted: Measured | Totals) -> dict[str, object]:
-    """The columns that the rows of pools and of batches have alike."""
-    return {
-        "samples": counted.samples,
-        "leaking_samples": counted.leaking_samples,
-        "leakage": encode_histograms(counted.leakage),
-    }
-
-
-def take_out(pool: PoolRow, batch: BatchRow) -> None:
-    """Count a batch no more."""
-    for name, value in totals_of(pool).minus(measured_of(batch)).columns().items():
-        setattr(pool, name, value)
+def subtract_batch(pool: PoolRow, batch: BatchRow) -> None:
+    """Take a batch out of the totals of its pool."""
+    PoolTotals.of(pool).minus(counts_of(batch)).write_to(pool)

@@ -1,6 +1,6 @@
-"""What the store does without being asked: sealing by quorum or deadline, collecting, taking notes.
+"""What the store does by itself: seals pools that are due, collects snapshots, cleans up.
 
-Every replica does it; what another one has done already changes nothing.
+Every replica does it. What another replica has done already changes nothing.
 """
 
 from __future__ import annotations
@@ -11,45 +11,53 @@ from collections.abc import Callable
 
 from hfmds.errors import HfmdsError
 from synthesis_store.pools.pools import Pools
+from synthesis_store.retention.data_retention import DataRetention
+from synthesis_store.settings import StoreSettings
+from synthesis_store.snapshots.sealing import Sealing
 
 log = logging.getLogger(__name__)
 
-_CLEAR_EVERY_SECONDS = 3600.0  # at least, also where snapshots are collected by hand
+_CLEAN_EVERY_SECONDS = 3600.0  # at least, also where operators collect snapshots by hand
 
 
-class Caretaker:
-    """Looks after the pools until it is cancelled."""
+class Housekeeper:
+    """Does the store's own work until it is cancelled."""
 
     def __init__(
-        self, pools: Pools, look_every_seconds: float, collect_every_seconds: float
+        self, sealing: Sealing, pools: Pools, retention: DataRetention, settings: StoreSettings
     ) -> None:
+        self._sealing = sealing
         self._pools = pools
-        self._look_every_seconds = look_every_seconds
-        self._collect_every_seconds = collect_every_seconds
+        self._retention = retention
+        self._settings = settings
 
-    async def tend(self) -> None:
-        """Look again and again; an error is told, and does not end it."""
+    async def work(self) -> None:
+        """Look for work every few seconds. After an error, log it and go on."""
         loop = asyncio.get_running_loop()
-        collect_every = self._collect_every_seconds
-        clear_every = min(collect_every or _CLEAR_EVERY_SECONDS, _CLEAR_EVERY_SECONDS)
-        collected_at = cleared_at = loop.time()
-        await self._do("removing copies", self._pools.contents.forget_copies)
+        collect_every = self._settings.collect_every_seconds
+        clean_every = min(
+            collect_every or _CLEAN_EVERY_SECONDS,
+            self._settings.orphan_grace_seconds,
+            _CLEAN_EVERY_SECONDS,
+        )
+        collected_at = loop.time()
+        await self._try("cleaning up", self._retention.clean_up)
+        cleaned_at = loop.time()
         while True:
-            await asyncio.sleep(self._look_every_seconds)
-            await self._do("sealing", self._pools.seal_due)
-            await self._do("notes of refusals", self._pools.note_refusals)
+            await asyncio.sleep(self._settings.look_every_seconds)
+            await self._try("sealing", self._sealing.seal_due)
+            await self._try("writing refusals", self._pools.refusals.write)
             if collect_every and loop.time() - collected_at >= collect_every:
-                await self._do("collecting", self._pools.collect)
+                await self._try("collecting", self._retention.collect)
                 collected_at = loop.time()
-            if loop.time() - cleared_at >= clear_every:
-                await self._do("clearing away", self._pools.clear_left_over)
-                await self._do("removing copies", self._pools.contents.forget_copies)
-                cleared_at = loop.time()
+            if loop.time() - cleaned_at >= clean_every:
+                await self._try("cleaning up", self._retention.clean_up)
+                cleaned_at = loop.time()
 
-    async def _do(self, what: str, work: Callable[[], object]) -> None:
+    async def _try(self, what: str, task: Callable[[], object]) -> None:
         try:
-            await asyncio.to_thread(work)
+            await asyncio.to_thread(task)
         except (HfmdsError, OSError) as error:
-            log.warning("%s failed, and is tried again: %s", what, error)
-        except Exception:  # this must not end: no pool would be sealed by itself any more
-            log.exception("%s failed, and is tried again", what)
+            log.warning("%s failed, the store tries again: %s", what, error)
+        except Exception:  # the loop must go on, or no pool would seal itself
+            log.exception("%s failed, the store tries again", what)

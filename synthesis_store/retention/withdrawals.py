@@ -1,7 +1,8 @@
-"""Devices whose consent was taken back: out of open pools at once, of snapshots from the next on.
+"""Devices that took their consent back.
 
-A snapshot that is sealed stays as it is, for a run may be at work with it; what it has of the
-device is erased with the last snapshot that has it, and the log says when that was.
+A withdrawal removes the device's batches from open pools at once and keeps its samples out of all
+later snapshots. A sealed snapshot does not change, because a run may be using it. The store deletes
+the device's content in it together with the last snapshot that has it. Then the event log says so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from datetime import datetime
 from sqlalchemy import (
     ColumnElement,
     Engine,
-    Exists,
     SQLColumnExpression,
     distinct,
     func,
@@ -26,10 +26,10 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.pools import PoolState, Withdrawal
 from hfmds.errors import NotAllowed
 from hfmds.storage.database import transaction
-from synthesis_store.access.pseudonyms import Identity
+from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.events import StoreEventKind, StoreEvents
-from synthesis_store.pools.pool_totals import take_out
-from synthesis_store.retention.blob_references import Contents, is_being_erased, loosen
+from synthesis_store.pools.pool_totals import subtract_batch
+from synthesis_store.retention.orphans import Orphans
 from synthesis_store.tables import (
     BatchRow,
     PoolRow,
@@ -40,28 +40,31 @@ from synthesis_store.tables import (
 )
 
 WITHDRAWN = "withdrawn"
-"""Why content is erased."""
+"""The reason in the event log for deleted content."""
 
 
 class Withdrawals:
-    """Takes devices out."""
+    """Withdraws devices and notices when nothing of them is left."""
 
     def __init__(
         self,
         engine: Engine,
-        contents: Contents,
+        orphans: Orphans,
         events: StoreEvents,
-        identity: Identity,
+        identity: StoreIdentity,
         now: Callable[[], datetime],
     ) -> None:
         self._engine = engine
-        self._contents = contents
+        self._orphans = orphans
         self._events = events
         self._identity = identity
         self._now = now
 
     def withdraw(self, device_id: str, run_id: str, by: str) -> Withdrawal:
-        """Take a device out of one run, or of all if it is empty; repeating it changes nothing."""
+        """Withdraw a device from one run, or from all if `run_id` is empty.
+
+        Repeating a withdrawal changes nothing.
+        """
         removed: list[Digest] = []
         with transaction(self._engine) as session:
             row = session.get(WithdrawalRow, (device_id, run_id))
@@ -74,9 +77,9 @@ class Withdrawals:
                 )
                 session.add(row)
                 for pool, batch in _batches_in_open_pools(session, device_id, run_id):
-                    take_out(pool, batch)
+                    subtract_batch(pool, batch)
                     session.delete(batch)
-                    loosen(session.connection(), batch.digest, WITHDRAWN)
+                    self._orphans.add(session, batch.digest, WITHDRAWN)
                     removed.append(batch.digest)
                 self._events.append(
                     session,
@@ -87,15 +90,15 @@ class Withdrawals:
                     by=by,
                 )
             remaining = _remaining_snapshots(session, row)
-        self._contents.sweep(removed)
-        self.settle()
+        self._orphans.delete(removed)
+        self.complete()
         return Withdrawal(len(removed), remaining)
 
-    def settle(self) -> None:
-        """Say in the log of which withdrawn devices nothing is left."""
+    def complete(self) -> None:
+        """Write to the event log which withdrawn devices have no content left."""
         with transaction(self._engine) as session:
-            if session.scalar(select(is_being_erased())):
-                return  # some of it may be theirs, and still here; whoever sweeps it settles
+            if self._orphans.has_due(session):
+                return  # some of it may be theirs; the next sweep deletes it and asks again
             pending = select(WithdrawalRow).where(WithdrawalRow.erased_at.is_(None))
             for row in session.scalars(pending.order_by(WithdrawalRow.device_id)):
                 if not _remaining_snapshots(session, row):
@@ -108,27 +111,28 @@ class Withdrawals:
                     )
 
 
-def is_withdrawn(device_id: SQLColumnExpression[str], run_id: SQLColumnExpression[str]) -> Exists:
-    """For a query: whether the device was withdrawn from the run, or from all."""
-    here = WithdrawalRow.device_id == device_id
-    return select(WithdrawalRow).where(here, _concerns(run_id)).exists()
+def is_withdrawn(session: Session, device_id: str, run_number: int) -> bool:
+    """Return whether the device was withdrawn from the run of a pool, or from all runs."""
+    run_id = select(RunReferenceRow.run_id).where(RunReferenceRow.number == run_number)
+    withdrawal = select(WithdrawalRow).where(
+        WithdrawalRow.device_id == device_id, _concerns(run_id.scalar_subquery())
+    )
+    return session.scalar(select(withdrawal.exists())) is True
 
 
 def refusal_of_withdrawn(device_id: str) -> NotAllowed:
-    """The answer to a device that was withdrawn."""
-    return NotAllowed(
-        f"device {device_id} was withdrawn from this store; it may contribute no more"
-    )
+    """Return the error for a withdrawn device that puts a batch."""
+    return NotAllowed(f"device {device_id} was withdrawn from this store; it cannot contribute")
 
 
-def withdrawn_devices(session: Session, run_id: str, most: int) -> list[str]:
-    """Who may contribute nothing more to the run, by device id; at most so many."""
+def withdrawn_devices(session: Session, run_id: str, limit: int) -> list[str]:
+    """Return the ids of devices that cannot contribute to the run, at most `limit` of them."""
     query = select(WithdrawalRow.device_id).where(_concerns(literal(run_id))).distinct()
-    return sorted(session.scalars(query.order_by(WithdrawalRow.device_id).limit(most)))
+    return sorted(session.scalars(query.order_by(WithdrawalRow.device_id).limit(limit)))
 
 
 def withdrawn_contributors(session: Session, run_id: str) -> frozenset[str]:
-    """Whose samples may be in no further snapshot of the run, by pseudonym."""
+    """Return the pseudonyms of devices whose samples no later snapshot of the run can have."""
     query = select(WithdrawalRow.contributor).where(_concerns(literal(run_id)))
     return frozenset(session.scalars(query))
 
@@ -152,7 +156,7 @@ def _batches_in_open_pools(
 
 
 def _remaining_snapshots(session: Session, row: WithdrawalRow) -> int:
-    """How many sealed snapshots still have something of the device."""
+    """Return how many sealed snapshots have samples of the device."""
     query = select(func.count(distinct(ShardRow.snapshot_id))).where(
         ShardRow.contributor == row.contributor
     )

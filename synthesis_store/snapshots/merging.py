@@ -1,6 +1,6 @@
-"""Which samples a snapshot gets, and what it says of them, batch by batch.
+"""Merges batches into a snapshot and keeps its statistics, batch by batch.
 
-Samples are known by their hashes and numbers here, so what was taken over needs not be read.
+This module knows samples by their hashes and measurements, so it need not read carried shards.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from hfmds.domain.histograms import LeakageHistograms
 from hfmds.domain.learning import MEASUREMENTS, LeakageSummary, SyntheticBatch
 
 HASH_BYTES = 16
-"""Of a sample's SHA-256: among 10^9 samples two are equal by chance once in 10^20 times."""
+"""Bytes of a sample's SHA-256: among 10^9 samples, two are equal by chance once in 10^20 cases."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is remembered of the samples of a shard, in their order."""
+class SampleFacts:
+    """The hash, the measurements and the class of each sample of a shard, in their order."""
 
     hashes: bytes
     measurements: bytes  # float32 [4, n], in the order of MEASUREMENTS
     class_counts: Mapping[int, int]
 
     @classmethod
-    def of(cls, batch: SyntheticBatch, hashes: bytes | None = None) -> Known:
-        """What is to be remembered of a batch, whose hashes may be known already."""
+    def of(cls, batch: SyntheticBatch, hashes: bytes | None = None) -> SampleFacts:
+        """Return the facts about a batch. The caller may know its hashes."""
         values = np.stack([batch.measurements[name] for name in MEASUREMENTS])
         labels, counts = np.unique(batch.images.labels, return_counts=True)
         return cls(
@@ -42,22 +42,22 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """The 99th of each measurement over so many samples."""
+    """The 99th percentile of each measurement over a number of samples."""
 
     samples: int
     p99: Mapping[str, float]
 
     @classmethod
     def of(cls, values: NDArray[np.float32]) -> Percentiles:
-        """`values` has a row for each measurement, and some samples."""
-        found = np.percentile(values.astype(np.float64), 99, axis=1).tolist()
-        return cls(values.shape[1], dict(zip(MEASUREMENTS, found, strict=True)))
+        """Compute the percentiles of `values`, which has a row for each measurement."""
+        p99 = np.percentile(values.astype(np.float64), 99, axis=1).tolist()
+        return cls(values.shape[1], dict(zip(MEASUREMENTS, p99, strict=True)))
 
 
 class Merging:
-    """Takes what is carried over, then batches in device-id order; of equal ones the first stays.
+    """Merges carried shards, then batches in device-id order. The first of equal samples stays.
 
-    For the batches alone it gives what `hfmds.algorithm.pool.merge` gives.
+    Without carried shards, the result is that of `hfmds.algorithm.pool.merge`.
     """
 
     def __init__(
@@ -66,28 +66,29 @@ class Merging:
         before: Iterable[bytes] = (),
         left_out: Set[bytes] = frozenset(),
     ) -> None:
-        """`before`: hashes of the shards of the snapshot before, whether they are kept or not.
+        """Begin a snapshot.
 
-        `left_out`: the hash of each sample that has to go, whoever sent it.
+        `before` has the hashes of all shards of the snapshot before. `left_out` has the hashes
+        of samples that must not be in the snapshot.
         """
         self.samples = 0
         self.duplicates = 0
         self.repeated = 0
         self._left_out = left_out
-        self._before = {one for hashes in before for one in split_hashes(hashes)}
+        self._before = {name for hashes in before for name in split_hashes(hashes)}
         self._seen: set[bytes] = set()
         self._histogram = np.zeros(classes, np.int64)
         self._measurements: list[NDArray[np.float32]] = []
-        self._taken_over = 0  # of these
+        self._carried_shards = 0  # the first of `_measurements`
 
-    def take_over(self, known: Known) -> None:
-        """Count the samples of a shard that was kept from the snapshot before."""
-        self._seen.update(split_hashes(known.hashes))
-        self._count(known)
-        self._taken_over += 1
+    def carry(self, facts: SampleFacts) -> None:
+        """Count the samples of a carried shard."""
+        self._seen.update(split_hashes(facts.hashes))
+        self._count(facts)
+        self._carried_shards += 1
 
-    def add(self, batch: SyntheticBatch) -> tuple[SyntheticBatch, Known]:
-        """The samples of the batch that are new: `batch` itself if all are, maybe none."""
+    def add(self, batch: SyntheticBatch) -> tuple[SyntheticBatch, SampleFacts]:
+        """Return the new samples of the batch: `batch` itself if all are new, or none."""
         fresh, kept_hashes = [], []
         for index, name in enumerate(split_hashes(sample_hashes(batch))):
             self.repeated += name in self._before
@@ -99,35 +100,38 @@ class Merging:
                 fresh.append(index)
                 kept_hashes.append(name)
         kept = batch if len(fresh) == len(batch) else batch.take(np.array(fresh, np.int64))
-        known = Known.of(kept, b"".join(kept_hashes))
-        self._count(known)
-        return kept, known
+        facts = SampleFacts.of(kept, b"".join(kept_hashes))
+        self._count(facts)
+        return kept, facts
 
-    def _count(self, known: Known) -> None:
-        self.samples += len(known.hashes) // HASH_BYTES
-        for label, count in known.class_counts.items():
+    def _count(self, facts: SampleFacts) -> None:
+        self.samples += len(facts.hashes) // HASH_BYTES
+        for label, count in facts.class_counts.items():
             self._histogram[label] += count
-        values = np.frombuffer(known.measurements, "<f4").reshape(len(MEASUREMENTS), -1)
+        values = np.frombuffer(facts.measurements, "<f4").reshape(len(MEASUREMENTS), -1)
         self._measurements.append(values)
 
     @property
     def class_histogram(self) -> tuple[int, ...]:
-        """Kept samples per class."""
+        """The number of kept samples of each class."""
         return tuple(self._histogram.tolist())
 
     def leakage(self) -> LeakageSummary:
-        """Measured leakage over the kept samples; there must be one."""
+        """Summarise the measured leakage of the kept samples. There must be at least one."""
         return summarise_leakage(self._values("psnr_paired"), self._values("psnr_nearest"))
 
     def percentiles(self) -> list[Percentiles]:
-        """Of the kept samples that are new, among which older ones hide nothing, and of all."""
-        every = self._measurements
-        parts = [every[self._taken_over :], every] if self._taken_over else [every]
-        merged = [np.concatenate(part, axis=1) for part in parts if part]
+        """Return the percentiles of the new samples, and of all samples.
+
+        Carried samples could hide the leakage of new ones, so both must pass the policy.
+        """
+        values = self._measurements
+        groups = [values[self._carried_shards :], values] if self._carried_shards else [values]
+        merged = [np.concatenate(group, axis=1) for group in groups if group]
         return [Percentiles.of(values) for values in merged if values.size]
 
     def histograms(self) -> LeakageHistograms:
-        """How the measured leakage of the kept samples is spread."""
+        """Return the histograms of the measured leakage of the kept samples."""
         empty = LeakageHistograms()
         names = [field.name for field in fields(empty)]
         return LeakageHistograms(*(getattr(empty, name).of(self._values(name)) for name in names))
@@ -138,11 +142,11 @@ class Merging:
 
 
 def sample_hashes(batch: SyntheticBatch) -> bytes:
-    """The hashes of all samples, one behind the other."""
+    """Return the concatenated hashes of all samples."""
     names = (content_hash(batch.images, index) for index in range(len(batch)))
     return b"".join(bytes.fromhex(name)[:HASH_BYTES] for name in names)
 
 
 def split_hashes(hashes: bytes) -> list[bytes]:
-    """Each sample's own."""
+    """Return the hash of each sample."""
     return [hashes[start : start + HASH_BYTES] for start in range(0, len(hashes), HASH_BYTES)]

@@ -1,13 +1,13 @@
-"""Finds samples that look like an earlier one of their class, among any number of them.
+"""Finds near duplicates: samples that look like an earlier sample of their class.
 
-The first of those that look alike leads a group; later ones are compared with leaders only, so that
-groups do not grow from one image to another by small steps. What is found is the same whatever the
-pool's policy then does about it.
+The first of several similar samples leads a group. Later samples are compared with leaders only,
+so that a group does not grow from image to image by small steps. The policy decides what happens
+to near duplicates. It does not change which ones are found.
 
-An index in memory for each class (usearch: a graph that is searched in a time that grows slower
-than it) holds the leaders. It is made anew for each snapshot, by one thread and in the order of the
-samples: the same batches give the same snapshot. It may miss a near duplicate, one in hundreds (the
-table is in docs/results/store.md), and never invents one.
+An index in memory for each class holds the leaders (usearch: a graph whose search time grows more
+slowly than its size). One thread builds it for each snapshot, in the order of the samples, so the
+same batches give the same snapshot. The index misses about one near duplicate in hundreds
+(docs/results/store.md) and never reports a false one.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from usearch.index import Index
 
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
-from synthesis_store.snapshots.similarity import greatest_square, vectors_of
+from synthesis_store.snapshots.similarity import max_squared_distance, vectors_of
 
-_CONNECTIVITY, _EXPANSION_ADD, _EXPANSION_SEARCH = 16, 128, 64  # more finds more, and takes longer
+_CONNECTIVITY, _EXPANSION_ADD, _EXPANSION_SEARCH = 16, 128, 64  # more finds more and is slower
 
 
 class NearDuplicates:
-    """Takes samples in the order of the merge; knows then which ones a snapshot leaves out."""
+    """Takes samples in the order of the merge and decides which ones a snapshot leaves out."""
 
     def __init__(self, policy: PoolPolicy) -> None:
-        self.found = 0
+        self.count = 0
         self.left_out: set[bytes] = set()  # hashes
         self._policy = policy
         self._groups: dict[int, _Groups] = {}  # by class
         self._seen: set[bytes] = set()
 
     def add(self, batch: SyntheticBatch, hashes: Iterable[bytes]) -> None:
-        """Look at the samples of a batch; copies of one that was here before are passed over."""
-        # No real image on the device is more alike than the nearest: the most that leaked.
+        """Look at the samples of a batch. Exact copies of earlier samples do not count."""
+        # The nearest real image is the most similar one on the device: an upper bound of leakage.
         leakages = batch.psnr_nearest.tolist()
         labels = batch.images.labels.tolist()
         vectors = vectors_of(batch.images)
@@ -48,7 +48,7 @@ class NearDuplicates:
                 continue
             self._seen.add(name)
             if label not in self._groups:
-                self._groups[label] = _Groups(LikenessIndex(self._policy.near_threshold))
+                self._groups[label] = _Groups(SimilarityIndex(self._policy.near_threshold))
             self._sort_in(self._groups[label], vector, _Best(name, leakage))
 
     def _sort_in(self, groups: _Groups, vector: NDArray[np.int8], sample: _Best) -> None:
@@ -57,7 +57,7 @@ class NearDuplicates:
             groups.leaders.add(vector)
             groups.best.append(sample)
             return
-        self.found += 1
+        self.count += 1
         best = groups.best[number]
         if self._policy.near_action == "keep_better" and sample.leakage < best.leakage:
             groups.best[number] = sample
@@ -67,7 +67,7 @@ class NearDuplicates:
 
 
 class _Best(NamedTuple):
-    """The sample of a group that stays."""
+    """The sample of a group that the snapshot keeps."""
 
     name: bytes
     leakage: float
@@ -75,27 +75,27 @@ class _Best(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Those of one class, by the numbers of their leaders."""
+    """The groups of one class, by the numbers of their leaders."""
 
-    leaders: LikenessIndex
+    leaders: SimilarityIndex
     best: list[_Best] = field(default_factory=list)
 
 
-class LikenessIndex:
-    """Images by how they look, numbered in the order they come."""
+class SimilarityIndex:
+    """An index of images by their looks, numbered in the order they come."""
 
     def __init__(self, threshold: float) -> None:
-        self._greatest_square = greatest_square(threshold)
-        self._index: Index | None = None  # whose dimensions the first vector tells
+        self._max_square = max_squared_distance(threshold)
+        self._index: Index | None = None  # made with the first vector, which gives its dimensions
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def add(self, vector: NDArray[np.int8]) -> None:
-        """Give an image the next number."""
+        """Add an image under the next number."""
         if self._index is None:
-            # Distances between int8 vectors are whole numbers, which no machine rounds.
+            # Distances between int8 vectors are integers, so no machine rounds them.
             self._index = Index(
                 ndim=len(vector),
                 metric="l2sq",
@@ -109,8 +109,10 @@ class LikenessIndex:
         self._size += 1
 
     def nearest(self, vector: NDArray[np.int8]) -> int | None:
-        """The number of the image that is most alike, if one is alike enough."""
+        """Return the number of the most similar image, or None if none is similar enough."""
         if self._index is None:
             return None
-        found = self._index.search(vector, 1, threads=1)
-        return int(found.keys[0]) if found.distances[0] <= self._greatest_square else None
+        matches = self._index.search(vector, 1, threads=1)
+        if matches.distances[0] > self._max_square:
+            return None
+        return int(matches.keys[0])

@@ -1,11 +1,8 @@
-"""Snapshots and what they were made of, as the database has them.
-
-Every change is one transaction. Content is written before the row that needs it (`contents`).
-"""
+"""Snapshots and their shards in the database. Every change is one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Engine, select
@@ -25,7 +22,7 @@ from hfmds.wire.conversions.records import (
 )
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.pools.pool_records import batches_of, require_pool
-from synthesis_store.retention.blob_references import Contents, loosen
+from synthesis_store.retention.orphans import Orphans
 from synthesis_store.retention.withdrawals import withdrawn_contributors
 from synthesis_store.snapshots.merging import Percentiles
 from synthesis_store.states import POOL_TRANSITIONS
@@ -38,12 +35,12 @@ from synthesis_store.tables import (
     SnapshotRow,
 )
 
-_ASKED_BY_NAME = 100  # of more shards, the database is asked for all that the snapshot has
+_MAX_NAMED = 100  # for more shards, the query returns all shards of the snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """What sealing a pool gave: a snapshot, and what was named but not in the pool."""
+class SealedPool:
+    """The snapshot of a pool, and the named batches that the pool did not have."""
 
     snapshot: Snapshot
     missing: tuple[Contribution, ...]
@@ -51,7 +48,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class KnownShard:
-    """A shard with what is remembered of each of its samples."""
+    """A shard with the hash and the measurements of each sample."""
 
     shard: Shard
     hashes: bytes
@@ -59,55 +56,58 @@ class KnownShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """What a snapshot is made of, as it was when making it began."""
+class SealInput:
+    """What a snapshot is made of, as it was when the builder began."""
 
     pool_id: str
     spec: PoolSpec
-    present: tuple[Contribution, ...]  # of those named, by device id
+    present: tuple[Contribution, ...]  # the named batches that the pool has, by device id
     new_samples: int  # in these
-    leaking_batches: int = field(compare=False)  # peers can make it grow at any time
+    leaking_batches: int = field(compare=False)  # refused uploads can raise it at any time
     parent_snapshot_id: str  # the run's snapshot before; empty: none
-    withdrawn: frozenset[str]  # contributors whose samples may not be taken over
+    withdrawn: frozenset[str]  # contributors whose samples must not be carried over
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A snapshot whose shards are stored, but which nobody knows yet."""
+class BuiltSnapshot:
+    """A snapshot whose shards are stored but that is in no table yet."""
 
     snapshot: Snapshot
     shards: tuple[KnownShard, ...]
-    marks: Mapping[Digest, str]  # of those that were written for it
+    written: frozenset[Digest]  # the shards that the builder wrote for it
     percentiles: Sequence[Percentiles]  # of its new samples, and of all
 
 
 class SnapshotRecords:
-    """What the store remembers of sealed pools."""
+    """The rows of sealed pools."""
 
-    def __init__(self, engine: Engine, contents: Contents, events: StoreEvents) -> None:
+    def __init__(self, engine: Engine, orphans: Orphans, events: StoreEvents) -> None:
         self._engine = engine
-        self._contents = contents
+        self._orphans = orphans
         self._events = events
 
     # --- sealing --------------------------------------------------------------------------------
 
     def batches(self, pool_id: str) -> list[Contribution]:
-        """All that is in a pool, by device id."""
+        """Return all batches of a pool, by device id."""
         with reading(self._engine) as session:
             return sorted(map(_contribution, batches_of(session, pool_id)))
 
-    def sealed(self, pool_id: str, named: Set[Contribution]) -> Sealed | None:
-        """What sealing gave; None while the pool is open; Conflict if others were named."""
+    def sealed(self, pool_id: str, named: Set[Contribution]) -> SealedPool | None:
+        """Return the sealed pool, or None while it is open.
+
+        Raises Conflict if it was sealed with other named batches.
+        """
         with reading(self._engine) as session:
             return _sealed(session, pool_id, named)
 
-    def basis(self, pool_id: str, named: Set[Contribution]) -> Basis:
-        """What a snapshot of the named batches would be made of now."""
+    def seal_input(self, pool_id: str, named: Set[Contribution]) -> SealInput:
+        """Return what a snapshot of the named batches would be made of now."""
         with reading(self._engine) as session:
-            return _basis(session, pool_id, named)
+            return _seal_input(session, pool_id, named)
 
     def known_shards(self, snapshot_id: str) -> list[KnownShard]:
-        """A snapshot's shards with what is remembered of their samples."""
+        """Return the shards of a snapshot with the facts about their samples."""
         query = (
             select(ShardRow)
             .filter_by(snapshot_id=snapshot_id)
@@ -120,26 +120,26 @@ class SnapshotRecords:
                 for row in session.scalars(query)
             ]
 
-    def record(self, made: Made, named: Set[Contribution], basis: Basis) -> Sealed:
-        """Seal the pool into this snapshot; one that was sealed before stays.
+    def record(
+        self, built: BuiltSnapshot, named: Set[Contribution], seal_input: SealInput
+    ) -> SealedPool:
+        """Seal the pool into this snapshot, or return the snapshot it was sealed into before.
 
-        Batches whose content is not a shard are then known by name only. Unavailable if what it
-        was made of has changed meanwhile.
+        The store deletes batches whose content is not a shard and keeps their rows. Raises
+        Unavailable if the input has changed since the builder began.
         """
-        snapshot, pool_id = made.snapshot, made.snapshot.pool_id
-        needed = {known.shard.digest for known in made.shards}
+        snapshot, pool_id = built.snapshot, built.snapshot.pool_id
+        needed = {known.shard.digest for known in built.shards}
         left_out: list[Digest] = []
         with transaction(self._engine) as session:
             existing = _sealed(session, pool_id, named)
             if existing is not None:
                 return existing
-            if _basis(session, pool_id, named) != basis:
+            if _seal_input(session, pool_id, named) != seal_input:
                 raise Unavailable(f"pool {pool_id} changed while it was sealed; try again")
-            # What the pool or the snapshot before has cannot have been deleted: that is not asked,
-            # since asking S3 of thousands of shards would keep all other writers waiting.
-            for digest in needed - _held(session, basis):
-                self._contents.claim(session.connection(), digest, made.marks.get(digest, ""))
-            _add_rows(session, made, named)
+            # The pool and the snapshot before need all other shards, so those cannot be deleted.
+            self._orphans.rescue(session, built.written)
+            _add_rows(session, built, named)
             pool = require_pool(session, pool_id)
             what = f"pool {pool_id}"
             require_transition(POOL_TRANSITIONS, PoolState[pool.state], PoolState.SEALED, what)
@@ -147,71 +147,74 @@ class SnapshotRecords:
             for row in batches_of(session, pool_id):
                 if row.digest not in needed:
                     left_out.append(row.digest)
-                    loosen(session.connection(), row.digest)
+                    self._orphans.add(session, row.digest)
             self._events.append(
                 session,
                 StoreEventKind.POOL_SEALED,
                 pool=pool_id,
                 snapshot=snapshot.snapshot_id,
-                devices=len(basis.present),
+                devices=len(seal_input.present),
                 samples=snapshot.samples,
                 carried=snapshot.carried_samples,
                 duplicates=snapshot.duplicates,
             )
-        self._contents.sweep(left_out)
-        return Sealed(snapshot, _missing(named, basis.present))
+        self._orphans.delete(left_out)
+        return SealedPool(snapshot, _missing(named, seal_input.present))
 
     # --- serving --------------------------------------------------------------------------------
 
     def snapshot(self, snapshot_id: str, start: int = 0, most: int | None = None) -> Snapshot:
-        """The snapshot with its shards, or so many of them from a position on; or NotFound."""
+        """Return a snapshot with its shards, at most `most` of them from `start` on.
+
+        Raises NotFound if there is none.
+        """
         with reading(self._engine) as session:
             return _snapshot(session, _snapshot_row(session, snapshot_id), start, most)
 
     def snapshots(
         self, run_id: str | None = None, after: str = "", most: int | None = None
     ) -> list[Snapshot]:
-        """Snapshots of one run, or of all, newest first and without shards.
+        """Return snapshots of one run, or of all, newest first and without shards.
 
-        Or so many of them behind a certain one; if that is gone, from the newest on.
+        With `after`, those behind that snapshot. If it is gone, from the newest on.
         """
         query = select(SnapshotRow).order_by(SnapshotRow.number.desc()).limit(most)
         if run_id is not None:
             query = query.join(PoolRow).join(RunReferenceRow)
             query = query.where(RunReferenceRow.run_id == run_id)
         with reading(self._engine) as session:
-            of_last = select(SnapshotRow.number).filter_by(snapshot_id=after)
-            last = session.scalar(of_last) if after else None
+            number = select(SnapshotRow.number).filter_by(snapshot_id=after)
+            last = session.scalar(number) if after else None
             if last is not None:
                 query = query.where(SnapshotRow.number < last)
             return [decode_snapshot(row.description) for row in session.scalars(query)]
 
     def require_shards(self, snapshot_id: str, digests: Sequence[Digest]) -> None:
-        """NotFound unless the snapshot has these shards."""
+        """Raise NotFound unless the snapshot has all these shards."""
         query = select(ShardRow.sha256, ShardRow.size_bytes).filter_by(snapshot_id=snapshot_id)
-        if len(digests) <= _ASKED_BY_NAME:
+        if len(digests) <= _MAX_NAMED:
             query = query.where(ShardRow.sha256.in_([digest.sha256 for digest in digests]))
         with reading(self._engine) as session:
             _snapshot_row(session, snapshot_id)
-            there = {Digest(sha256, size_bytes) for sha256, size_bytes in session.execute(query)}
+            present = {Digest(sha256, size_bytes) for sha256, size_bytes in session.execute(query)}
         for digest in digests:
-            if digest not in there:
+            if digest not in present:
                 raise NotFound(
                     f"snapshot {snapshot_id} has no shard {digest}; GetShare lists those it has"
                 )
 
 
 def previous_snapshot(session: Session, run_number: int) -> str:
-    """The id of the run's newest snapshot; empty: it has none."""
+    """Return the id of the run's newest snapshot; empty if it has none."""
     query = select(SnapshotRow.snapshot_id).join(PoolRow).where(PoolRow.run_number == run_number)
     return session.scalar(query.order_by(SnapshotRow.number.desc()).limit(1)) or ""
 
 
-def _basis(session: Session, pool_id: str, named: Set[Contribution]) -> Basis:
+def _seal_input(session: Session, pool_id: str, named: Set[Contribution]) -> SealInput:
     pool = require_pool(session, pool_id)
     spec = decode_pool_spec(pool.spec)
     rows = [row for row in batches_of(session, pool_id) if _contribution(row) in named]
-    return Basis(
+    return SealInput(
         pool_id=pool_id,
         spec=spec,
         present=tuple(sorted(map(_contribution, rows))),
@@ -220,16 +223,6 @@ def _basis(session: Session, pool_id: str, named: Set[Contribution]) -> Basis:
         parent_snapshot_id=previous_snapshot(session, pool.run_number),
         withdrawn=withdrawn_contributors(session, spec.run_id),
     )
-
-
-def _held(session: Session, basis: Basis) -> set[Digest]:
-    """Content that is needed already."""
-    before = select(ShardRow.sha256, ShardRow.size_bytes)
-    before = before.where(ShardRow.snapshot_id == basis.parent_snapshot_id)
-    return {
-        *(item.batch for item in basis.present),
-        *(Digest(row.sha256, row.size_bytes) for row in session.execute(before)),
-    }
 
 
 def _present(session: Session, pool_id: str, named: Set[Contribution]) -> list[Contribution]:
@@ -241,34 +234,34 @@ def _missing(named: Set[Contribution], present: Iterable[Contribution]) -> tuple
     return tuple(sorted(named - set(present)))
 
 
-def _sealed(session: Session, pool_id: str, named: Set[Contribution]) -> Sealed | None:
+def _sealed(session: Session, pool_id: str, named: Set[Contribution]) -> SealedPool | None:
     pool = require_pool(session, pool_id)
     match PoolState[pool.state]:
         case PoolState.OPEN:
             return None
         case PoolState.SEALED:
             pass
-        case over:
-            raise WrongState(f"pool {pool_id} is {over.value}: {pool.state_reason}")
+        case ended:
+            raise WrongState(f"pool {pool_id} is {ended.value}: {pool.state_reason}")
     row = session.scalar(select(SnapshotRow).filter_by(pool_id=pool_id))
     if row is None:
-        raise NotFound(f"the snapshot of pool {pool_id} was collected, as nobody needed it")
+        raise NotFound(f"the snapshot of pool {pool_id} was collected because no run needed it")
     rows = session.scalars(select(NamedBatchRow).filter_by(pool_id=pool_id))
     if set(map(_contribution, rows)) != named:
         raise Conflict(
             f"pool {pool_id} was sealed before with other batches; GetPool names its snapshot"
         )
-    # The batches of a sealed pool stay as they were, so the same ones are missing ever after.
+    # The batches of a sealed pool do not change, so the same ones stay missing.
     missing = _missing(named, _present(session, pool_id, named))
-    return Sealed(_snapshot(session, row), missing)
+    return SealedPool(_snapshot(session, row), missing)
 
 
 def _snapshot_row(session: Session, snapshot_id: str) -> SnapshotRow:
     row = session.scalar(select(SnapshotRow).filter_by(snapshot_id=snapshot_id))
     if row is None:
         raise NotFound(
-            f"there is no snapshot {snapshot_id}, or it was collected; `hfmds snapshots list` "
-            f"shows those there are"
+            f"there is no snapshot {snapshot_id}, or it was collected; "
+            "`hfmds snapshots list` shows the others"
         )
     return row
 
@@ -283,8 +276,8 @@ def _snapshot(
     return replace(decode_snapshot(row.description), shards=tuple(map(decode_shard, shards)))
 
 
-def _add_rows(session: Session, made: Made, named: Iterable[Contribution]) -> None:
-    snapshot = made.snapshot
+def _add_rows(session: Session, built: BuiltSnapshot, named: Iterable[Contribution]) -> None:
+    snapshot = built.snapshot
     session.add(
         SnapshotRow(
             snapshot_id=snapshot.snapshot_id,
@@ -293,7 +286,7 @@ def _add_rows(session: Session, made: Made, named: Iterable[Contribution]) -> No
         )
     )
     session.flush()  # the shards' foreign key needs it
-    session.add_all(_shard_rows(snapshot.snapshot_id, made.shards))
+    session.add_all(_shard_rows(snapshot.snapshot_id, built.shards))
     session.add_all(
         NamedBatchRow(
             pool_id=snapshot.pool_id,

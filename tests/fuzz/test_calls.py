@@ -31,14 +31,12 @@ from hfmds.wire.conversions.common import digest_message
 from hfmds.wire.conversions.device_calls import profile_message
 from hfmds.wire.conversions.store_calls import pool_spec_message
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.access.exclusions import ExclusionRecords
-from synthesis_store.api.store_service import StoreServicer
 from tests.coordinator.identity.registry_office import Office, new_issuer
 from tests.coordinator.workbench import PROFILE, make_spec, workbench
 from tests.fuzz.budget import tried
 from tests.fuzz.protobuf import anything, changed
 from tests.support.databases import use_database
-from tests.synthesis_store.examples import SPEC, Store, make_batch
+from tests.synthesis_store.examples import SPEC, Store, make_batch, new_servicer
 
 SERVICES = {
     "EnrolmentService": enrolment_pb2,
@@ -113,7 +111,7 @@ class Servers:
             EnrolmentServicer(office.enrolment),
             RenewalServicer(office.enrolment),
             FleetServicer(office.tokens, office.members, office.enrolment, lookout),
-            StoreServicer(store.pools, ExclusionRecords(store.engine, Gate())),
+            new_servicer(store),
         ):
             self.methods |= {n: getattr(servicer, n) for n in METHODS if hasattr(servicer, n)}
         self.known |= {
@@ -126,7 +124,7 @@ class Servers:
             "samples": 5,
             "pool_id": "open-pool",
             "spec": pool_spec_message(SPEC),
-            "snapshot_id": store.pools.snapshots(None)[0].snapshot_id,
+            "snapshot_id": store.app.snapshots.list(None)[0].snapshot_id,
             "batch": digest_message(digest_of(BATCH)),
             "weights": digest_message(SPEC.weights),
             "token": office.token(uses=1000).text,

@@ -264,15 +264,16 @@ The bytes are there before the row, and without the row, or without the bytes, a
 
 
 OF_THE_STORE_ALONE = {
-    "Contents.give_up",
-    "Losses.give_up",
+    "Orphans.discard",
+    "Orphans.sweep",
     "PoolRecords.abandon_if_empty",
     "PoolRecords.count_leaking_batch",
     "PoolRecords.halt",
-    "PoolRecords.note_refusals",
-    "Retention.collect_snapshot",
-    "Retention.forget_released",
-    "Withdrawals.settle",
+    "PoolRecords.remove_lost_batches",
+    "PoolRecords.write_refusals",
+    "SnapshotRetention.collect_snapshot",
+    "SnapshotRetention.forget_released_runs",
+    "Withdrawals.complete",
     "Withdrawals.withdraw",
 }
 """No run passes through these by itself: see `test_killed_store`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,16 +17,18 @@ from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import MEASUREMENTS, LabelledImages, SyntheticBatch
 from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
 from hfmds.domain.recipe import ModelSpec
+from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import open_database, reading
 from hfmds.storage.schema import Schema
-from hfmds.storage.staging import Staging
-from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.monitoring.metrics import StoreMetrics
+from synthesis_store.api.store_service import StoreServicer
 from synthesis_store.pools.pool_records import BatchKey
-from synthesis_store.pools.pools import Pools
-from synthesis_store.tables import LooseBlobRow
+from synthesis_store.pools.stored_batches import read_stored_batch
+from synthesis_store.settings import StoreSettings
+from synthesis_store.snapshots.seal_queue import SealQueue
+from synthesis_store.tables import OrphanRow
+from synthesis_store.wiring import build
 from tests.support.databases import database_of
 
 MODEL = ModelSpec(channels=1, height=4, width=3, classes=5)
@@ -38,6 +41,7 @@ SPEC = PoolSpec(
     method="hfmds",
 )
 MIXTURES = replace(SPEC, method="fedmix", with_shares=True)
+GRACE_SECONDS = 24 * 3600.0
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
@@ -102,60 +106,77 @@ class Clock:
 
 
 class Store:
-    """The store's classes over a folder, as a process would open them, without its sockets."""
+    """A store without its ports, built over a folder as its program builds it."""
 
     def __init__(
         self,
         folder: Path,
         max_blob_bytes: int = 1 << 20,
         keep_snapshots: int = 2,
-        replica: str = "one",
         blobs: FolderBlobs | None = None,
     ) -> None:
         self.clock = Clock()
         self.registry = CollectorRegistry()
+        self.uploads_folder = folder / "uploads"
         self.blobs = blobs or FolderBlobs(folder / "blobs")
-        self.staging = Staging(folder / "uploads", max_blob_bytes)
         self.engine = open_database(database_of(folder))
         Schema("synthesis_store").upgrade(self.engine)
-        self.pools = Pools(
-            self.engine,
-            Content(self.blobs, self.staging),
-            StoreMetrics(self.registry),
-            self.clock,
-            replica=replica,
+        settings = StoreSettings(
+            data_dir=folder,
             max_blob_bytes=max_blob_bytes,
-            upload_ttl=timedelta(hours=1),
+            upload_ttl_seconds=3600,
             keep_snapshots=keep_snapshots,
+            orphan_grace_seconds=GRACE_SECONDS,
         )
-        self.pools.recover()
+        self.app = build(settings, self.engine, self.blobs, self.registry, Gate(), self.clock)
+        self.pools = self.app.pools
 
     def put(self, device_id: str, data: bytes | SyntheticBatch, pool_id: str = "pool-1") -> Digest:
         """Put a batch from offset 0; returns its digest."""
         content = data if isinstance(data, bytes) else encode_batch(data)
         digest = digest_of(content)
-        asyncio.run(self.pools.put(BatchKey(pool_id, device_id, digest), 0, chunks_of(content)))
+        self.put_chunks(BatchKey(pool_id, device_id, digest), 0, chunks_of(content))
         return digest
+
+    def put_chunks(self, key: BatchKey, offset: int, chunks: AsyncIterator[bytes]) -> bool:
+        """Put chunks on an event loop of their own, also within an asynchronous test."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, self.pools.put(key, offset, chunks)).result()
+
+    def read(self, digest: Digest) -> SyntheticBatch:
+        """Read a stored batch or shard."""
+        return read_stored_batch(self.blobs, digest)
 
     def seal(self, pool_id: str = "pool-1", /, **batches: Digest) -> Snapshot:
         """Seal these devices' batches, all of which are in the pool."""
-        sealed = self.pools.seal(pool_id, named(**batches))
+        sealed = self.app.sealing.seal(pool_id, named(**batches))
         assert sealed.missing == ()
         return sealed.snapshot
 
     def held_bytes(self) -> int:
-        """Everything that lies around: content, and uploads that broke."""
+        """Return the size of all content and of all open uploads."""
         return sum(blob.size_bytes for blob in self.blobs.digests()) + sum(
-            path.stat().st_size for path in self.staging._folder.iterdir()
+            path.stat().st_size for path in self.uploads_folder.iterdir()
         )
 
-    def loose_blobs(self) -> int:
-        """How many notes there are of content that nothing may need."""
+    def orphans(self) -> int:
+        """Return how many orphans wait to be deleted."""
+        waiting = select(func.count()).select_from(OrphanRow).filter_by(deleted_at=None)
         with reading(self.engine) as session:
-            return session.scalar(select(func.count()).select_from(LooseBlobRow)) or 0
+            return session.scalar(waiting) or 0
 
     def metric(self, name: str, **labels: str) -> float | None:
+        self.app.inventory.refresh()
         return self.registry.get_sample_value(f"hfmds_store_{name}", labels)
+
+
+def new_servicer(store: Store) -> StoreServicer:
+    """Make another servicer of the store, for one event loop."""
+    app = store.app
+    queue = SealQueue(app.sealing)
+    return StoreServicer(
+        store.pools, queue, app.snapshots, app.retention, app.events, app.exclusions
+    )
 
 
 async def chunks_of(data: bytes, size: int = 100) -> AsyncIterator[bytes]:
