@@ -20,7 +20,7 @@ import numpy as np
 from programs import MEGABYTE, Program, Programs, programs, show, tell, usage, warn_if_busy
 
 from hfmds.cli.watch_run import FollowedRun, follow
-from hfmds.data.sources import save_npz
+from hfmds.data.packed import save_npz
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe

@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 from programs import MEGABYTE, show, tell, usage, warn_if_busy
 
 from hfmds.algorithm.local_work import LocalWork
-from hfmds.data.sources import save_npz
+from hfmds.data.packed import save_npz
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe

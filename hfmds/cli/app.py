@@ -10,6 +10,7 @@ from hfmds.cli.commands import (
     audit,
     backup,
     database,
+    datasets,
     devices,
     models,
     operations,
@@ -60,6 +61,7 @@ snapshots.app.command()(retention.collect)
 snapshots.app.command()(retention.release)
 snapshots.app.command()(retention.withdraw)
 app.add_typer(snapshots.app, name="snapshots")
+app.add_typer(datasets.app, name="data")
 app.add_typer(database.app, name="database")
 app.command()(backup.backup)
 app.command()(backup.restore)

@@ -2,12 +2,13 @@
 
 A data set is known by one string:
 
-    cifar10, cifar100      torchvision's, in the data root; fetched only if asked for
+    cifar10, cifar100      in the data root, as `hfmds data fetch` writes them
     mnist, fashion-mnist   the same, grey
     digits:20              scikit-learn's handwritten digits scaled to 20x20; a fifth is for test
     /data/birds            a folder with train/<class>/*.jpg and test/<class>/*.jpg
+    /data/packed           a folder with train.npz and test.npz, as `hfmds data pack` writes them
 
-Whatever is wrong with a data set is a ConfigurationError that says which file, and the remedy.
+Every fault of a data set is a ConfigurationError that names the file and the remedy.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.seeds import generator
-from hfmds.data import torchvision_files
-from hfmds.data.decoded import decoded
+from hfmds.data import torchvision_sets
 from hfmds.data.folders import (
     class_folders,
     describe,
@@ -33,11 +33,12 @@ from hfmds.data.folders import (
     is_folder,
     read_images,
 )
+from hfmds.data.packed import load_npz
 from hfmds.data.sources import is_whole_digits, load_images
 from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 
-KNOWN = (*torchvision_files.NAMES, "digits")
+KNOWN = (*torchvision_sets.NAMES, "digits")
 """Data sets with a name of their own; any other name is that of a folder."""
 
 Progress = Callable[[str, int, int], None]
@@ -84,13 +85,13 @@ class Dataset:
 def load_dataset(
     name: str, root: Path, *, download: bool = False, progress: Progress | None = None
 ) -> Dataset:
-    """A data set by its name or folder.
+    """Load a data set by its name or folder.
 
-    torchvision's live in `root`, and are fetched into it only with `download`. A known name is
-    never a folder: write ./mnist for a folder of that name.
+    torchvision's sets are in `root`; only `download` fetches them. A known name is never a folder:
+    write ./mnist for a folder of that name.
     """
-    if name in torchvision_files.NAMES:
-        return Dataset(name, *torchvision_files.load(name, root, download))
+    if name in torchvision_sets.NAMES:
+        return _load_torchvision_set(name, root, download)
     if is_whole_digits(name):
         train, test = load_images(f"{name}#train"), load_images(f"{name}#test")
         return Dataset(name, train, test, tuple("0123456789"))
@@ -100,6 +101,8 @@ def load_dataset(
             f"data set {name!r} is neither known nor a folder; {_nearest(name)}, "
             f"or give a folder with train/<class>/*.jpg and test/<class>/*.jpg"
         )
+    if (folder / "train.npz").is_file():
+        return _load_packed(name, folder)
     return _load_folder(name, folder, progress)
 
 
@@ -133,6 +136,29 @@ def _nearest(name: str) -> str:
     return f"known are {known}"
 
 
+def _load_torchvision_set(name: str, root: Path, download: bool) -> Dataset:
+    folder = root / name
+    if not ((folder / "train.npz").is_file() and (folder / "test.npz").is_file()):
+        if not download:
+            raise ConfigurationError(
+                f"data set {name} is not in {folder}: fetch it with hfmds data fetch {name} {root}"
+            )
+        torchvision_sets.fetch(name, root)
+    return _load_packed(name, folder)
+
+
+def _load_packed(name: str, folder: Path) -> Dataset:
+    (train, class_names), (test, test_names) = (
+        load_npz(folder / f"{part}.npz") for part in ("train", "test")
+    )
+    if not class_names or class_names != test_names:
+        raise ConfigurationError(
+            f"{folder}/train.npz and test.npz must have the same class_names; pack both anew with "
+            "hfmds data pack"
+        )
+    return Dataset(name, train, test, class_names)
+
+
 def _load_folder(name: str, folder: Path, progress: Progress | None) -> Dataset:
     parts = {part: _part_files(folder, part) for part in ("train", "test")}
     for part, other in (("train", "test"), ("test", "train")):
@@ -150,8 +176,7 @@ def _load_folder(name: str, folder: Path, progress: Progress | None) -> Dataset:
             np.arange(len(class_names)), [len(files_by_class[c]) for c in class_names]
         )
         report = partial(_report, progress, part, len(files)) if progress else None
-        pixels = decoded(folder / part, files, partial(read_images, files, report))
-        images.append(LabelledImages(pixels, labels))
+        images.append(LabelledImages(read_images(files, report), labels))
     return Dataset(name, images[0], images[1], tuple(class_names))
 
 

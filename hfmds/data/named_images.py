@@ -16,6 +16,7 @@ import numpy as np
 
 from hfmds.data.folders import class_folders, is_class_number, is_folder
 from hfmds.data.manifests import read_manifest
+from hfmds.data.packed import load_npz
 from hfmds.data.sources import load_images
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.recipe import Recipe
@@ -89,6 +90,9 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
         names = _names_in(Path(source))
         images = load_images(source, names)
         return NamedImages(what, images, names, named_by_owner=True, source=source)
+    if source.endswith(".npz") and not class_names and (names := _names_packed_in(Path(source))):
+        images = load_images(source, names)
+        return NamedImages(what, images, names, named_by_owner=True, source=source)
     images = load_images(source, class_names)
     if class_names and not 0 <= images.labels.min() <= images.labels.max() < len(class_names):
         raise ConfigurationError(
@@ -102,3 +106,7 @@ def _names_in(manifest: Path) -> tuple[str, ...]:
     if not manifest.is_file():
         return ()  # `load_images` says so
     return tuple(sorted(set(read_manifest(manifest)[1])))
+
+
+def _names_packed_in(file: Path) -> tuple[str, ...]:
+    return load_npz(file)[1] if file.is_file() else ()  # `load_images` reports a missing file

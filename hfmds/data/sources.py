@@ -3,10 +3,9 @@
 A source is one string, so that it fits a setting or a command line:
 
     /data/shard            a folder with one folder per class: cat/1.jpg, cat/2.jpg, dog/7.png
-    /data/shard.npz        `images`, uint8 [n, channels, height, width], and `labels`, whole numbers
+    /data/shard.npz        the arrays `images`, `labels` and maybe `class_names`: hfmds.data.packed
     /data/shard-images.npy the same images; their labels are in /data/shard-labels.npy
     /data/shard.csv        image files and their classes, with the columns path and label
-    mnist:/data#train      torchvision's cifar10, cifar100, mnist or fashion-mnist, in that folder
     digits:20              scikit-learn's 1797 handwritten digits, one channel, scaled to 20x20
     digits:20#train        the same, without every fifth image of each class
     digits:20#test         those fifth images
@@ -18,18 +17,13 @@ Knows no torch and no network, and never resizes or reorders an operator's image
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from hfmds.data import torchvision_files
-from hfmds.data.decoded import BROKEN_ARRAYS
 from hfmds.data.folders import (
     class_folders,
     image_files,
@@ -39,15 +33,13 @@ from hfmds.data.folders import (
     read_images,
 )
 from hfmds.data.manifests import read_manifest
+from hfmds.data.packed import labelled, load_npz, reading_arrays
 from hfmds.data.splits import label_skew
 from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 
 _DIGITS = re.compile(
     r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?(?:@(?P<device>\d+)/(?P<devices>\d{1,4}))?"
-)
-_TORCHVISION = re.compile(
-    rf"(?P<name>{'|'.join(torchvision_files.NAMES)}):(?P<root>.+?)(?:#(?P<part>train|test))?"
 )
 _DIGITS_SIDE = 8  # as scikit-learn has them
 _TEST_EVERY = 5
@@ -64,9 +56,6 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
         if digits["device"] is None:
             return images
         return _part_of_device(source, images, int(digits["device"]), int(digits["devices"]))
-    if known := _TORCHVISION.fullmatch(source):
-        train, test, _ = torchvision_files.load(known["name"], Path(known["root"]), download=False)
-        return test if known["part"] == "test" else train
     path = Path(source)
     if is_folder(path):
         return _load_folder(path, class_names)
@@ -77,8 +66,7 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
     problem = "is neither a folder nor a file of a known kind" if exists else "does not exist"
     raise ConfigurationError(
         f"data source {source!r} {problem}; give a folder of class folders, an .npz, .npy or .csv "
-        "file, mnist:FOLDER or another of torchvision, or "
-        "digits[:SIZE][#train|#test][@DEVICE/DEVICES]"
+        "file, or digits[:SIZE][#train|#test][@DEVICE/DEVICES]"
     )
 
 
@@ -86,20 +74,6 @@ def is_whole_digits(source: str) -> bool:
     """Whether a source is the digits with no part named, so that it has both."""
     digits = _DIGITS.fullmatch(source)
     return digits is not None and digits["part"] is None and digits["device"] is None
-
-
-def save_npz(path: Path, images: LabelledImages) -> None:
-    """Write images so that `load_images` reads them back.
-
-    Of mixtures the file also has `shares`, for whoever wants them: as a source of images it has
-    their labels only.
-    """
-    if path.suffix != ".npz":
-        raise ConfigurationError(f"{path}: the file name must end in .npz")
-    arrays: dict[str, Any] = {"images": images.pixels, "labels": images.labels}
-    if images.shares is not None:
-        arrays["shares"] = images.shares
-    np.savez_compressed(path, **arrays)
 
 
 def _load_digits(side: int, part: str | None) -> LabelledImages:
@@ -177,16 +151,15 @@ def _label_of(name: str, class_names: Sequence[str], where: str) -> int:
     return int(name)
 
 
-def _load_npz(path: Path, _: Sequence[str]) -> LabelledImages:
-    remedy = "write it with hfmds.data.sources.save_npz, or numpy.savez(images=..., labels=...)"
-    with _reading_arrays(path, ".npz", remedy), np.load(path, allow_pickle=False) as arrays:
-        if missing := {"images", "labels"} - set(arrays.files):
-            raise ConfigurationError(
-                f"{path} has arrays {sorted(arrays.files)}, "
-                f"but no {' and no '.join(sorted(missing))}; {remedy}"
-            )
-        pixels, labels = arrays["images"], arrays["labels"]
-    return _labelled(path, pixels, path, labels)
+def _load_npz(path: Path, class_names: Sequence[str]) -> LabelledImages:
+    images, own_names = load_npz(path)
+    if not own_names:
+        return images
+    numbers = np.zeros(len(own_names), np.int64)
+    for label in np.unique(images.labels).tolist():  # a class without images may be unknown
+        name = own_names[label]
+        numbers[label] = _label_of(name, class_names, f"{path}: class {name!r}")
+    return LabelledImages(images.pixels, numbers[images.labels])
 
 
 def labels_beside(path: Path) -> Path:
@@ -203,39 +176,9 @@ def _load_npy(path: Path, _: Sequence[str]) -> LabelledImages:
         raise ConfigurationError(f"the labels of {path} are not found: {missing}; {remedy}")
     arrays = []
     for file in (path, beside):
-        with _reading_arrays(file, ".npy", remedy):
+        with reading_arrays(file, ".npy", remedy):
             arrays.append(np.load(file, allow_pickle=False))
-    return _labelled(path, arrays[0], beside, arrays[1])
-
-
-@contextlib.contextmanager
-def _reading_arrays(path: Path, kind: str, remedy: str) -> Iterator[None]:
-    try:
-        yield
-    except BROKEN_ARRAYS as error:
-        raise ConfigurationError(f"{path} cannot be read as {kind} ({error}); {remedy}") from error
-    except MemoryError as error:
-        raise ConfigurationError(
-            f"{path} needs more memory than there is; put fewer or smaller images in it"
-        ) from error
-
-
-def _labelled(
-    pixels_path: Path, pixels: NDArray[Any], labels_path: Path, labels: NDArray[Any]
-) -> LabelledImages:
-    if pixels.dtype != np.uint8 or pixels.ndim != 4:
-        raise ConfigurationError(
-            f"{pixels_path}: images are {pixels.dtype} {list(pixels.shape)}, "
-            "but must be uint8 [n, channels, height, width]"
-        )
-    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != pixels.shape[:1]:
-        raise ConfigurationError(
-            f"{labels_path}: labels are {labels.dtype} {list(labels.shape)}, "
-            f"but must be whole numbers [{len(pixels)}], one per image"
-        )
-    if not len(pixels):
-        raise ConfigurationError(f"{pixels_path} has no images; a device needs at least one")
-    return LabelledImages(pixels, labels.astype(np.int64))
+    return labelled(path, arrays[0], beside, arrays[1])
 
 
 _LOADERS: dict[str, Callable[[Path, Sequence[str]], LabelledImages]] = {

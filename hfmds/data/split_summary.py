@@ -13,7 +13,7 @@ from hfmds.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRow:
+class DeviceShare:
     """What one device holds."""
 
     device: int
@@ -32,10 +32,10 @@ class SplitSummary:
     available: int  # images there were to divide
 
     @property
-    def rows(self) -> list[DeviceRow]:
+    def rows(self) -> list[DeviceShare]:
         """One per device, in their order."""
         return [
-            DeviceRow(
+            DeviceShare(
                 device=device,
                 images=int(own.sum()),
                 classes=int((own > 0).sum()),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import pickle
-import tarfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,39 +60,11 @@ def small_cifar() -> Any:
     md5 = {name: _md5(content) for name, content in cifar_files().items()}
 
     class SmallCifar(CIFAR10):
-        url = "file:///nowhere/small-cifar.tar.gz"
-        filename = "small-cifar.tar.gz"
-        tgz_md5 = _md5(cifar_archive())
         train_list: ClassVar = [[f"data_batch_{n}", md5[f"data_batch_{n}"]] for n in range(1, 6)]
         test_list: ClassVar = [["test_batch", md5["test_batch"]]]
         meta: ClassVar = {**CIFAR10.meta, "md5": md5["batches.meta"]}
 
     return SmallCifar
-
-
-def cifar_archive() -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in cifar_files().items():
-            entry = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return gzip.compress(packed.getvalue(), mtime=0)
-
-
-def small_mnist() -> Any:
-    """torchvision's MNIST that takes `mnist_files`, packed, for the originals."""
-    from torchvision.datasets import MNIST
-
-    class SmallMnist(MNIST):
-        mirrors: ClassVar = ["file:///nowhere/"]
-        resources: ClassVar = [(name, _md5(content)) for name, content in mnist_archives().items()]
-
-    return SmallMnist
-
-
-def mnist_archives() -> dict[str, bytes]:
-    return {f"{name}.gz": gzip.compress(c, mtime=0) for name, c in mnist_files().items()}
 
 
 def _md5(content: bytes) -> str:

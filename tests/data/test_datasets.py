@@ -202,7 +202,7 @@ def test_a_subset_is_limited_by_the_rarest_of_rare_classes(seed: int):
 
 
 def test_data_modules_are_light_until_they_are_used():
-    modules = "datasets decoded folders split_summary splits torchvision_files"
+    modules = "datasets folders packed split_summary splits torchvision_sets"
     program = "import sys; from hfmds.data import " + ", ".join(modules.split())
     program += "; print({'torch', 'torchvision', 'sklearn', 'matplotlib'} & {*sys.modules})"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -96,10 +96,3 @@ def test_what_is_wrong_with_a_pair_is_told(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ConfigurationError, match=r"labels\.npy cannot be read as \.npy"):
         load_images(str(tmp_path / "images.npy"))
-
-
-@pytest.mark.parametrize("source", ["mnist:{}", "cifar10:{}#test"])
-def test_torchvision_files_are_never_fetched_by_a_device(tmp_path: Path, source: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"is not whole in {tmp_path}"):
-        load_images(source.format(tmp_path))
-    assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from hfmds.data.named_images import NamedImages, load_named_images
-from hfmds.data.sources import load_images, save_npz
+from hfmds.data.packed import save_npz
+from hfmds.data.sources import load_images
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.errors import ConfigurationError, InvalidInput

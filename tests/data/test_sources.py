@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hfmds.data.sources import load_images, save_npz
+from hfmds.data.packed import save_npz
+from hfmds.data.sources import load_images
 from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hfmds.data.split_summary import DeviceRow, summarise_split
+from hfmds.data.split_summary import DeviceShare, summarise_split
 from hfmds.errors import ConfigurationError
 
 LABELS = np.array([0, 0, 0, 1, 1, 1, 3, 3])
@@ -15,9 +15,9 @@ def test_every_image_is_counted_where_it_is():
     summary = summarise_split(LABELS, SHARDS, NAMES)
     assert summary.counts.tolist() == [[3, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 2]]
     assert summary.rows == [
-        DeviceRow(0, images=4, classes=2, largest_class="ant", largest_share=0.75),
-        DeviceRow(1, images=1, classes=1, largest_class="bee", largest_share=1.0),
-        DeviceRow(2, images=2, classes=1, largest_class="dog", largest_share=1.0),
+        DeviceShare(0, images=4, classes=2, largest_class="ant", largest_share=0.75),
+        DeviceShare(1, images=1, classes=1, largest_class="bee", largest_share=1.0),
+        DeviceShare(2, images=2, classes=1, largest_class="dog", largest_share=1.0),
     ]
     assert (summary.images, summary.available) == (7, 8)
     assert summary.unused_classes == ("cat",)

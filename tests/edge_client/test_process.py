@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.data.sources import save_npz
+from hfmds.data.packed import save_npz
 from hfmds.domain.learning import LabelledImages
 
 pytestmark = pytest.mark.integration

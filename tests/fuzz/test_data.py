@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from hfmds.data.decoded import FILE_NAME, decoded
 from hfmds.data.sources import load_images
 from hfmds.errors import HfmdsError
 from tests.fuzz.budget import tried
@@ -89,22 +88,6 @@ def test_npy_files(folder: Path, images: bytes, labels: bytes) -> None:
     (folder / "shard-images.npy").write_bytes(images)
     (folder / "shard-labels.npy").write_bytes(labels)
     loads_or_refuses(folder / "shard-images.npy")
-
-
-@tried(80)
-@given(data=st.data())
-def test_a_broken_file_of_decoded_images_costs_time_and_nothing_else(
-    folder: Path, data: st.DataObject
-) -> None:
-    image, kept = folder / "image.png", folder / FILE_NAME
-    if not image.exists():
-        image.write_bytes(picture("PNG"))
-        decoded(folder, [image], lambda: PIXELS[:1], lambda: 2**62)
-    good = kept.read_bytes()
-    kept.write_bytes(data.draw(damaged(good) | _headers.map(lambda said: npy_header(good, said))))
-    found = decoded(folder, [image], lambda: PIXELS[:1], lambda: 0)
-    kept.write_bytes(good)
-    assert found.tolist() == PIXELS[:1].tolist()
 
 
 _cells = st.sampled_from(

@@ -17,7 +17,8 @@ from PyInstaller.archive.readers import CArchiveReader
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
-from hfmds.data.sources import load_images, save_npz
+from hfmds.data.packed import save_npz
+from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
 from hfmds.domain.learning import LabelledImages, Weights

@@ -15,7 +15,8 @@ from typing import TypeVar
 import aiohttp
 import pytest
 
-from hfmds.data.sources import load_images, save_npz
+from hfmds.data.packed import save_npz
+from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
 from hfmds.domain.devices import DeviceProfile

@@ -21,7 +21,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as pb_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from hfmds.data.sources import load_images, save_npz
+from hfmds.data.packed import save_npz
+from hfmds.data.sources import load_images
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.domain.round_policy import RoundPolicy

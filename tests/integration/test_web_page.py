@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfmds.data.sources import save_npz
+from hfmds.data.packed import save_npz
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.pool_policy import PoolPolicy

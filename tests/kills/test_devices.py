@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.data.sources import save_npz
+from hfmds.data.packed import save_npz
 from tests.kills.crash_points import CrashPoint, around
 from tests.support.operator import Outcome
 from tests.support.scripted_devices import STEPS, images_for

@@ -11,7 +11,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hfmds.data.sources import load_images, save_npz
+from hfmds.data.packed import save_npz
+from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
 from hfmds.domain.methods import Hfmds

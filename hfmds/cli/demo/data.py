@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from hfmds.algorithm.leakage.measurement import psnr_nearest
 from hfmds.cli.demo.setting import DemoSetting
-from hfmds.data.sources import load_images, save_npz
+from hfmds.data.packed import save_npz
+from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
 from hfmds.domain.learning import LabelledImages, Pixels
 

@@ -1,4 +1,4 @@
-"""`hfmds experiment`: its commands and their options, and nothing else."""
+"""`hfmds experiment ...`: the commands and their options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(
 _INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME_OR_FILE", help="An experiment of the list, or a YAML file.")
+    str, typer.Argument(metavar="NAME_OR_FILE", help="Name of an experiment, or a Python file.")
 ]
 Size = Annotated[
     str,
@@ -34,9 +34,8 @@ _OUT = Path("hfmds-results")
 @app.command("list")
 def list_experiments() -> None:
     """Show the experiments that come with the program."""
-    from hfmds.cli.experiments.catalogue_table import (
-        experiments_table,
-    )  # other commands need none of it
+    # Imported late: other commands need none of it.
+    from hfmds.cli.experiments.catalogue_table import experiments_table
 
     output().print(experiments_table())
 
@@ -49,42 +48,44 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Data set instead of the config's: cifar10, cifar100, mnist, fashion-mnist, "
-            "digits[:SIZE], or a folder with `train/<class>/*.jpg` and `test/<class>/*.jpg`.",
+            help="Data set instead of the experiment's own: cifar10, cifar100, mnist, "
+            "fashion-mnist, digits[:SIZE], or a folder with `train/<class>/*.jpg` and "
+            "`test/<class>/*.jpg`, or with train.npz and test.npz (hfmds data pack).",
         ),
     ] = None,
     data_root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where torchvision's data sets are.")
+        Path, typer.Option(metavar="DIR", help="Folder of fetched data sets (hfmds data fetch).")
     ] = Path("hfmds-data/datasets"),
     download: Annotated[
         bool, typer.Option("--download", help="Fetch the data set if it is not there.")
     ] = False,
     seeds: Annotated[
-        str | None, typer.Option(metavar="0,1,..", help="Seeds instead of the config's.")
+        str | None, typer.Option(metavar="0,1,..", help="Seeds instead of the experiment's own.")
     ] = None,
     out: Out = _OUT,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Trials at a time.", show_default="one per core")
+        int | None,
+        typer.Option(min=1, help="Number of trials at a time.", show_default="one per core"),
     ] = None,
     compute_device: Annotated[
         str,
         typer.Option(
             metavar="cpu|cuda|mps|auto",
-            help="Where devices learn. On a GPU numbers may differ from run to run.",
+            help="Where devices learn. On a GPU, numbers may differ from run to run.",
         ),
     ] = "cpu",
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="ARM", help="Run this arm alone; may be given several times."),
+        typer.Option(metavar="ARM", help="Run only this arm. The option may be repeated."),
     ] = None,
     save_seconds: Annotated[
-        float, typer.Option(min=0, help="How much work of a trial a kill may cost, at most.")
+        float, typer.Option(min=0, help="Most seconds of work of a trial that a kill may cost.")
     ] = 20.0,
 ) -> None:
-    """Run an experiment, or what is missing of it, and write its report.
+    """Run the missing trials of an experiment and write its report.
 
-    Trials that another experiment has run are used again. Killed, or stopped with Ctrl-C, the same
-    command goes on where it was. The report is in DIR/NAME-SIZE: table.md, pictures, results.json.
+    Trials of other experiments are used again. After a kill or Ctrl-C the same command continues.
+    The report is in DIR/NAME-SIZE: table.md, pictures, results.json.
     """
     from hfmds.cli.experiments.run import Wishes, run_experiment
 
@@ -111,7 +112,7 @@ def run(
 
 @app.command()
 def report(name: Name, size: Size = "small", out: Out = _OUT) -> None:
-    """Write the report of an experiment anew from what is stored, also while it runs."""
+    """Write the report of an experiment again from stored results, also while it runs."""
     from hfmds.cli.experiments.run import report_experiment
 
     report_experiment(output(), name, size, out)

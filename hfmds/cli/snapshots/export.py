@@ -30,7 +30,7 @@ from hfmds.algorithm.pixels import as_uint8
 from hfmds.algorithm.pool import concatenate
 from hfmds.cli.downloads import replacing
 from hfmds.cli.text import counted
-from hfmds.data.sources import save_npz
+from hfmds.data.packed import save_npz
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pools import Shard, Snapshot
 from hfmds.errors import ConfigurationError

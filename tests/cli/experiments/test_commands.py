@@ -34,7 +34,7 @@ def test_what_is_wrong_is_said_before_anything_runs(capsys: Output, tmp_path: Pa
     assert "neither known nor a folder" in complaint(
         capsys, "run", config, "--data", "nowhere", *out
     )
-    assert "cifar-10-batches-py" in complaint(
+    assert "hfmds data fetch cifar10" in complaint(
         capsys, "run", config, "--data", "cifar10", "--data-root", str(tmp_path), *out
     )
     assert "the compute device is 'gpu'; it must be one of cpu, cuda" in complaint(
