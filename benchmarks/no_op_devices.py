@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import grpc
@@ -68,7 +68,6 @@ class TaskTimes:
     assigned: float
     downloaded: float
     made: float
-    uploaded: float
     accepted: float
     received_bytes: int
 
@@ -169,19 +168,16 @@ class NoOpDevice:
         downloaded = time.monotonic()
         update = self._changed(task)
         made = time.monotonic()
-        report = UpdateReport(update, PROFILE.samples, 0.0, Traffic(received), 0.0)
-        sent = await client.upload_update(task.task_id, update, memory, report)  # type: ignore[arg-type]
+        traffic = Traffic(received, update.size_bytes)
+        report = UpdateReport(update, PROFILE.samples, 0.0, traffic, 0.0)
+        await client.submit_update(task.task_id, report, memory)  # type: ignore[arg-type]
         memory.take(update)
-        uploaded = time.monotonic()
-        traffic = Traffic(received, sent)
-        await client.submit_update(task.task_id, replace(report, traffic=traffic))
         self._on_answer()
         return TaskTimes(
             task.round_number,
             assigned,
             downloaded,
             made,
-            uploaded,
             time.monotonic(),
             received,
         )

@@ -35,7 +35,7 @@ STEPS = (
     "coordinator.records.runs:RunRecords.get",
     "coordinator.records.runs:RunRecords.state",
     "coordinator.records.runs:RunRecords.complete_round",
-    "coordinator.devices.dispatch:Dispatch._outcomes_now",
+    "coordinator.devices.assignments:WorkFinder.find",
     "coordinator.devices.uploads:Updates._judged",
     "coordinator.devices.results:ExperimentResults._accept_all",
     "coordinator.runs.checkpoints:Checkpoints.record",

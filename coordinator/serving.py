@@ -9,7 +9,8 @@ from contextlib import closing
 
 from prometheus_client import CollectorRegistry
 
-from coordinator.api.servicer import AdminServicer, CoordinatorServicer
+from coordinator.api.admin_service import AdminServicer
+from coordinator.api.device_service import CoordinatorServicer
 from coordinator.identity.wiring import open_membership
 from coordinator.monitoring.live_counts import LiveCounts
 from coordinator.monitoring.metrics import Metrics
@@ -60,13 +61,14 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         notices = replica.switchboard if replica else Switchboard()
         library = PlanLibrary(settings.plans_dir, settings.plans_max_bytes)
         app = await asyncio.to_thread(
-            build, settings, engine, notices, metrics, store, loop, library
+            build, settings, engine, notices, metrics, store, loop, library, gate
         )
-        CoordinatorServicer(app.dispatch, gate).add_to(server)
+        devices = app.check_ins, app.leases, app.downloads, app.uploads, app.results
+        CoordinatorServicer(*devices).add_to(server)
         admin = AdminServicer(app.runs, app.oversight)
         admin.add_to(server)
         membership = await asyncio.to_thread(
-            open_membership, settings, engine, gate, store, app.dispatch.leave
+            open_membership, settings, engine, gate, store, app.leases.leave
         )
         membership.add_to(server)
         await asyncio.to_thread(app.drivers.show_ended_runs)
@@ -117,7 +119,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             ):
                 async with server.following(trouble):
                     await stop.wait()
-            app.dispatch.close()  # devices that wait for work go at once
+            app.close()  # devices that wait for work go at once
             app.drivers.stop()
             app.runs.end_watches()
             stopping = asyncio.create_task(shutdown.stop())  # from now on it is not ready

@@ -15,9 +15,16 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from coordinator.api.operations import Oversight
-from coordinator.devices.dispatch import Dispatch
+from coordinator.devices.assignments import Assignments, WorkFinder
+from coordinator.devices.check_in import CheckIns
+from coordinator.devices.downloads import Downloads
+from coordinator.devices.leases import Leases
 from coordinator.devices.plans import Library, Plans
 from coordinator.devices.registry import Registry
+from coordinator.devices.results import Results
+from coordinator.devices.retry_times import RetryTimes
+from coordinator.devices.update_check import UpdateCheck
+from coordinator.devices.uploads import Uploads
 from coordinator.monitoring.live_counts import Counts
 from coordinator.monitoring.member_counts import count_members
 from coordinator.monitoring.metrics import Metrics
@@ -39,12 +46,14 @@ from coordinator.runs.learning import Learning
 from coordinator.runs.models import Models
 from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh, PoolStore
+from coordinator.runs.recipes import Recipes
 from coordinator.runs.remote_fleet import RemoteFleet
 from coordinator.runs.run_control import RunControl
 from coordinator.runs.runs import Runs
 from coordinator.runs.selection import Selection
 from coordinator.settings import CoordinatorSettings
 from hfmds.service.limits.retry_schedule import Pace
+from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.database import open_database, shown_url
 from hfmds.storage.locations import open_location
 from hfmds.storage.schema import Schema
@@ -67,7 +76,12 @@ class App:
     metrics: Metrics
     registry: Registry
     contents: RunContents
-    dispatch: Dispatch
+    plans: Plans | None
+    check_ins: CheckIns
+    leases: Leases
+    downloads: Downloads
+    uploads: Uploads
+    results: Results
     deletion: Deletion
     drivers: Drivers
     runs: Runs
@@ -82,6 +96,13 @@ class App:
             drained=self.drain.is_on(),
             members=count_members(self.engine, time.time()),
         )
+
+    def close(self) -> None:
+        """Send waiting devices away and end background work of the device side."""
+        self.check_ins.close()
+        self.stages.close()
+        if self.plans:
+            self.plans.close()
 
 
 def open_tables(settings: CoordinatorSettings) -> Engine:
@@ -100,6 +121,7 @@ def build(
     store: PoolStore,
     loop: asyncio.AbstractEventLoop,
     library: Library | None,
+    gate: Gate,
     clock: Clock = time.time,
 ) -> App:
     """Build the coordinator on its database. Without a `library`, no device gets a plan."""
@@ -112,26 +134,25 @@ def build(
     contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
     contents.purge(settings.upload_ttl_seconds, clock())
     registry = Registry(engine, tasks, clock, settings.device_away_seconds)
-    dispatch = Dispatch(
-        records.runs,
-        tasks,
-        registry,
-        contents,
-        metrics,
-        drain,
-        stages,
-        clock,
-        Pace(settings.check_ins_per_second, settings.retry_seconds),
-        settings.max_waiting_devices,
-        Plans(engine, blobs, library, settings.plans_max_bytes) if library else None,
-    )
+    plans = Plans(engine, blobs, library, settings.plans_max_bytes) if library else None
+    recipes = Recipes(records.runs)
+    assignments = Assignments(recipes, plans, notices)
+    work = WorkFinder(tasks, records.runs, drain, assignments, metrics)
+    pace = Pace(settings.check_ins_per_second, settings.retry_seconds)
+    retry_times = RetryTimes(pace, registry, gate, clock)
+    check_ins = CheckIns(work, registry, retry_times, clock, settings.max_waiting_devices)
+    leases = Leases(tasks, stages, registry, metrics, notices, clock)
+    results = Results(tasks, stages, registry, metrics, notices, clock)
+    update_check = UpdateCheck(recipes, contents, tasks, metrics, clock)
+    uploads = Uploads(results, contents, update_check, stages)
+    downloads = Downloads(tasks, contents, plans, stages)
     held_out = HeldOut(settings.held_out, Learning(settings.threads))
 
     def new_driver(run: RunRecord, records: DriverRecords) -> RunDriver:
         models = Models(contents.of(run.run_id).blobs)
         timing = RoundWatch(run, metrics)
         control = RunControl(run.run_id, records.runs, drain, notices, timing, loop, clock)
-        selection = Selection(run, registry, records.phases, dispatch.plan_ready)
+        selection = Selection(run, registry, records.phases, assignments.plan_ready)
         conductor = PhaseConductor(run, control, records, selection, metrics)
         refresh = PoolRefresh(run, control, store)
         fleet = RemoteFleet(run, control, records, conductor, refresh, models, held_out)
@@ -141,8 +162,7 @@ def build(
     deletion = Deletion(contents, store, loop, clock)
     drivers = Drivers(records, new_driver, deletion, notices, metrics)
     registry.on_arrival(drivers.wake)
-    dispatch.on_result(drivers.task_ended)
-    notices.listen(Topic.WORK, dispatch.announce_to)
+    notices.listen(Topic.WORK, check_ins.wake)
     notices.listen(Topic.RUN, drivers.wake)
     runs = Runs(records.runs, drivers, contents, held_out, notices, clock)
     events = EventRecords(engine)
@@ -157,7 +177,12 @@ def build(
         metrics=metrics,
         registry=registry,
         contents=contents,
-        dispatch=dispatch,
+        plans=plans,
+        check_ins=check_ins,
+        leases=leases,
+        downloads=downloads,
+        uploads=uploads,
+        results=results,
         deletion=deletion,
         drivers=drivers,
         runs=runs,

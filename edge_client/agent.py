@@ -191,11 +191,8 @@ class Agent:
         with log_context(**of_task), span("task", task.traceparent, kind=kind, **of_task):
             try:
                 stages: asyncio.Queue[TaskStage] = asyncio.Queue()
-                work = self._runner.produce(task, stages.put_nowait)
+                work = self._runner.run(task, stages.put_nowait)
                 report = await self._while_leased(task, work, stages)
-                # Without renewing: that of a task just accepted would say it is over.
-                with span("submit"):
-                    await self._runner.submit(task, report)
             except _MustRest as rest:
                 log.info("the task is left for now: %s", rest)
                 await self._leave()
@@ -282,10 +279,8 @@ class Agent:
         except TooLate as error:
             if error.reason != LateReason.ACCEPTED.value:
                 raise
-        # The update was handed in with its upload, whose answer is on its way: the work is about
-        # to end, and this with it.
-        end: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        return await end
+            # The result counts already: the answer to its submission is on the way.
+            return task.lease_seconds
 
     async def _keep_looking(self) -> NoReturn:
         """Look whether the device may still work; ends by _MustRest."""

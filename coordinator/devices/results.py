@@ -1,7 +1,7 @@
-"""Counts the results that devices hand in: those that come at about the same time, together.
+"""Counts the results that devices hand in, and notifies their runs.
 
-One by one, each would take a thread, a transaction, and the interpreter from the others. What is to
-be looked at before is each device's own affair, and nobody else waits for it.
+Results that arrive at about the same time are counted in one transaction: alone, each would cost a
+thread and a commit.
 """
 
 from __future__ import annotations
@@ -13,121 +13,136 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coordinator.devices.batching import Together
-from coordinator.devices.lru import Memory
-from coordinator.devices.uploads import Updates
+from coordinator.devices.registry import Registry
+from coordinator.monitoring.log_fields import task_context
+from coordinator.monitoring.metrics import Metrics
 from coordinator.records.acceptance import Acceptance, HandedIn
 from coordinator.records.device_tasks import TaskRecords
-from coordinator.records.states import TaskState
+from coordinator.records.funnel import StageNotes
 from coordinator.records.tasks import Task
-from coordinator.runs.content import RunContents
-from hfmds.domain.digest import Digest
+from coordinator.replicas.notices import Switchboard, Topic
+from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.learning import Traffic
 from hfmds.domain.methods import TaskKind
 from hfmds.domain.tasks import EvaluationReport, SynthesisReport, UpdateReport
 from hfmds.errors import Unavailable, WrongState
+from hfmds.service.monitoring import tracing
+from hfmds.storage.blobs import Blobs
 from hfmds.wire.conversions.records import encode_report
 
 log = logging.getLogger(__name__)
 
-_MOST_AT_ONCE = 64  # in a transaction, for which others that write have to wait
+_MAX_BATCH = 64  # results in one transaction; other writers wait for it
 
 Report: TypeAlias = UpdateReport | SynthesisReport | EvaluationReport
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
-    """What a device hands in, for a task of this kind."""
+class Submission:
+    """A result that a device hands in."""
 
     device_id: str
     task_id: str
-    kind: TaskKind
     result: Digest
     report: Report
+    blobs: Blobs | None = None  # where the result's bytes are; None: the coordinator has none
 
 
-Accepted: TypeAlias = Callable[[Task, Submitted, Acceptance], None]
-"""Hears of each result when it is counted; in any thread, and it must be quick."""
-
-_Wanted: TypeAlias = tuple[Task, Submitted]
+_Counting: TypeAlias = tuple[Task, Submission]
 
 
 class Results:
-    """Accepts them. Lives on the event loop."""
+    """Counts each result once. Lives on the event loop."""
 
     def __init__(
         self,
         tasks: TaskRecords,
-        updates: Updates,
-        contents: RunContents,
-        handed_out: Memory[Task],
+        stages: StageNotes,
+        registry: Registry,
+        metrics: Metrics,
+        notices: Switchboard,
         clock: Callable[[], float],
-        accepted: Accepted,
     ) -> None:
-        """`handed_out` has tasks as they were when their devices got them, by device and id."""
         self._tasks = tasks
-        self._updates = updates
-        self._contents = contents
-        self._handed_out = handed_out
+        self._stages = stages
+        self._registry = registry
+        self._metrics = metrics
+        self._notices = notices
         self._clock = clock
-        self._accepted = accepted
-        self._wanted = Together[_Wanted, Acceptance](self._accept_all, _MOST_AT_ONCE)
+        self._batches = Together[_Counting, Acceptance](self._count_batch, _MAX_BATCH)
 
-    async def accept(self, submitted: Submitted) -> Acceptance:
-        """Count a result, once; on return that is durable."""
-        task = self._remembered(submitted)
-        if task is None:
-            task = await asyncio.to_thread(self._task, submitted)
-        return await self._wanted.ask((task, submitted))
+    async def submit_synthesis(self, device_id: str, task_id: str, report: SynthesisReport) -> bool:
+        """Count a batch that is at the store; return True if it counted before."""
+        task = await asyncio.to_thread(self.require_open, device_id, task_id, "synthesise")
+        return await self.count(task, Submission(device_id, task_id, report.batch, report))
 
-    def answerable(self, device_id: str, task_id: str, kind: TaskKind) -> Task:
-        """The device's task, if it is of this kind and its answer is wanted or known; blocks."""
-        task = self._tasks.get_pending(device_id, task_id)
+    async def submit_evaluation(
+        self, device_id: str, task_id: str, report: EvaluationReport
+    ) -> bool:
+        """Count what a device has measured; return True if it counted before."""
+        task = await asyncio.to_thread(self.require_open, device_id, task_id, "evaluate")
+        measured = EvaluationReport(report.evaluation, Traffic(), 0.0)
+        result = digest_of(encode_report(measured))
+        return await self.count(task, Submission(device_id, task_id, result, report))
+
+    def require_open(self, device_id: str, task_id: str, kind: TaskKind) -> Task:
+        """Return a device's task of this kind, which is open or has a result; blocks."""
+        with self._metrics.counting_late():
+            task = self._tasks.get_pending(device_id, task_id)
         if task.key.kind != kind:
             raise WrongState(f"task {task_id!r} is to {task.key.kind}, not to {kind}")
         return task
 
-    def _remembered(self, submitted: Submitted) -> Task | None:
-        """The task, if memory knows all that is to be known before its result is counted.
+    async def count(self, task: Task, submission: Submission) -> bool:
+        """Count a result exactly once; return True if it counted before.
 
-        Whether it is over by now shows then.
+        On return the result is durable.
         """
-        task = self._handed_out.get((submitted.device_id, submitted.task_id))
-        if task is None or task.key.kind != submitted.kind:
-            return None
-        is_sound = submitted.kind != "train" or self._updates.is_sound(task, submitted.result)
-        return task if is_sound else None
+        with self._metrics.counting_late():
+            acceptance = await self._batches.ask((task, submission))
+        self._registry.heard(submission.device_id)
+        if not acceptance.already:
+            tracing.note("accepted")
+        return acceptance.already
 
-    def _task(self, submitted: Submitted) -> Task:
-        """The task that something was submitted for, which is nothing that it does not want."""
-        task = self.answerable(submitted.device_id, submitted.task_id, submitted.kind)
-        # Of a counted update the bytes may be gone.
-        if submitted.kind == "train" and task.state is not TaskState.ACCEPTED:
-            self._updates.require_sound(task, submitted.result)
-        return task
+    def _count_batch(self, batch: Sequence[_Counting]) -> Sequence[Acceptance | Exception]:
+        acceptances = self._accept([_handed_in(submission) for _, submission in batch])
+        # In this thread, because the device may have hung up: its result counts all the same.
+        for (task, submission), acceptance in zip(batch, acceptances, strict=True):
+            if isinstance(acceptance, Acceptance):
+                self._note(task, submission, acceptance)
+        return acceptances
 
-    def _accept_all(self, wanted: Sequence[_Wanted]) -> Sequence[Acceptance | Exception]:
-        outcomes = self._counted([self._handed_in(*each) for each in wanted])
-        # Here, not where it is waited for: whoever waits may have gone, and it counts all the same.
-        for (task, submitted), outcome in zip(wanted, outcomes, strict=True):
-            if isinstance(outcome, Acceptance):
-                self._accepted(task, submitted, outcome)
-        return outcomes
-
-    def _counted(self, results: Sequence[HandedIn]) -> Sequence[Acceptance | Exception]:
-        """All in one transaction; if one of them breaks that, each in its own."""
+    def _accept(self, results: Sequence[HandedIn]) -> Sequence[Acceptance | Exception]:
+        """Accept the results in one transaction; if one breaks it, each in its own."""
         try:
             return self._tasks.accept_each(results, self._clock())
         except Unavailable:
             raise
-        except Exception as error:  # whoever waits for it gets it
+        except Exception as error:  # its device gets it
             if len(results) == 1:
                 return [error]
             log.exception("%d results could not be counted together", len(results))
-        return [self._counted([result])[0] for result in results]
+        return [self._accept([result])[0] for result in results]
 
-    def _handed_in(self, task: Task, submitted: Submitted) -> HandedIn:
-        def is_here() -> bool:
-            blobs = self._contents.of(task.key.run_id).blobs
-            return submitted.kind != "train" or blobs.contains(submitted.result)
+    def _note(self, task: Task, submission: Submission, acceptance: Acceptance) -> None:
+        """Note an accepted result in the metrics and the log, and notify its run."""
+        self._stages.accepted(task.task_id)
+        if not acceptance.already:
+            with task_context(task):
+                log.info("result accepted", extra={"result": str(submission.result)})
+            self._metrics.funnel.accepted(task.key.kind, task.task_id)
+            self._metrics.fleet.count(submission.report)
+            self._metrics.moved(submission.report.traffic)
+        if acceptance.moves_round:
+            self._notices.post(Topic.RUN, task.key.run_id)
 
-        report = encode_report(submitted.report)
-        return HandedIn(submitted.device_id, submitted.task_id, submitted.result, report, is_here)
+
+def _handed_in(submission: Submission) -> HandedIn:
+    return HandedIn(
+        submission.device_id,
+        submission.task_id,
+        submission.result,
+        encode_report(submission.report),
+        submission.blobs,
+    )

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from coordinator.api.admin_service import AdminServicer
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.api.servicer import AdminServicer
 from coordinator.identity.enrolment import Enrolment
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.identity.members import Members

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -18,6 +19,7 @@ from hfmds.domain.learning import LeakageSummary, Traffic
 from hfmds.domain.pool_policy import NO_LIMIT, PSNR_LIMITS, PoolPolicy
 from hfmds.domain.runs import Phase, Round
 from hfmds.domain.tasks import LateReason
+from hfmds.errors import TooLate
 
 _ENDED_RUNS_KEPT = 20
 _ROUND_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -231,6 +233,15 @@ class Metrics:
     def late(self, reason: str) -> None:
         """Count a device that was told that its task is over."""
         self._late.labels(reason).inc()
+
+    @contextmanager
+    def counting_late(self) -> Iterator[None]:
+        """Count an answer inside that tells a device that its task is over."""
+        try:
+            yield
+        except TooLate as error:
+            self.late(error.reason)
+            raise
 
     def update_refused(self, reason: str) -> None:
         """Count an update that was refused."""

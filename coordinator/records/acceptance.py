@@ -7,7 +7,6 @@ counts in the next round instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select, update
@@ -33,6 +32,7 @@ from coordinator.records.tasks import (
 from hfmds.domain.digest import Digest
 from hfmds.domain.tasks import LateReason, TaskStage
 from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.storage.blobs import Blobs
 from hfmds.wire.conversions.events import EventKind
 
 _STATE_AFTER = {
@@ -58,8 +58,8 @@ _WHY_LATE = {
 class HandedIn:
     """A result that a device hands in.
 
-    `is_here` returns whether the result's bytes are stored. In asynchronous rounds they may vanish
-    before the coordinator accepts them: they may equal those of another device's result, which the
+    `blobs` stores the result's bytes, if it has any. In asynchronous rounds they may vanish before
+    the coordinator accepts them: they may equal those of another device's result, which the
     coordinator has used and deleted.
     """
 
@@ -67,7 +67,7 @@ class HandedIn:
     task_id: str
     result: Digest
     report: bytes
-    is_here: Callable[[], bool] = lambda: True
+    blobs: Blobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ def accept_result(
             return Acceptance(already=True)
         require_pending(task)
         require_movable(task, TaskState.ACCEPTED)  # refuses a task that was assigned again
-        if task.asynchronous and not handed_in.is_here():
+        blobs = handed_in.blobs
+        if task.asynchronous and blobs and not blobs.contains(handed_in.result):
             raise not_uploaded(handed_in.result)
     except HfmdsError as error:
         return error

@@ -7,7 +7,7 @@ Each method is one transaction: a `kill -9` falls before it or after it, never i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import Engine, case, func, select, update
 
@@ -35,6 +35,7 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError
+from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import changing, looking, reading
 from hfmds.wire.conversions.events import EventKind
 
@@ -125,10 +126,10 @@ class TaskRecords:
         result: Digest,
         report: bytes,
         now: float,
-        is_here: Callable[[], bool] = lambda: True,
+        blobs: Blobs | None = None,
     ) -> bool:
         """Count one result (see `accept_each`); return whether it was accepted before."""
-        handed_in = HandedIn(device_id, task_id, result, report, is_here)
+        handed_in = HandedIn(device_id, task_id, result, report, blobs)
         (outcome,) = self.accept_each([handed_in], now)
         if isinstance(outcome, HfmdsError):
             raise outcome

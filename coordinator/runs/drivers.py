@@ -128,14 +128,6 @@ class Drivers:
         driver = self._drivers.get(run_id)
         return driver.control.progress if driver else None
 
-    def task_ended(self, run_id: str) -> None:
-        """Wake the run's driver, wherever it is: a task of the run has ended here."""
-        driver = self._drivers.get(run_id)
-        if driver:
-            driver.control.bell.ring()
-        else:
-            self._notices.post(Topic.RUN, run_id)
-
     def wake(self, run_ids: tuple[str, ...] = ()) -> None:
         """Have the drivers of these runs look again, or all drivers if none is named."""
         with self._lock:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from coordinator.api.servicer import ADMIN_ACCESS
+from coordinator.api.admin_service import ADMIN_ACCESS
 from coordinator.web.refusals import NotKnown
 from coordinator.web.sessions import Sessions
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from edge_client.device.content_cache import ContentCache
@@ -54,6 +55,7 @@ from hfmds.wire.tensors import StoredWeights, encode_batch, encode_update, read_
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+Sent = TypeVar("Sent", UpdateReport, SynthesisReport)
 
 Tell: TypeAlias = Callable[[TaskStage], None]
 """What is told of a task's stages."""
@@ -102,11 +104,11 @@ class TaskRunner:
         self._tells_cost = tells_cost
         self._share: tuple[str, tuple[Digest, ...]] = "", ()  # the last one; it never changes
 
-    async def produce(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
-        """Do the work and send its bytes; on return the report is left to hand in, at most.
+    async def run(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
+        """Do the work and hand in its result; return the report that was accepted.
 
-        On the way, `tell` is called with each stage that is reached.
-        TooLate: nobody wants the result any more. Any other error: the task cannot be done.
+        `tell` is called with each stage that the task reaches.
+        Raises TooLate when the task is over. After any other error the task cannot be done.
         """
         report = await asyncio.to_thread(self._finished_before, task)
         match task.work:
@@ -117,32 +119,37 @@ class TaskRunner:
             case EvaluateWork():
                 report = report or await self._evaluate(task, tell)
         tell(TaskStage.COMPUTED)
-        with span("upload"):
-            sent = await self._restarting(lambda: self._send(task, report, hand_in=True))
-        traffic = report.traffic + Traffic(sent_bytes=sent)
-        return dataclasses.replace(report, traffic=traffic)
+        return await self._submit(task, report)
 
-    async def submit(self, task: Assignment, report: Report) -> None:
-        """Hand in the report; on return the coordinator has accepted it. Errors as in `produce`."""
+    async def _submit(self, task: Assignment, report: Report) -> Report:
+        """Send the result and hand it in; on return the coordinator has accepted it."""
+        coordinator, blobs = self._coordinator, self._cache.content.blobs
         if isinstance(report, UpdateReport):
-            await self._submit_update(task, report)
-            # Nobody will ask for it again; a batch stays, it may come back as a shard.
+            report = _with_sent(report, report.update.size_bytes)
+            submit = partial(coordinator.submit_update, task.task_id, report, blobs)
+            with span("submit"):
+                await self._restarting(lambda: self._to_coordinator(submit))
+            # The coordinator does not ask for it again.
             await asyncio.to_thread(self._cache.remove, report.update)
         elif isinstance(report, SynthesisReport):
-            submit_synthesis = self._coordinator.submit_synthesis
-            await self._to_coordinator(submit_synthesis, task.task_id, report)
+            assert isinstance(task.work, SynthesiseWork)
+            put = partial(
+                self._store.put_batch,
+                task.work.pool_id,
+                self._state.device_id,
+                report.batch,
+                blobs,
+                task.weights,
+            )
+            with span("upload"):
+                sent_bytes = await self._restarting(lambda: self._to_store(put))
+            report = _with_sent(report, sent_bytes)
+            with span("submit"):
+                await self._to_coordinator(coordinator.submit_synthesis, task.task_id, report)
         else:
-            submit_evaluation = self._coordinator.submit_evaluation
-            await self._to_coordinator(submit_evaluation, task.task_id, report)
-
-    async def _submit_update(self, task: Assignment, report: UpdateReport) -> None:
-        submit = self._coordinator.submit_update
-        try:
-            await self._to_coordinator(submit, task.task_id, report)
-        except WrongState as error:  # its bytes went with another device's, which were the same
-            log.warning("the update is sent again: %s", error)
-            await self._restarting(lambda: self._send(task, report))
-            await self._to_coordinator(submit, task.task_id, report)
+            with span("submit"):
+                await self._to_coordinator(coordinator.submit_evaluation, task.task_id, report)
+        return report
 
     def _finished_before(self, task: Assignment) -> Report | None:
         """The report of a task that was finished before this process was last killed."""
@@ -421,27 +428,16 @@ class TaskRunner:
             if self._budget:
                 await asyncio.to_thread(self._budget.save)
 
-    async def _send(self, task: Assignment, report: Report, *, hand_in: bool = False) -> int:
-        """Send the result's bytes to where the task wants them; how many crossed the network.
-
-        With `hand_in` an update's report goes with them: `submit` may find that it counts already.
-        """
-        blobs, content = self._cache.content.blobs, _bytes_of(report)
-        if content is None:
-            return 0
-        if isinstance(task.work, SynthesiseWork):
-            put, device_id = self._store.put_batch, self._state.device_id
-            pool_id, made_with = task.work.pool_id, task.weights
-            return await self._to_store(put, pool_id, device_id, content, blobs, made_with)
-        upload = self._coordinator.upload_update
-        with_it = report if hand_in and isinstance(report, UpdateReport) else None
-        return await self._to_coordinator(upload, task.task_id, content, blobs, with_it)
-
 
 def _bytes_of_pixels(recipe: Recipe) -> int:
     """About as large, at most, is the batch that a device makes."""
     value_bytes = 2 if recipe.pool.pixel_type == "fp16" else 1
     return recipe.method.samples_per_device * math.prod(recipe.model.image_shape) * value_bytes
+
+
+def _with_sent(report: Sent, sent_bytes: int) -> Sent:
+    """Return the report with the bytes that its submission sends."""
+    return dataclasses.replace(report, traffic=report.traffic + Traffic(sent_bytes=sent_bytes))
 
 
 def _bytes_of(report: Report) -> Digest | None:

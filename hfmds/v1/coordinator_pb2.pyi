@@ -186,37 +186,47 @@ class QueryUploadResponse(_message.Message):
     complete: bool
     def __init__(self, offset: _Optional[int] = ..., complete: _Optional[bool] = ...) -> None: ...
 
-class UploadUpdateRequest(_message.Message):
+class SubmitUpdateRequest(_message.Message):
     __slots__ = ("header", "data")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
-    header: UploadUpdateHeader
+    header: SubmitUpdateHeader
     data: bytes
-    def __init__(self, header: _Optional[_Union[UploadUpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[SubmitUpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class UploadUpdateHeader(_message.Message):
-    __slots__ = ("device_id", "task_id", "update", "offset", "hand_in")
+class SubmitUpdateHeader(_message.Message):
+    __slots__ = ("device_id", "task_id", "offset", "report")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    UPDATE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    HAND_IN_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     task_id: str
-    update: _common_pb2.Digest
     offset: int
-    hand_in: SubmitUpdateRequest
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., offset: _Optional[int] = ..., hand_in: _Optional[_Union[SubmitUpdateRequest, _Mapping]] = ...) -> None: ...
+    report: UpdateReport
+    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., offset: _Optional[int] = ..., report: _Optional[_Union[UpdateReport, _Mapping]] = ...) -> None: ...
 
-class UploadUpdateResponse(_message.Message):
-    __slots__ = ("already_present", "accepted", "already_accepted")
-    ALREADY_PRESENT_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+class UpdateReport(_message.Message):
+    __slots__ = ("update", "samples", "loss", "traffic", "training_seconds", "device")
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    update: _common_pb2.Digest
+    samples: int
+    loss: float
+    traffic: _common_pb2.Traffic
+    training_seconds: float
+    device: DeviceReport
+    def __init__(self, update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., training_seconds: _Optional[float] = ..., device: _Optional[_Union[DeviceReport, _Mapping]] = ...) -> None: ...
+
+class SubmitUpdateResponse(_message.Message):
+    __slots__ = ("already_accepted",)
     ALREADY_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    already_present: bool
-    accepted: bool
     already_accepted: bool
-    def __init__(self, already_present: _Optional[bool] = ..., accepted: _Optional[bool] = ..., already_accepted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, already_accepted: _Optional[bool] = ...) -> None: ...
 
 class DeviceReport(_message.Message):
     __slots__ = ("steps", "cpu_seconds", "peak_memory_bytes", "withheld_samples", "ssim_paired_max", "ssim_nearest_max")
@@ -233,32 +243,6 @@ class DeviceReport(_message.Message):
     ssim_paired_max: float
     ssim_nearest_max: float
     def __init__(self, steps: _Optional[int] = ..., cpu_seconds: _Optional[float] = ..., peak_memory_bytes: _Optional[int] = ..., withheld_samples: _Optional[int] = ..., ssim_paired_max: _Optional[float] = ..., ssim_nearest_max: _Optional[float] = ...) -> None: ...
-
-class SubmitUpdateRequest(_message.Message):
-    __slots__ = ("device_id", "task_id", "update", "samples", "loss", "traffic", "training_seconds", "device")
-    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
-    TASK_ID_FIELD_NUMBER: _ClassVar[int]
-    UPDATE_FIELD_NUMBER: _ClassVar[int]
-    SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    LOSS_FIELD_NUMBER: _ClassVar[int]
-    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
-    TRAINING_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    DEVICE_FIELD_NUMBER: _ClassVar[int]
-    device_id: str
-    task_id: str
-    update: _common_pb2.Digest
-    samples: int
-    loss: float
-    traffic: _common_pb2.Traffic
-    training_seconds: float
-    device: DeviceReport
-    def __init__(self, device_id: _Optional[str] = ..., task_id: _Optional[str] = ..., update: _Optional[_Union[_common_pb2.Digest, _Mapping]] = ..., samples: _Optional[int] = ..., loss: _Optional[float] = ..., traffic: _Optional[_Union[_common_pb2.Traffic, _Mapping]] = ..., training_seconds: _Optional[float] = ..., device: _Optional[_Union[DeviceReport, _Mapping]] = ...) -> None: ...
-
-class SubmitUpdateResponse(_message.Message):
-    __slots__ = ("already_accepted",)
-    ALREADY_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    already_accepted: bool
-    def __init__(self, already_accepted: _Optional[bool] = ...) -> None: ...
 
 class SubmitSynthesisRequest(_message.Message):
     __slots__ = ("device_id", "task_id", "batch", "samples", "leakage", "synthetic_accuracy", "traffic", "synthesis_seconds", "accuracy_not_measured", "device")

@@ -26,38 +26,40 @@ if _version_not_supported:
 
 
 class CoordinatorServiceStub:
-    """The device side of the coordinator. Devices sit behind NATs and firewalls, so they always make the call,
-    and no call stays open while a device computes.
+    """What devices ask of the coordinator and hand in to it. Devices sit behind NATs and firewalls.
+    So the device always makes the call, and no call stays open while the device computes.
 
     A device's life, in calls:
 
     CheckIn -> Assignment
-    DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
-    RenewLease, every third of the lease, while it trains or synthesises
-    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate unless it was handed in with that
-    synthesise: the batch goes to the synthesis store, then SubmitSynthesis
-    evaluate:   SubmitEvaluation
+    DownloadBlob: the weights, and the plan if the device's engine computes by plans.
+    The pool's snapshot comes from the synthesis store.
+    RenewLease:   every third of the lease, until the result is handed in
+    train:        SubmitUpdate (after QueryUpload, if an upload broke before)
+    synthesise:   the batch goes to the synthesis store, then SubmitSynthesis
+    evaluate:     SubmitEvaluation
     CheckIn -> ...
-    Leave, when it stops
+    Leave, when the device stops
 
-    Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
-    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter. An UNAVAILABLE of a server that is there but has
-    too many calls in flight says when, in the trailing metadata `hfmds-retry-after-seconds`, a decimal number: not earlier,
-    and then no jitter is needed, as every caller is told a time of its own.
+    Caller: edge_client. Identity: the device's (see common.proto).
+    Retry: the device may repeat every call on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and
+    jitter. A server that has too many calls in flight answers UNAVAILABLE with the trailing metadata
+    `hfmds-retry-after-seconds`, a decimal number. The device waits at least that long and needs no
+    jitter, because the server gives every caller its own time.
 
-    ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
-    metadata `hfmds-reason`, one of
+    ABORTED always means that the task is over: the device drops the work and checks in again at
+    once. The trailing metadata `hfmds-reason` says why:
     goal-reached  the round has all the results it needs
     deadline      the round closed at its deadline
-    gone          the round closed without the device, whose lease had run out
-    too-slow      the device worked on it for longer than the run allows
-    stale         the model it began at is too old by now (asynchronous rounds)
-    failed        the device itself has given it up
-    accepted      its result was accepted before (RenewLease)
+    gone          the device's lease ran out and the round closed without it
+    too-slow      the device worked on the task for longer than the run allows
+    stale         the model that the device started from is too old (asynchronous rounds)
+    failed        the device itself gave the task up
+    accepted      the coordinator accepted the task's result before (RenewLease)
     cancelled     the run was cancelled
     completed     the run has completed
-    quarantined   the device is in quarantine: it gets no work, and nothing is taken from it
-    A device treats a reason it does not know as any other.
+    quarantined   the device is in quarantine: it gets no work and its results are refused
+    A device treats an unknown reason like any other.
     """
 
     def __init__(self, channel):
@@ -86,12 +88,7 @@ class CoordinatorServiceStub:
                 request_serializer=hfmds_dot_v1_dot_coordinator__pb2.QueryUploadRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_coordinator__pb2.QueryUploadResponse.FromString,
                 _registered_method=True)
-        self.UploadUpdate = channel.stream_unary(
-                '/hfmds.v1.CoordinatorService/UploadUpdate',
-                request_serializer=hfmds_dot_v1_dot_coordinator__pb2.UploadUpdateRequest.SerializeToString,
-                response_deserializer=hfmds_dot_v1_dot_coordinator__pb2.UploadUpdateResponse.FromString,
-                _registered_method=True)
-        self.SubmitUpdate = channel.unary_unary(
+        self.SubmitUpdate = channel.stream_unary(
                 '/hfmds.v1.CoordinatorService/SubmitUpdate',
                 request_serializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitUpdateRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitUpdateResponse.FromString,
@@ -119,110 +116,104 @@ class CoordinatorServiceStub:
 
 
 class CoordinatorServiceServicer:
-    """The device side of the coordinator. Devices sit behind NATs and firewalls, so they always make the call,
-    and no call stays open while a device computes.
+    """What devices ask of the coordinator and hand in to it. Devices sit behind NATs and firewalls.
+    So the device always makes the call, and no call stays open while the device computes.
 
     A device's life, in calls:
 
     CheckIn -> Assignment
-    DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
-    RenewLease, every third of the lease, while it trains or synthesises
-    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate unless it was handed in with that
-    synthesise: the batch goes to the synthesis store, then SubmitSynthesis
-    evaluate:   SubmitEvaluation
+    DownloadBlob: the weights, and the plan if the device's engine computes by plans.
+    The pool's snapshot comes from the synthesis store.
+    RenewLease:   every third of the lease, until the result is handed in
+    train:        SubmitUpdate (after QueryUpload, if an upload broke before)
+    synthesise:   the batch goes to the synthesis store, then SubmitSynthesis
+    evaluate:     SubmitEvaluation
     CheckIn -> ...
-    Leave, when it stops
+    Leave, when the device stops
 
-    Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
-    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter. An UNAVAILABLE of a server that is there but has
-    too many calls in flight says when, in the trailing metadata `hfmds-retry-after-seconds`, a decimal number: not earlier,
-    and then no jitter is needed, as every caller is told a time of its own.
+    Caller: edge_client. Identity: the device's (see common.proto).
+    Retry: the device may repeat every call on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and
+    jitter. A server that has too many calls in flight answers UNAVAILABLE with the trailing metadata
+    `hfmds-retry-after-seconds`, a decimal number. The device waits at least that long and needs no
+    jitter, because the server gives every caller its own time.
 
-    ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
-    metadata `hfmds-reason`, one of
+    ABORTED always means that the task is over: the device drops the work and checks in again at
+    once. The trailing metadata `hfmds-reason` says why:
     goal-reached  the round has all the results it needs
     deadline      the round closed at its deadline
-    gone          the round closed without the device, whose lease had run out
-    too-slow      the device worked on it for longer than the run allows
-    stale         the model it began at is too old by now (asynchronous rounds)
-    failed        the device itself has given it up
-    accepted      its result was accepted before (RenewLease)
+    gone          the device's lease ran out and the round closed without it
+    too-slow      the device worked on the task for longer than the run allows
+    stale         the model that the device started from is too old (asynchronous rounds)
+    failed        the device itself gave the task up
+    accepted      the coordinator accepted the task's result before (RenewLease)
     cancelled     the run was cancelled
     completed     the run has completed
-    quarantined   the device is in quarantine: it gets no work, and nothing is taken from it
-    A device treats a reason it does not know as any other.
+    quarantined   the device is in quarantine: it gets no work and its results are refused
+    A device treats an unknown reason like any other.
     """
 
     def CheckIn(self, request, context):
-        """Asks for work, waiting up to `wait_seconds` for it (a long poll, so that a round starts as soon as it is
-        opened). Also tells the coordinator that the device is there.
+        """Asks for work and waits up to `wait_seconds` for it. This long poll lets a round start as soon
+        as it opens. The call also tells the coordinator that the device is present.
 
-        Effect: the device counts as available; an assigned task's lease starts. Idempotent: a device that holds a
-        live lease gets the same assignment again, with the lease renewed, so a device that was killed goes on
-        with its task. One task at a time per device; of several runs', the one that was assigned first.
-        A device that finds no work is told when to ask again. The coordinator chooses the time so that the check-ins of a
-        large fleet come evenly; it may also answer before `wait_seconds` are over.
-        Status: INVALID_ARGUMENT for a malformed id or profile; NOT_FOUND for an unknown `run_id`.
+        Effect: the device counts as available; the lease of an assigned task starts. Idempotent: a
+        device that holds a live lease gets the same assignment again and a renewed lease, so a device
+        that was killed continues its task. A device has one task at a time. If several runs want the
+        device, it gets the task that was assigned first.
+        The coordinator tells a device without work when to ask again. It spreads these times so that
+        the check-ins of a large fleet arrive evenly. It may answer before `wait_seconds` are over.
+        Status: INVALID_ARGUMENT a malformed id or profile; NOT_FOUND an unknown `run_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewLease(self, request, context):
-        """Extends the lease of a task while the device works on it, and says how far it is.
+        """Extends the lease of a task while the device works on it, and reports the stage it reached.
 
-        Idempotency key: task_id. A stage is only ever noted upwards. Status: INVALID_ARGUMENT an unknown stage; NOT_FOUND unknown task; PERMISSION_DENIED another device's task;
-        ABORTED the task is over (round closed, run cancelled): drop the work and check in.
+        Idempotency key: task_id. A stage never moves backwards.
+        Status: INVALID_ARGUMENT an unknown stage; NOT_FOUND an unknown task; PERMISSION_DENIED another
+        device's task; ABORTED the task is over. The reason `accepted` may cross the answer to
+        SubmitUpdate: a device that is submitting waits for that answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DownloadBlob(self, request, context):
-        """Streams content a task refers to, from an offset to the end, in chunks of about 1 MiB.
+        """Streams content that a task refers to, from an offset to the end, in chunks of about 1 MiB.
 
-        Effect: none. Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task, or content that the
-        task does not refer to; INVALID_ARGUMENT an offset outside the content.
+        Effect: none. Status: NOT_FOUND an unknown task; PERMISSION_DENIED another device's task, or
+        content that the task does not refer to; INVALID_ARGUMENT an offset outside the content.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryUpload(self, request, context):
-        """Says how much of an update the coordinator already holds, so that a broken upload goes on there.
+        """Reports how much of an update the coordinator holds, so that a broken upload resumes there.
 
-        Effect: none. Status: as UploadUpdate.
+        Effect: none. Status: NOT_FOUND, PERMISSION_DENIED, ABORTED, RESOURCE_EXHAUSTED and
+        FAILED_PRECONDITION (the task is not to train) as SubmitUpdate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def UploadUpdate(self, request_iterator, context):
-        """Uploads the bytes of an update: the first message is the header, each further one a chunk. The bytes
-        are kept across broken calls; the call ends with OK when they are complete and verified.
+    def SubmitUpdate(self, request_iterator, context):
+        """Uploads an update and hands it in. The first message is the header, each further message is a
+        chunk. The coordinator keeps the bytes of a broken call. With OK the update is durable and
+        counted, exactly once.
 
-        Idempotency key: (task_id, update). Content that is complete is acknowledged without chunks.
-        Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task; ABORTED the task is over;
-        FAILED_PRECONDITION the offset is not where the coordinator stands (ask QueryUpload), or the task is
-        not to train;
-        RESOURCE_EXHAUSTED the update is larger than the coordinator allows, or the ninth different one for this
-        task; DATA_LOSS the bytes do not match
-        the digest (they are discarded, start again at 0).
-        With `hand_in` also those of SubmitUpdate, whose bytes are kept then. A RenewLease that crosses the acceptance is told ABORTED
-        with the reason `accepted`: the answer to the upload is on its way.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SubmitUpdate(self, request, context):
-        """Hands in the update that was uploaded. With OK it is durable and counted, exactly once.
-
-        Idempotency key: task_id. The same digest again is answered OK with `already_accepted`.
-        Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task; ABORTED the round closed
-        without it; ALREADY_EXISTS another update was accepted for this task; FAILED_PRECONDITION the bytes were
-        not uploaded, or the task is not to train; INVALID_ARGUMENT tensors are missing, extra, of the wrong shape
-        or not finite (see UploadUpdateHeader.update).
+        Idempotency key: task_id. The same digest again is answered OK with `already_accepted`. If the
+        coordinator holds all bytes, it needs no chunks.
+        Status: NOT_FOUND an unknown task; PERMISSION_DENIED another device's task; ABORTED the task is
+        over; ALREADY_EXISTS another update was accepted for this task; FAILED_PRECONDITION the offset
+        is not where the coordinator stands (ask QueryUpload), bytes are missing, or the task is not to
+        train; RESOURCE_EXHAUSTED the update is larger than the task's model allows, or it is the ninth
+        different update for this task; DATA_LOSS the bytes do not match the digest (the coordinator
+        discards them, start again at 0); INVALID_ARGUMENT tensors are missing, extra, of the wrong
+        shape or not finite (see UpdateReport.update).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -231,8 +222,12 @@ class CoordinatorServiceServicer:
     def SubmitSynthesis(self, request, context):
         """Reports that the device's synthetic batch is in the pool.
 
-        Idempotency key: task_id. Only batches reported here are sealed into the snapshot.
-        Status: as SubmitUpdate; the coordinator does not look into the batch, the store did.
+        Effect: only batches reported here are sealed into the snapshot. Idempotency key: task_id. The
+        same digest again is answered OK with `already_accepted`. The coordinator does not read the
+        batch: the synthesis store checks it.
+        Status: NOT_FOUND an unknown task; PERMISSION_DENIED another device's task; ABORTED the task is
+        over; ALREADY_EXISTS another batch was accepted for this task; FAILED_PRECONDITION the task is
+        not to synthesise; INVALID_ARGUMENT numbers out of their range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -242,28 +237,28 @@ class CoordinatorServiceServicer:
         """Reports how the task's model does on the device's own data.
 
         Idempotency key: task_id. The same numbers again are answered OK with `already_accepted`.
-        Status: as SubmitUpdate; INVALID_ARGUMENT numbers out of their range.
+        Status: as SubmitSynthesis.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportFailure(self, request, context):
-        """Gives a task up, with the reason. The round does not wait for this device any longer.
+        """Gives a task up, with the reason. The round no longer waits for this device.
 
-        Idempotency key: task_id. Status: NOT_FOUND unknown task; PERMISSION_DENIED another device's task;
-        ABORTED the task is over already.
+        Idempotency key: task_id. Status: NOT_FOUND an unknown task; PERMISSION_DENIED another device's
+        task; ABORTED the task is over already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Says that the device stops for now, so that no round waits for it. A courtesy: a device that vanishes
-        without it is missed when its lease or the time for being heard of runs out.
+        """Tells the coordinator that the device stops for now, so that no round waits for it. The call is
+        a courtesy: without it the coordinator notices when the lease or the presence time runs out.
 
-        Effect: the device is away until it checks in again, and gets back the task it held, if that is still open.
-        Idempotent. Status: INVALID_ARGUMENT for a malformed id.
+        Effect: the device is away until it checks in again. It then gets back the task it held, if
+        that is still open. Idempotent. Status: INVALID_ARGUMENT a malformed id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -292,12 +287,7 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.QueryUploadRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_coordinator__pb2.QueryUploadResponse.SerializeToString,
             ),
-            'UploadUpdate': grpc.stream_unary_rpc_method_handler(
-                    servicer.UploadUpdate,
-                    request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.UploadUpdateRequest.FromString,
-                    response_serializer=hfmds_dot_v1_dot_coordinator__pb2.UploadUpdateResponse.SerializeToString,
-            ),
-            'SubmitUpdate': grpc.unary_unary_rpc_method_handler(
+            'SubmitUpdate': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitUpdate,
                     request_deserializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitUpdateRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_coordinator__pb2.SubmitUpdateResponse.SerializeToString,
@@ -331,38 +321,40 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoordinatorService:
-    """The device side of the coordinator. Devices sit behind NATs and firewalls, so they always make the call,
-    and no call stays open while a device computes.
+    """What devices ask of the coordinator and hand in to it. Devices sit behind NATs and firewalls.
+    So the device always makes the call, and no call stays open while the device computes.
 
     A device's life, in calls:
 
     CheckIn -> Assignment
-    DownloadBlob (weights, and the plan for a device that computes by one), and from the synthesis store the snapshot
-    RenewLease, every third of the lease, while it trains or synthesises
-    train:      UploadUpdate (after QueryUpload, if an upload broke before), SubmitUpdate unless it was handed in with that
-    synthesise: the batch goes to the synthesis store, then SubmitSynthesis
-    evaluate:   SubmitEvaluation
+    DownloadBlob: the weights, and the plan if the device's engine computes by plans.
+    The pool's snapshot comes from the synthesis store.
+    RenewLease:   every third of the lease, until the result is handed in
+    train:        SubmitUpdate (after QueryUpload, if an upload broke before)
+    synthesise:   the batch goes to the synthesis store, then SubmitSynthesis
+    evaluate:     SubmitEvaluation
     CheckIn -> ...
-    Leave, when it stops
+    Leave, when the device stops
 
-    Who calls: edge_client. Identity: the device's (see common.proto). Retry: every call may be repeated
-    on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter. An UNAVAILABLE of a server that is there but has
-    too many calls in flight says when, in the trailing metadata `hfmds-retry-after-seconds`, a decimal number: not earlier,
-    and then no jitter is needed, as every caller is told a time of its own.
+    Caller: edge_client. Identity: the device's (see common.proto).
+    Retry: the device may repeat every call on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and
+    jitter. A server that has too many calls in flight answers UNAVAILABLE with the trailing metadata
+    `hfmds-retry-after-seconds`, a decimal number. The device waits at least that long and needs no
+    jitter, because the server gives every caller its own time.
 
-    ABORTED always means that the task is over: drop the work and check in again, at once. Why is in the trailing
-    metadata `hfmds-reason`, one of
+    ABORTED always means that the task is over: the device drops the work and checks in again at
+    once. The trailing metadata `hfmds-reason` says why:
     goal-reached  the round has all the results it needs
     deadline      the round closed at its deadline
-    gone          the round closed without the device, whose lease had run out
-    too-slow      the device worked on it for longer than the run allows
-    stale         the model it began at is too old by now (asynchronous rounds)
-    failed        the device itself has given it up
-    accepted      its result was accepted before (RenewLease)
+    gone          the device's lease ran out and the round closed without it
+    too-slow      the device worked on the task for longer than the run allows
+    stale         the model that the device started from is too old (asynchronous rounds)
+    failed        the device itself gave the task up
+    accepted      the coordinator accepted the task's result before (RenewLease)
     cancelled     the run was cancelled
     completed     the run has completed
-    quarantined   the device is in quarantine: it gets no work, and nothing is taken from it
-    A device treats a reason it does not know as any other.
+    quarantined   the device is in quarantine: it gets no work and its results are refused
+    A device treats an unknown reason like any other.
     """
 
     @staticmethod
@@ -474,7 +466,7 @@ class CoordinatorService:
             _registered_method=True)
 
     @staticmethod
-    def UploadUpdate(request_iterator,
+    def SubmitUpdate(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -486,33 +478,6 @@ class CoordinatorService:
             metadata=None):
         return grpc.experimental.stream_unary(
             request_iterator,
-            target,
-            '/hfmds.v1.CoordinatorService/UploadUpdate',
-            hfmds_dot_v1_dot_coordinator__pb2.UploadUpdateRequest.SerializeToString,
-            hfmds_dot_v1_dot_coordinator__pb2.UploadUpdateResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SubmitUpdate(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
             target,
             '/hfmds.v1.CoordinatorService/SubmitUpdate',
             hfmds_dot_v1_dot_coordinator__pb2.SubmitUpdateRequest.SerializeToString,

@@ -19,7 +19,7 @@ from hfmds.service.server.server import GrpcServer
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2_grpc as pb_grpc
-from hfmds.wire.chunks import MAX_DIGESTS, download_message, split_upload
+from hfmds.wire.chunks import MAX_DIGESTS, split_upload
 from hfmds.wire.conversions.common import digest_from, require_count, require_part
 from hfmds.wire.conversions.events import event_message
 from hfmds.wire.conversions.fleet_calls import exclusions_from, require_version
@@ -200,13 +200,13 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
 
     async def DownloadShard(
         self, request: pb.DownloadShardRequest, context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[pb.DownloadShardResponse]:
         require_part(request, "digest")
         snapshot_id = require_id(request.snapshot_id, "snapshot_id")
         names = (request.digest, *_bounded(request.further, "further"))
         digests = [digest_from(name) for name in names]
         async for pieces in self._snapshots.stream(snapshot_id, digests, request.offset):
-            yield download_message(*pieces)
+            yield pb.DownloadShardResponse(data=b"".join(pieces))
 
     async def ReleaseRun(
         self, request: pb.ReleaseRunRequest, context: grpc.aio.ServicerContext

@@ -106,7 +106,7 @@ class Pools:
         self,
         key: BatchKey,
         offset: int,
-        chunks: AsyncIterator[bytes | memoryview],
+        chunks: AsyncIterator[bytes],
         weights: Digest | None = None,
     ) -> bool:
         """Put a device's batch into its pool. Returns whether the pool had the batch before.
@@ -129,7 +129,7 @@ class Pools:
         self,
         key: BatchKey,
         offset: int,
-        chunks: AsyncIterator[bytes | memoryview],
+        chunks: AsyncIterator[bytes],
         weights: Digest | None,
     ) -> bool:
         target = await asyncio.to_thread(self._records.target, key)

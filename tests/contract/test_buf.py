@@ -32,15 +32,9 @@ def committed(revision: str) -> bool:
 
 
 def baseline() -> str | None:
-    """What must not be broken: main; on main itself, the commit before what is being changed."""
-    head = run("git", "rev-parse", "HEAD").stdout.strip()
-    for revision in ("origin/main", "main", "HEAD"):
-        if committed(revision):
-            commit = run("git", "rev-parse", revision).stdout.strip()
-            changing = run("git", "diff", "--quiet", "HEAD", "--", "protos").returncode != 0
-            on_main = commit == head and not changing
-            return "HEAD~1" if on_main and committed("HEAD~1") else commit
-    return None
+    """The last release, whose contracts must not be broken; before the first one, HEAD."""
+    releases = run("git", "tag", "--list", "v*", "--sort=-version:refname").stdout.split()
+    return next(filter(committed, (*releases, "HEAD")), None)
 
 
 def test_contracts_pass_lint() -> None:
@@ -48,11 +42,11 @@ def test_contracts_pass_lint() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_contracts_do_not_break_those_on_main(tmp_path: Path) -> None:
+def test_contracts_do_not_break_those_of_the_last_release(tmp_path: Path) -> None:
     revision = baseline()
     if revision is None:
         pytest.skip("not a git checkout with contracts in its history: nothing to compare with")
-    archive = tmp_path / "main.tar"
+    archive = tmp_path / "release.tar"
     exported = run("git", "archive", f"--output={archive}", revision, "protos")
     assert exported.returncode == 0, exported.stderr
     with tarfile.open(archive) as files:

@@ -13,12 +13,14 @@ import pytest
 from coordinator.records.states import TaskState
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.seeds import derive_seed
+from hfmds.domain.digest import digest_of
 from hfmds.domain.learning import Weights
 from hfmds.domain.methods import FedGan
 from hfmds.domain.round_policy import Asynchronous, RoundPolicy
 from hfmds.domain.runs import RunSpec, RunState, Staleness
 from hfmds.domain.tasks import Assignment, RetryLater, SynthesiseWork
 from hfmds.errors import InvalidInput, TooLate, WrongState
+from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.coordinator.workbench import (
     MODEL,
@@ -209,7 +211,7 @@ async def test_a_task_whose_model_is_too_old_is_over(tmp_path: Path) -> None:
         await bench.do("a", a, echo)
         await bench.do("b", b, echo)
         await round_is(bench, 2)
-        await bench.dispatch.renew_lease("slow", slow.task_id)  # one round old: still wanted
+        await bench.leases.renew("slow", slow.task_id)  # one round old: still wanted
         for name in ("a", "b"):
             await bench.do(name, await bench.check_in(name), echo)
         await round_is(bench, 3)
@@ -229,7 +231,7 @@ async def test_no_more_devices_work_at_once_than_may(tmp_path: Path) -> None:
         async def working() -> dict[str, Assignment]:
             held = {}
             for name in names:
-                outcome = await bench.dispatch.check_in(name, PROFILE, 0.0, "")
+                outcome = await bench.check_ins.check_in(name, PROFILE, 0.0, "")
                 if isinstance(outcome, Assignment):
                     held[name] = outcome
                 else:
@@ -270,13 +272,14 @@ async def test_updates_are_kept_until_they_count_and_models_for_ever(tmp_path: P
         await bench.create(spec(rounds=2))
         a, b, c = await asyncio.gather(*waiting)
         of_c = nudge(7.0)(bench.weights(c), c)
-        digest = await bench.upload("c", c, encode_weights(of_c))  # here, and not handed in
+        update_of_c = encode_weights(of_c)
+        bench.put_update(c, update_of_c)
         await bench.do("a", a, nudge(1.0))
         await bench.do("b", b, nudge(2.0))
         await round_is(bench, 2)  # which begins when the updates that are spent are gone
         blobs = [path for path in (tmp_path / "blobs" / "run").iterdir() if path.is_file()]
         assert len(blobs) == 3  # w^0, w^1 and the update of c
-        assert await bench.submit("c", c, digest) is False
+        assert await bench.submit("c", c, update_of_c) is False
         await bench.do("a", await bench.check_in("a"), nudge(1.0))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         await asyncio.to_thread(bench.drivers.close, 10.0)  # it frees space after its record
@@ -331,16 +334,11 @@ async def test_two_devices_with_the_very_same_update_both_count(tmp_path: Path) 
         await bench.create(spec(rounds=2))
         a, b, c = await asyncio.gather(*waiting)
         same = encode_weights(nudge(1.0)(bench.weights(a), a))
-        update = await bench.upload("a", a, same)
-        assert await bench.upload("b", b, same) == update
-        await bench.submit("a", a, update)
+        await bench.submit("a", a, same)
         await bench.do("c", c, nudge(2.0))
-        await round_is(bench, 2)  # now a's bytes are spent, and b's with them
-        assert not bench.app.contents.of("run").blobs.contains(update)
-        with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
-            await bench.submit("b", b, update)
-        await bench.upload("b", b, same)
-        await bench.submit("b", b, update)
+        await round_is(bench, 2)  # now the bytes of a are gone
+        assert not bench.app.contents.of("run").blobs.contains(digest_of(same))
+        await bench.submit("b", b, same)
         await bench.play("c", 1, nudge(3.0))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert [done.device_ids for done in bench.runs.rounds("run")] == [
@@ -358,7 +356,7 @@ async def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_agai
         [a] = await asyncio.gather(*waiting)
         tasks, update = bench.app.tasks, a.weights
         with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
-            tasks.accept("a", a.task_id, update, b"", 1.0, is_here=lambda: False)
+            tasks.accept("a", a.task_id, update, b"", 1.0, FolderBlobs(tmp_path / "empty"))
         assert tasks.get("a", a.task_id).state is TaskState.LEASED
 
 

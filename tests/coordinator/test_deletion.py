@@ -116,7 +116,7 @@ async def test_what_is_remembered_of_a_deleted_run_is_not_said_of_the_next_one(
         assert assignment.recipe == spec.recipe
         update = encode_weights(bench.weights(assignment))
         with pytest.raises(InvalidInput, match="it must be F16"):
-            await bench.submit("a", assignment, await bench.upload("a", assignment, update))
+            await bench.submit("a", assignment, update)
 
 
 @pytest.mark.parametrize("content_was_removed", [False, True])

@@ -25,11 +25,11 @@ async def test_a_drained_coordinator_hands_out_nothing_but_takes_what_is_out(
         first, second = await bench.arrive("a", "b")
         a = await first
         await second
-        await bench.app.dispatch.leave("b")
+        await bench.leases.leave("b")
         await drain(bench, True)
         # A device that was killed goes on with the task it holds.
         assert (await bench.check_in("a")).task_id == a.task_id
-        assert await bench.dispatch.renew_lease("a", a.task_id) == 60.0
+        assert await bench.leases.renew("a", a.task_id) == 60.0
         assert await bench.do("a", a, echo) is False
         assert await bench.do("b", await second, echo) is False
         await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -37,8 +37,8 @@ async def test_a_drained_coordinator_hands_out_nothing_but_takes_what_is_out(
 
 async def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
-        waiting = asyncio.create_task(bench.dispatch.check_in("a", PROFILE, 30.0, ""))
-        while not bench.dispatch.waiting:  # noqa: ASYNC110
+        waiting = asyncio.create_task(bench.check_ins.check_in("a", PROFILE, 30.0, ""))
+        while not bench.check_ins.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await drain(bench, True)
         sent_away = await waiting
@@ -49,7 +49,7 @@ async def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_
         run = await bench.until(lambda run: run.progress is not None)
         assert run.progress is not None
         assert run.progress.phase is Phase.DRAINED
-        assert isinstance(await bench.dispatch.check_in("a", PROFILE, 5.0, ""), RetryLater)
+        assert isinstance(await bench.check_ins.check_in("a", PROFILE, 5.0, ""), RetryLater)
         assert bench.oversight.funnels("run", 0) == ()  # no phase, so no task
         await drain(bench, False)
         assert isinstance(await bench.check_in("a"), Assignment)
@@ -63,7 +63,7 @@ async def test_a_task_that_was_assigned_waits_for_the_end_of_the_drain(tmp_path:
         while not bench.oversight.funnels("run", 1):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await drain(bench, True)
-        assert isinstance(await bench.dispatch.check_in("a", PROFILE, 0.0, ""), RetryLater)
+        assert isinstance(await bench.check_ins.check_in("a", PROFILE, 0.0, ""), RetryLater)
         await drain(bench, False)
         await bench.play("a", 1, echo)
 

@@ -7,19 +7,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.api.servicer import CoordinatorServicer
-from coordinator.devices.dispatch import Dispatch
 from coordinator.identity.revocation_sync import Lookout
 from coordinator.settings import CoordinatorSettings
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.tasks import RetryLater
-from hfmds.errors import ConfigurationError, NotAllowed, TooLate, WrongState
+from hfmds.errors import ConfigurationError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.token_text import Token
 from hfmds.service.client.peer import Peer
@@ -36,23 +34,10 @@ from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.conversions.fleet_calls import Role
 from tests.coordinator.identity.registry_office import Office, new_issuer
+from tests.coordinator.workbench import Workbench, workbench
 from tests.support.fleet_certificates import FleetCertificates
 
 PROFILE = DeviceProfile(1, "1", "none")
-
-
-class Busy:
-    """As much of a dispatch as is asked: there is no work for anybody."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def check_in(self, device_id: str, *_: object) -> RetryLater:
-        self.asked.append(device_id)
-        return RetryLater(5.0, "no work")
-
-    async def renew_lease(self, device_id: str, *_: object) -> float:
-        return 60.0
 
 
 class NoStore:
@@ -67,10 +52,10 @@ async def nobody_waits(device_id: str) -> None:
 
 
 @asynccontextmanager
-async def served(office: Office, dispatch: Busy, gate: Gate) -> AsyncIterator[Peer]:
+async def served(office: Office, bench: Workbench, gate: Gate) -> AsyncIterator[Peer]:
     """Without TLS: a device is who it says."""
     server = GrpcServer("127.0.0.1:0", RpcMetrics("books", CollectorRegistry()), gate=gate)
-    CoordinatorServicer(cast(Dispatch, dispatch), gate).add_to(server)
+    bench.servicer().add_to(server)
     EnrolmentServicer(office.enrolment).add_to(server)
     RenewalServicer(office.enrolment).add_to(server)
     await server.start()
@@ -80,11 +65,16 @@ async def served(office: Office, dispatch: Busy, gate: Gate) -> AsyncIterator[Pe
         await server.stop(0)
 
 
-def talk(folder: Path, gate: Gate, story: Callable[[Peer, Busy, Office], Awaitable[Any]]) -> None:
+def talk(
+    folder: Path, gate: Gate, story: Callable[[Peer, Workbench, Office], Awaitable[Any]]
+) -> None:
     async def main() -> None:
-        office, dispatch = Office(folder, issuer=new_issuer()), Busy()
-        async with served(office, dispatch, gate) as peer:
-            await story(peer, dispatch, office)
+        office = Office(folder, issuer=new_issuer())
+        async with (
+            workbench(folder / "bench", gate=gate) as bench,
+            served(office, bench, gate) as peer,
+        ):
+            await story(peer, bench, office)
 
     asyncio.run(main())
 
@@ -93,7 +83,7 @@ def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_path: P
     gate = Gate()
     gate.replace(Exclusions(quarantined={"phone": "noisy"}))
 
-    async def story(peer: Peer, dispatch: Busy, office: Office) -> None:
+    async def story(peer: Peer, bench: Workbench, office: Office) -> None:
         phone, camera = CoordinatorClient(peer, "phone"), CoordinatorClient(peer, "camera")
         try:
             told = await phone.check_in(PROFILE, 60.0)
@@ -101,9 +91,10 @@ def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_path: P
             with pytest.raises(TooLate, match="noisy") as over:
                 await phone.renew_lease("task")
             assert over.value.reason == "quarantined"
-            assert await camera.renew_lease("task") == 60.0
-            assert await camera.check_in(PROFILE, 60.0) == RetryLater(5.0, "no work")
-            assert dispatch.asked == ["camera"]
+            with pytest.raises(NotFound):
+                await camera.renew_lease("task")
+            assert isinstance(await camera.check_in(PROFILE, 0.0), RetryLater)
+            assert [device.device_id for device in bench.oversight.devices()] == ["camera"]
         finally:
             await phone.close()
             await camera.close()
@@ -112,7 +103,7 @@ def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_path: P
 
 
 def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
-    async def story(peer: Peer, dispatch: Busy, office: Office) -> None:
+    async def story(peer: Peer, bench: Workbench, office: Office) -> None:
         key, client = DeviceKey.create(), EnrolmentClient(peer)
         token = office.token(device_id="camera").text
         try:
@@ -135,7 +126,7 @@ def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
 
 
 def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
-    async def story(peer: Peer, dispatch: Busy, office: Office) -> None:
+    async def story(peer: Peer, bench: Workbench, office: Office) -> None:
         with pytest.raises(WrongState, match="over TLS only"):
             await RenewalClient(peer, "camera").renew(DeviceKey.create().request())
 

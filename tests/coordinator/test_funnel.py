@@ -112,13 +112,14 @@ async def test_the_coordinator_sees_downloads_and_uploads_by_itself(tmp_path: Pa
             return device.stage
 
         assert await stage() is TaskStage.TAKEN
-        download = bench.dispatch.download("a", assignment.task_id, assignment.weights, 0)
+        download = bench.downloads.download("a", assignment.task_id, assignment.weights, 0)
         async for _ in download:
             pass
         assert await stage() is TaskStage.DOWNLOADED
-        await bench.dispatch.renew_lease("a", assignment.task_id, TaskStage.COMPUTED)
+        await bench.leases.renew("a", assignment.task_id, TaskStage.COMPUTED)
         assert await stage() is TaskStage.COMPUTED
-        await bench.upload("a", assignment, b"no update")
+        with pytest.raises(InvalidInput):
+            await bench.submit("a", assignment, b"no update")
         assert await stage() is TaskStage.UPLOADED
         await bench.do("a", assignment, echo)
         (funnel,) = bench.oversight.funnels("run", 1)

@@ -46,7 +46,7 @@ async def test_updates_of_a_cancelled_round_go_and_the_models_stay(tmp_path: Pat
         await asyncio.gather(bench.do("a", a, nudge(1.0)), bench.do("b", b, nudge(2.0)))
         a = await bench.check_in("a")
         assert a.round_number == 2
-        update = await bench.upload("a", a, b"uploaded, not handed in")
+        update = bench.put_update(a, b"uploaded, not handed in")
         await bench.do("a", a, nudge(3.0))
         first = digest_of(await model_after(bench, 1)).sha256
         assert {first, update.sha256} < content(bench)
@@ -61,6 +61,6 @@ async def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
         waiting = await bench.arrive("a")
         await bench.create(make_spec(devices=1))
         [a] = await asyncio.gather(*waiting)
-        update = await bench.upload("a", a, b"uploaded, not handed in")
+        update = bench.put_update(a, b"uploaded, not handed in")
         drop_leftovers(bench.records, bench.app.contents.of("run").blobs, "run")
         assert update.sha256 in content(bench)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,8 @@ async def test_who_is_lost_is_counted_by_reason(tmp_path: Path) -> None:
         spec = replace(spec, policy=replace(spec.policy, minimum_devices=1))
         await bench.create(spec)
         a, b, c = await asyncio.gather(*waiting)
-        await bench.dispatch.report_failure("c", c.task_id, "broken", FailureCause.TRANSFER)
-        await bench.dispatch.leave("b")
+        await bench.leases.report_failure("c", c.task_id, "broken", FailureCause.TRANSFER)
+        await bench.leases.leave("b")
         await bench.do("a", a, echo)
         await read.until_left("run")
         assert read.funnel("train") == [3, 3, 1, 1, 1, 1]
@@ -264,14 +265,22 @@ def test_absurd_numbers_are_held_to_their_range(absurd: float) -> None:
             assert abs(sample.value) <= 3e10, sample
 
 
+async def stream(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
 async def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2))
         task = await bench.check_in("a")
-        update = await bench.upload("a", task, encode_weights(bench.weights(task)))
-        report = replace(examples.UPDATE_REPORT, update=update)
-        assert not await bench.dispatch.submit_update("a", task.task_id, report)
-        assert await bench.dispatch.submit_update("a", task.task_id, report)
+        data = encode_weights(bench.weights(task))
+        report = replace(examples.UPDATE_REPORT, update=digest_of(data))
+
+        async def submit() -> bool:
+            return await bench.uploads.submit("a", task.task_id, report, 0, stream(data))
+
+        assert not await submit()
+        assert await submit()
         read = Read(bench.registry)
         assert read("fleet_reports_total", kind="train") == 1
         assert read("tasks_total", kind="train", outcome="accepted") == 1
@@ -373,15 +382,15 @@ async def test_hostile_names_make_no_series(tmp_path: Path) -> None:
         hostile = replace(PROFILE, engine="evil-engine", software_version="evil-version")
         for number in range(8):
             device = f"evil-{number}"
-            await bench.dispatch.check_in(device, hostile, 0.0, "")
+            await bench.check_ins.check_in(device, hostile, 0.0, "")
             with pytest.raises(NotFound):
-                await bench.dispatch.check_in(device, hostile, 0.0, f"evil-run-{number}")
+                await bench.check_ins.check_in(device, hostile, 0.0, f"evil-run-{number}")
             with pytest.raises(NotFound):
-                await bench.dispatch.renew_lease(device, f"evil-task-{number}")
+                await bench.leases.renew(device, f"evil-task-{number}")
             with pytest.raises(NotFound):
-                await bench.dispatch.report_failure(device, f"evil-task-{number}", "evil")
+                await bench.leases.report_failure(device, f"evil-task-{number}", "evil")
             with pytest.raises(NotFound):
-                await bench.dispatch.query_upload(device, "evil", digest_of(device.encode()))
+                await bench.uploads.query(device, "evil", digest_of(device.encode()))
         live.refresh()
         after = generate_latest(bench.registry)
         assert b"evil" not in after

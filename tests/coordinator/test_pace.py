@@ -14,16 +14,16 @@ async def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to
 ) -> None:
     async with workbench(tmp_path, max_waiting=2) as bench:
         waiting = await bench.arrive("a", "b")
-        while bench.dispatch.waiting < 2:  # noqa: ASYNC110
+        while bench.check_ins.waiting < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        sent_away = await bench.dispatch.check_in("c", PROFILE, 30.0, "")
+        sent_away = await bench.check_ins.check_in("c", PROFILE, 30.0, "")
         assert sent_away == RetryLater(0.5, "no work for this device")
         # It is silent because it was told to, so it is there: work is kept for it.
         await bench.create(make_spec(devices=3))
         a, b = await asyncio.gather(*waiting)
         await bench.do("a", a, echo)
         await bench.do("b", b, echo)
-        work = await bench.dispatch.check_in("c", PROFILE, 30.0, "")
+        work = await bench.check_ins.check_in("c", PROFILE, 30.0, "")
         assert isinstance(work, Assignment)
         assert work.round_number == 1
 

@@ -21,7 +21,6 @@ from hfmds.errors import InvalidInput, NotAllowed, Unavailable
 from hfmds.plans.format import PlanSpec, plan_spec
 from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
-from hfmds.v1 import coordinator_pb2
 from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
 from tests.support.databases import database_of
 
@@ -51,7 +50,7 @@ class LibraryInMemory:
 
 
 async def asked(bench: Workbench, device_id: str = "a", wait_seconds: float = 10.0) -> Assignment:
-    outcome = await bench.dispatch.check_in(device_id, WITHOUT_TORCH, wait_seconds, "")
+    outcome = await bench.check_ins.check_in(device_id, WITHOUT_TORCH, wait_seconds, "")
     assert isinstance(outcome, Assignment), outcome
     return outcome
 
@@ -61,11 +60,10 @@ async def test_a_device_without_torch_is_told_its_plan_and_can_fetch_it(tmp_path
         await bench.create(make_spec())
         task = await asked(bench)
         assert task.plan == digest_of(PLAN)
-        chunks = bench.dispatch.download("a", task.task_id, task.plan, 4)
-        decoded = coordinator_pb2.DownloadBlobResponse.FromString
-        assert b"".join([decoded(chunk).data async for chunk in chunks]) == PLAN[4:]
+        chunks = bench.downloads.download("a", task.task_id, task.plan, 4)
+        assert b"".join([chunk async for chunk in chunks]) == PLAN[4:]
         with pytest.raises(NotAllowed, match="does not refer"):
-            await anext(bench.dispatch.download("a", task.task_id, digest_of(b"other"), 0))
+            await anext(bench.downloads.download("a", task.task_id, digest_of(b"other"), 0))
 
 
 async def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(
@@ -76,7 +74,7 @@ async def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(
         library.may.clear()
         async with workbench(tmp_path, library=library) as bench:
             await bench.create(make_spec())
-            outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
+            outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.2, "")
             assert isinstance(outcome, RetryLater)
             waiting = asyncio.create_task(asked(bench))
             # Not for devices: who looks is not sent to look for them.
@@ -209,10 +207,10 @@ async def test_a_plan_that_could_not_be_stored_is_tried_again_later(
     library = LibraryInMemory(Unavailable("the disk is full"))
     async with workbench(tmp_path, library=library) as bench:
         await bench.create(make_spec())
-        outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.5, "")
+        outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.5, "")
         assert isinstance(outcome, RetryLater)
         library.error = None
-        outcome = await bench.dispatch.check_in("a", WITHOUT_TORCH, 0.2, "")
+        outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.2, "")
         assert isinstance(outcome, RetryLater)
         assert library.made == [SPEC]
         monkeypatch.setattr(plans, "_RETRY_SECONDS", 0.0)

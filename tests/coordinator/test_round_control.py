@@ -109,11 +109,11 @@ async def test_a_task_that_takes_too_long_is_over_and_another_device_is_asked(
         late = await waiting[slow]
         await bench.do(quick, await waiting[quick], echo)
         now[0] += 99.0
-        await bench.dispatch.renew_lease(slow, late.task_id)  # which does not make it quicker
+        await bench.leases.renew(slow, late.task_id)  # which does not make it quicker
         now[0] += 1.0
         (third,) = set(await asked(bench, 3)) - {slow, quick}
         with pytest.raises(TooLate, match="longer than the run allows") as told:
-            await bench.dispatch.renew_lease(slow, late.task_id)
+            await bench.leases.renew(slow, late.task_id)
         assert told.value.reason == "too-slow"
         await bench.do(third, await waiting[third], echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -177,11 +177,11 @@ async def test_everyone_who_is_late_is_told_why_and_counted(tmp_path: Path) -> N
         await late("a", a)
 
         a, b = await two("failed")
-        await bench.dispatch.report_failure("a", a.task_id, "broken")
+        await bench.leases.report_failure("a", a.task_id, "broken")
         await late("a", a)
         await bench.do("b", b, echo)
         with pytest.raises(TooLate) as told:
-            await bench.dispatch.renew_lease("b", b.task_id)
+            await bench.leases.renew("b", b.task_id)
         reasons.append(told.value.reason)
 
         assert reasons == ["deadline", "gone", "cancelled", "failed", "accepted"]
@@ -224,14 +224,14 @@ async def test_a_run_waits_for_a_device_that_suits_it_also_if_it_was_there_befor
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
-        outcome = await bench.dispatch.check_in("phone", PROFILE, 0.0, "")
+        outcome = await bench.check_ins.check_in("phone", PROFILE, 0.0, "")
         assert isinstance(outcome, RetryLater)
         await bench.create(make_spec(eligibility=Eligibility(require_charging=True)))
         run = await bench.until(lambda run: run.progress is not None)
         assert run.progress is not None
         assert (run.progress.phase, run.progress.done) == (Phase.WAITING_FOR_DEVICES, 0)
         plugged_in = replace(PROFILE, charging=True)
-        task = await bench.dispatch.check_in("phone", plugged_in, 30.0, "")
+        task = await bench.check_ins.check_in("phone", plugged_in, 30.0, "")
         assert isinstance(task, Assignment)
         await bench.do("phone", task, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -242,12 +242,12 @@ async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> N
     profile = DeviceProfile(7, "1", "torch", ("model=b", "site=a"), 3 * GIB, None, False)
 
     async with workbench(tmp_path) as bench:
-        await bench.dispatch.check_in("a", profile, 0.0, "")
+        await bench.check_ins.check_in("a", profile, 0.0, "")
     async with workbench(tmp_path) as bench:
         assert [device.profile for device in bench.oversight.devices()] == [profile]
         # Its free memory of today is known, though not worth a write.
         today = replace(profile, free_memory_bytes=GIB)
-        await bench.dispatch.check_in("a", today, 0.0, "")
+        await bench.check_ins.check_in("a", today, 0.0, "")
         assert [device.profile for device in bench.oversight.devices()] == [today]
 
 
@@ -260,7 +260,7 @@ async def test_the_devices_that_learn_least_well_are_chosen_once_all_have_traine
 
         async def device(name: str) -> None:
             while bench.runs.get("run").state is RunState.RUNNING:
-                outcome = await bench.dispatch.check_in(name, PROFILE, 0.5, "")
+                outcome = await bench.check_ins.check_in(name, PROFILE, 0.5, "")
                 if isinstance(outcome, Assignment):
                     await bench.do(name, outcome, echo, loss=losses[name])
 
@@ -306,7 +306,7 @@ async def test_a_device_takes_one_task_at_a_time_the_oldest_first(tmp_path: Path
     async with workbench(tmp_path) as bench:
         for run_id in ("one", "two"):
             await bench.create(make_spec(rounds=2), run_id)
-        await bench.dispatch.check_in("a", PROFILE, 0.0, "")
+        await bench.check_ins.check_in("a", PROFILE, 0.0, "")
         for run_id in ("one", "two"):
             await asked(bench, 1, PhaseKey(run_id, 1, "train"))
         order = []

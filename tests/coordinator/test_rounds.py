@@ -226,7 +226,7 @@ async def test_a_round_that_devices_cannot_do_pauses_the_run_with_their_reason(
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         assignment = await bench.check_in("a")
-        await bench.dispatch.report_failure("a", assignment.task_id, "images are too small")
+        await bench.leases.report_failure("a", assignment.task_id, "images are too small")
         run = await bench.until(lambda run: run.state is RunState.PAUSED)
         assert "images are too small" in run.state_reason
         assert "a" in run.state_reason
@@ -243,7 +243,7 @@ async def test_a_cohort_of_the_asked_size_is_drawn_anew_each_round(tmp_path: Pat
 
         async def device(name: str) -> None:
             while not done.is_set():
-                outcome = await bench.dispatch.check_in(name, PROFILE, 0.5, "")
+                outcome = await bench.check_ins.check_in(name, PROFILE, 0.5, "")
                 if isinstance(outcome, Assignment):
                     await bench.do(name, outcome, echo)
 
@@ -309,7 +309,7 @@ async def test_one_failure_drafts_one_replacement_not_the_fleet(tmp_path: Path) 
             chosen = {n: t.result() for n, t in zip(names, waiting, strict=True) if t.done()}
         (able, good), (broken, bad) = chosen.items()
         await bench.do(able, good, echo)
-        await bench.dispatch.report_failure(broken, bad.task_id, "broken")
+        await bench.leases.report_failure(broken, bad.task_id, "broken")
         asked = 2
         while asked == 2:
             await asyncio.sleep(0.01)
@@ -365,7 +365,7 @@ async def test_a_device_that_could_not_do_the_work_is_spared_it_while_others_suf
     async with workbench(tmp_path) as bench:
         able, broken = await bench.arrive("able", "broken")
         await bench.create(make_spec(rounds=2))
-        await bench.dispatch.report_failure("broken", (await broken).task_id, "too small")
+        await bench.leases.report_failure("broken", (await broken).task_id, "too small")
         await bench.do("able", await able, echo)
         waiting = asyncio.create_task(bench.check_in("broken", 30.0))
         await bench.play("able", 1, echo)

@@ -122,7 +122,7 @@ async def test_a_paused_run_hands_out_nothing_but_takes_what_is_out(tmp_path: Pa
         assert bench.runs.pause("run").state is RunState.PAUSED
         assert bench.runs.pause("run").state is RunState.PAUSED
         assert await bench.do("a", assignment, echo) is False
-        outcome = await bench.dispatch.check_in("a", PROFILE, 0.3, "")
+        outcome = await bench.check_ins.check_in("a", PROFILE, 0.3, "")
         assert isinstance(outcome, RetryLater)
         assert bench.runs.resume("run").state is RunState.RUNNING
         assert (await bench.check_in("a")).round_number == 2
@@ -236,7 +236,7 @@ async def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(), "one")
         await bench.create(make_spec(), "two")
-        pinned = await bench.dispatch.check_in("a", PROFILE, 30.0, "one")
+        pinned = await bench.check_ins.check_in("a", PROFILE, 30.0, "one")
         assert isinstance(pinned, Assignment)
         await bench.do("a", pinned, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED, "one")
@@ -244,7 +244,7 @@ async def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_
         assert progress is not None
         assert progress.phase is Phase.WAITING_FOR_DEVICES
         with pytest.raises(NotFound, match="'three'"):
-            await bench.dispatch.check_in("b", PROFILE, 0.0, "three")
+            await bench.check_ins.check_in("b", PROFILE, 0.0, "three")
         assert bench.app.registry.available("two") == {}
 
 

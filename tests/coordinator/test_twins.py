@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.api.servicer import CoordinatorServicer
 from hfmds.service.client.peer import Peer
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
-from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.server.server import GrpcServer
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from tests.coordinator.workbench import PROFILE, Workbench, workbench
@@ -34,7 +32,7 @@ def after(tmp_path: Path, processes: Iterable[str], later_seconds: float = 0.0) 
     async def call(bench: Workbench, processes: Iterable[str]) -> None:
         for process in processes:
             for device_id, own in (("a", process), ("b", "of-b")):
-                await bench.dispatch.check_in(device_id, PROFILE, 0.0, "", own)
+                await bench.check_ins.check_in(device_id, PROFILE, 0.0, "", own)
 
     return asyncio.run(scenario())
 
@@ -86,7 +84,7 @@ async def test_two_programs_with_one_id_are_told_apart_over_the_wire(tmp_path: P
 @asynccontextmanager
 async def served(bench: Workbench) -> AsyncIterator[Peer]:
     server = GrpcServer("127.0.0.1:0", RpcMetrics("coordinator", CollectorRegistry()))
-    CoordinatorServicer(bench.dispatch, Gate()).add_to(server)
+    bench.servicer().add_to(server)
     await server.start()
     try:
         yield Peer("coordinator", server.address, "HFMDS_COORDINATOR")

@@ -71,8 +71,7 @@ class Device:
             )
             self.residual = split_memory(memory)[1]
             self.sent[task.round_number] = packed
-            update = await bench.upload(self.device_id, task, encode_update(packed))
-            await bench.submit(self.device_id, task, update)
+            await bench.submit(self.device_id, task, encode_update(packed))
 
 
 def expected_after(recipe: Recipe, devices: list[Device]) -> Weights:
@@ -186,12 +185,11 @@ async def test_an_update_that_is_not_as_the_run_wants_it_is_refused_and_counted(
                 packed[name] = packed[name].astype(value)
             case _:
                 packed[name] = np.array(value, np.float32)
-        digest = await bench.upload("a", task, encode_update(packed))
         with pytest.raises(InvalidInput, match=f"update [0-9a-f]+.*: .*{complaint}"):
-            await bench.submit("a", task, digest)
+            await bench.submit("a", task, encode_update(packed))
         assert refused(bench, reason) == 1
         # A good one is still taken, and nothing of the bad one counts.
-        good = await bench.upload("a", task, encode_update(of_int8(task, bench.weights(task))))
+        good = encode_update(of_int8(task, bench.weights(task)))
         assert await bench.submit("a", task, good) is False
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert refused(bench, reason) == 1
@@ -201,9 +199,8 @@ async def test_an_update_that_is_no_safetensors_file_is_refused_and_counted(tmp_
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         task = await bench.check_in("a")
-        digest = await bench.upload("a", task, b"not at all")
         with pytest.raises(InvalidInput, match=r"update [0-9a-f]{12}/10: not a safetensors file"):
-            await bench.submit("a", task, digest)
+            await bench.submit("a", task, b"not at all")
         assert refused(bench, "malformed") == 1
 
 
@@ -219,7 +216,7 @@ async def test_an_update_may_be_as_large_as_its_compression_makes_it(
         largest = value_bytes * values + 4 * 512 + (1 << 20)  # small tensors, and the header
         too_large = Digest("0" * 64, largest)
         with pytest.raises(LimitExceeded, match=str(largest)):
-            await bench.dispatch.query_upload("a", task.task_id, too_large)
+            await bench.uploads.query("a", task.task_id, too_large)
         assert refused(bench, "too large") == 1
 
 
@@ -233,7 +230,7 @@ async def test_a_hostile_device_that_sends_what_is_no_number_does_not_stop_the_r
         tasks = dict(zip("abc", await asyncio.gather(*waiting), strict=True))
         with pytest.raises(InvalidInput, match="values that are not finite"):
             await bench.do("b", tasks["b"], nudge(np.nan))
-        await bench.dispatch.report_failure("b", tasks["b"].task_id, "refused")
+        await bench.leases.report_failure("b", tasks["b"].task_id, "refused")
         await bench.do("a", tasks["a"], echo)
         await bench.do("c", tasks["c"], echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)

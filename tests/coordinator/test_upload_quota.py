@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.devices.upload_quota import MOST_UPDATES, UploadQuota
+from coordinator.devices.uploads import MAX_UPDATES, UploadQuota
 from hfmds.domain.digest import digest_of
-from hfmds.errors import LimitExceeded
+from hfmds.errors import InvalidInput, LimitExceeded
 from tests.coordinator.workbench import make_spec, workbench
 
 
 def test_a_few_updates_may_be_sent_and_each_again_and_again() -> None:
     quota = UploadQuota()
     for _ in range(3):
-        for number in range(MOST_UPDATES):
+        for number in range(MAX_UPDATES):
             quota.take("task", digest_of(bytes([number])))
     with pytest.raises(LimitExceeded, match="submit one of them"):
         quota.take("task", digest_of(b"one more"))
@@ -33,8 +33,10 @@ async def test_a_device_that_sends_ever_new_updates_is_stopped(tmp_path: Path) -
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         task = await bench.check_in("greedy")
-        for number in range(MOST_UPDATES):
-            await bench.upload("greedy", task, bytes([number]))
+        for number in range(MAX_UPDATES):
+            with pytest.raises(InvalidInput):
+                await bench.submit("greedy", task, bytes([number]))
         with pytest.raises(LimitExceeded, match="8 different updates"):
-            await bench.upload("greedy", task, b"one more")
-        await bench.upload("greedy", task, bytes([0]))
+            await bench.submit("greedy", task, b"one more")
+        with pytest.raises(InvalidInput):
+            await bench.submit("greedy", task, bytes([0]))

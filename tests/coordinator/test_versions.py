@@ -85,7 +85,7 @@ async def test_an_evaluation_counts_once_and_another_one_is_refused(tmp_path: Pa
         with pytest.raises(Conflict):
             await bench.evaluate("a", task, Evaluation(0.75, math.nan, 3))
         with pytest.raises(WrongState, match="is to evaluate, not to train"):
-            await bench.submit("a", task, task.weights)
+            await bench.submit_chunks("a", task, task.weights, [])
 
 
 async def test_a_round_does_without_devices_that_cannot_evaluate_and_they_go_on_training(
@@ -95,7 +95,7 @@ async def test_a_round_does_without_devices_that_cannot_evaluate_and_they_go_on_
         await bench.create(make_spec(rounds=2, evaluation=EvaluationByDevices(devices=1)))
         await train(bench, "a")
         task = await to_evaluate(bench, "a")
-        await bench.dispatch.report_failure("a", task.task_id, "no")
+        await bench.leases.report_failure("a", task.task_id, "no")
         await bench.until(lambda run: run.completed_rounds == 1)
         await train(bench, "a")
         with pytest.raises(TooLate):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,9 +14,14 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from coordinator.api.device_service import CoordinatorServicer
 from coordinator.api.operations import Oversight
-from coordinator.devices.dispatch import Dispatch
+from coordinator.devices.check_in import CheckIns
+from coordinator.devices.downloads import Downloads
+from coordinator.devices.leases import Leases
 from coordinator.devices.plans import Library
+from coordinator.devices.results import Results
+from coordinator.devices.uploads import Uploads
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.tables import Base
 from coordinator.replicas.notices import Switchboard
@@ -43,6 +48,7 @@ from hfmds.domain.tasks import (
     UpdateReport,
 )
 from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.database import open_database
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.support.databases import database_of
@@ -153,9 +159,31 @@ class Workbench:
     store: PoolStoreInMemory
     registry: CollectorRegistry
 
+    def servicer(self) -> CoordinatorServicer:
+        """The service that devices call."""
+        return CoordinatorServicer(
+            self.check_ins, self.leases, self.downloads, self.uploads, self.results
+        )
+
     @property
-    def dispatch(self) -> Dispatch:
-        return self.app.dispatch
+    def check_ins(self) -> CheckIns:
+        return self.app.check_ins
+
+    @property
+    def leases(self) -> Leases:
+        return self.app.leases
+
+    @property
+    def downloads(self) -> Downloads:
+        return self.app.downloads
+
+    @property
+    def uploads(self) -> Uploads:
+        return self.app.uploads
+
+    @property
+    def results(self) -> Results:
+        return self.app.results
 
     @property
     def records(self) -> DriverRecords:
@@ -177,7 +205,7 @@ class Workbench:
         return await asyncio.to_thread(self.runs.create, run_id, spec)
 
     async def check_in(self, device_id: str, wait_seconds: float = 300.0) -> Assignment:
-        outcome = await self.dispatch.check_in(device_id, PROFILE, wait_seconds, "")
+        outcome = await self.check_ins.check_in(device_id, PROFILE, wait_seconds, "")
         assert isinstance(outcome, Assignment), outcome
         return outcome
 
@@ -192,28 +220,41 @@ class Workbench:
             await asyncio.sleep(0.01)
         return waiting
 
-    async def upload(self, device_id: str, assignment: Assignment, data: bytes) -> Digest:
-        digest = digest_of(data)
-
-        async def chunks() -> AsyncIterator[bytes]:
-            yield data
-
-        await self.dispatch.receive_update(device_id, assignment.task_id, digest, 0, chunks())
-        return digest
+    def put_update(self, assignment: Assignment, data: bytes) -> Digest:
+        """Leave an update that was uploaded and does not count, as a kill in between does."""
+        return self.app.contents.of(assignment.run_id).blobs.put_bytes(data)
 
     async def arrive_and_leave(self, *device_ids: str) -> None:
         """Have devices ask for work once, so that the coordinator counts on them."""
         for device_id in device_ids:
-            outcome = await self.dispatch.check_in(device_id, PROFILE, 0.0, "")
+            outcome = await self.check_ins.check_in(device_id, PROFILE, 0.0, "")
             assert isinstance(outcome, RetryLater), outcome
 
     async def submit(
-        self, device_id: str, assignment: Assignment, update: Digest, loss: float = 1.5
+        self, device_id: str, assignment: Assignment, data: bytes, loss: float = 1.5
     ) -> bool:
+        """Upload an update and hand it in."""
+        return await self.submit_chunks(device_id, assignment, digest_of(data), [data], loss=loss)
+
+    async def submit_chunks(
+        self,
+        device_id: str,
+        assignment: Assignment,
+        update: Digest,
+        pieces: Iterable[bytes],
+        offset: int = 0,
+        loss: float = 1.5,
+    ) -> bool:
+        """Send these pieces as an update's bytes from an offset on, and hand it in."""
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+
         report = UpdateReport(
             update, samples=5, loss=loss, traffic=Traffic(7, 3), training_seconds=1
         )
-        return await self.dispatch.submit_update(device_id, assignment.task_id, report)
+        return await self.uploads.submit(device_id, assignment.task_id, report, offset, chunks())
 
     async def do(
         self, device_id: str, assignment: Assignment, work: Work, loss: float = 1.5
@@ -222,18 +263,17 @@ class Workbench:
         if isinstance(assignment.work, SynthesiseWork):
             batch = digest_of(f"{assignment.work.pool_id} {device_id}".encode())
             report = SynthesisReport(batch, 2, LEAKAGE, 1.0, Traffic(1, 2), 0.5)
-            return await self.dispatch.submit_synthesis(device_id, assignment.task_id, report)
+            return await self.results.submit_synthesis(device_id, assignment.task_id, report)
         if isinstance(assignment.work, EvaluateWork):
             return await self.evaluate(device_id, assignment, Evaluation(0.5, 1.0, 4))
         update = encode_weights(work(self.weights(assignment), assignment))
-        digest = await self.upload(device_id, assignment, update)
-        return await self.submit(device_id, assignment, digest, loss)
+        return await self.submit(device_id, assignment, update, loss)
 
     async def evaluate(
         self, device_id: str, assignment: Assignment, found: Evaluation, traffic: int = 0
     ) -> bool:
         evaluated = EvaluationReport(found, Traffic(received_bytes=traffic), 0.5)
-        return await self.dispatch.submit_evaluation(device_id, assignment.task_id, evaluated)
+        return await self.results.submit_evaluation(device_id, assignment.task_id, evaluated)
 
     async def play(self, device_id: str, tasks: int, work: Work) -> list[Assignment]:
         """Be a device for so many tasks."""
@@ -263,6 +303,7 @@ async def workbench(
     max_waiting: int = 1000,
     clock: Callable[[], float] = time.time,
     library: Library | None = None,
+    gate: Gate | None = None,
 ) -> AsyncIterator[Workbench]:
     """A coordinator on this folder; opening another one later is a restart."""
     engine = open_database(database_of(folder))
@@ -286,6 +327,7 @@ async def workbench(
         store,
         asyncio.get_running_loop(),
         library,
+        gate or Gate(),
         clock,
     )
     bench = Workbench(app, store, metrics_registry)
@@ -294,7 +336,7 @@ async def workbench(
     try:
         yield bench
     finally:
-        bench.dispatch.close()
+        bench.app.close()
         bench.runs.end_watches()
         await asyncio.to_thread(bench.drivers.close, 10.0)
         engine.dispose()

@@ -132,10 +132,11 @@ class Shelf:
             complete = digest in self.contents
             return UploadState(digest.size_bytes if complete else 0, complete)
 
-        async def take(offset: int, chunks: AsyncIterator[bytes]) -> bool:
-            present = digest in self.contents
+        async def take(offset: int, chunks: AsyncIterator[bytes]) -> int:
+            if digest in self.contents:
+                return 0
             assert self.put(b"".join([chunk async for chunk in chunks])) == digest
-            return present
+            return digest.size_bytes
 
         return await Sender().send(blobs, digest, query, take)
 
@@ -178,15 +179,9 @@ class FakeCoordinator(Faults):
         self.meet("download")
         return await self.shelf.download(content, digest)
 
-    async def upload_update(
-        self, task_id: str, update: Digest, blobs: Blobs, report: UpdateReport | None = None
-    ) -> int:
-        self.meet("upload_update")
-        return await self.shelf.upload(update, blobs)
-
-    async def submit_update(self, task_id: str, report: UpdateReport) -> bool:
+    async def submit_update(self, task_id: str, report: UpdateReport, blobs: Blobs) -> bool:
         self.meet("submit_update")
-        assert report.update in self.shelf.contents
+        await self.shelf.upload(report.update, blobs)
         already = task_id in self.updates
         self.updates[task_id] = report
         return already

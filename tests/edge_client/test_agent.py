@@ -139,7 +139,7 @@ def test_evaluation_hands_in_numbers_and_nothing_else(device: Device) -> None:
     size = device.coordinator.weights.size_bytes
     assert report.traffic == Traffic(received_bytes=size, sent_bytes=0)
     assert device.coordinator.calls.count("submit_evaluation") == 1
-    assert not {"upload_update", "submit_update"} & set(device.coordinator.calls)
+    assert not {"submit_update"} & set(device.coordinator.calls)
     assert device.store.calls == []
     assert device.metric("tasks_total", kind="evaluate", outcome="accepted") == 1
 
@@ -312,7 +312,7 @@ def test_broken_download_goes_on_where_it_stopped(device: Device) -> None:
 
 @pytest.mark.parametrize("error", [CorruptData("altered"), WrongState("offset 3 is next")])
 def test_upload_that_goes_wrong_begins_anew(device: Device, error: HfmdsError) -> None:
-    device.coordinator.errors["upload_update"] = [error]
+    device.coordinator.errors["submit_update"] = [error]
     device.work(device.train_task())
     assert "t1" in device.coordinator.updates
 
@@ -321,7 +321,7 @@ def test_update_that_is_not_there_any_more_is_sent_again(device: Device) -> None
     device.coordinator.errors["submit_update"] = [WrongState("not uploaded")]
     device.work(device.train_task())
     assert "t1" in device.coordinator.updates
-    assert device.coordinator.calls.count("upload_update") == 2
+    assert device.coordinator.calls.count("submit_update") == 2
     assert device.coordinator.failures == {}
 
 
@@ -355,7 +355,7 @@ def test_whether_the_coordinator_is_back_is_known_before_there_is_work(device: D
     assert device.coordinator.waits == [5, 5, 5, 30, 30]
 
 
-@pytest.mark.parametrize("method", ["download", "upload_update", "submit_update"])
+@pytest.mark.parametrize("method", ["download", "submit_update"])
 def test_finished_work_is_held_until_the_coordinator_is_back(device: Device, method: str) -> None:
     device.coordinator.errors[method] = [unavailable(COORDINATOR) for _ in range(5)]
     device.work(device.train_task())
@@ -450,7 +450,6 @@ async def test_work_whose_round_closed_is_stopped(
 
 
 def test_a_renewal_that_crosses_the_acceptance_does_not_stop_the_work(device: Device) -> None:
-    """An update is handed in with its upload, whose answer may come after that to a renewal."""
     device.coordinator.errors["renew_lease"] = [TooLate("accepted before", "accepted")]
     device.engine.enough = lambda: "renew_lease" in device.coordinator.calls
     device.work(device.train_task())
@@ -459,7 +458,7 @@ def test_a_renewal_that_crosses_the_acceptance_does_not_stop_the_work(device: De
     assert device.metric("tasks_total", kind="train", outcome="accepted") == 1
 
 
-@pytest.mark.parametrize("method", ["upload_update", "submit_update"])
+@pytest.mark.parametrize("method", ["download", "submit_update"])
 @pytest.mark.parametrize("error", [TooLate("round 1 is closed"), Conflict("another was accepted")])
 def test_late_result_is_dropped_and_the_device_goes_on(
     device: Device, method: str, error: HfmdsError
@@ -647,9 +646,8 @@ class Killed(BaseException):
     """Stands for kill -9: nothing of the process's own runs after it."""
 
 
-@pytest.mark.parametrize("method", ["upload_update", "submit_update"])
-def test_device_killed_with_a_finished_result_hands_it_in(device: Device, method: str) -> None:
-    device.coordinator.errors[method] = [Killed()]  # type: ignore[list-item]
+def test_device_killed_with_a_finished_result_hands_it_in(device: Device) -> None:
+    device.coordinator.errors["submit_update"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):
         device.work(device.train_task())
     again = Device(device.folder, device.coordinator, device.store)
@@ -684,7 +682,7 @@ def test_repeated_round_gives_the_same_update(device: Device) -> None:
 
 def test_device_killed_between_memory_and_result_gives_the_same_update(device: Device) -> None:
     device.work(device.train_task("t1", 1))
-    device.coordinator.errors["upload_update"] = [Killed()]  # type: ignore[list-item]
+    device.coordinator.errors["submit_update"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):
         device.work(device.train_task("t2", 2))
     (device.folder / "result.json").unlink()  # as if it had not come so far

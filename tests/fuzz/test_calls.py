@@ -18,8 +18,8 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.api.admin_service import AdminServicer
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.api.servicer import AdminServicer, CoordinatorServicer
 from coordinator.identity.revocation_sync import Lookout
 from hfmds.domain.digest import digest_of
 from hfmds.errors import HfmdsError
@@ -106,7 +106,7 @@ class Servers:
         )
         store = await asyncio.to_thread(self._store, folders("store"))
         for servicer in (
-            CoordinatorServicer(bench.dispatch),
+            bench.servicer(),
             AdminServicer(bench.runs, bench.oversight),
             EnrolmentServicer(office.enrolment),
             RenewalServicer(office.enrolment),

@@ -82,7 +82,7 @@ def test_whatever_was_sent_before_an_honest_upload_arrives(
 
 
 @pytest.mark.parametrize(
-    "kind", [coordinator_pb2.UploadUpdateRequest, synthesis_store_pb2.PutBatchRequest]
+    "kind", [coordinator_pb2.SubmitUpdateRequest, synthesis_store_pb2.PutBatchRequest]
 )
 @tried(40)
 @given(data=st.data())

@@ -20,7 +20,7 @@ from hfmds.wire.chunks import Content
 from hfmds.wire.clients.store_client import StoreClient
 from tests.support.operator import Operator, Outcome
 from tests.support.postgres import PostgresServer
-from tests.support.scripted_devices import Call, ScriptedDevice, in_two_calls, peer
+from tests.support.scripted_devices import Call, ScriptedDevice, peer
 from tests.support.small_run import SECONDS, run_on, stage, undisturbed
 from tests.support.supervision import Launcher, servers
 
@@ -43,7 +43,7 @@ class Held:
             if self._updates == 2:
                 self.reached.set()
                 await self.released.wait()
-        return await in_two_calls(call)()
+        return await call()
 
 
 async def interrupted(

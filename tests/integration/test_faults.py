@@ -12,7 +12,7 @@ import pytest
 from hfmds.errors import HfmdsError, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES
 from tests.support.operator import Outcome
-from tests.support.scripted_devices import LARGE_MODEL, Call, in_two_calls
+from tests.support.scripted_devices import LARGE_MODEL, Call
 from tests.support.small_run import TASKS, Stage, stage, undisturbed
 from tests.support.supervision import Launcher
 from tests.support.tcp_proxy import Proxy, Way
@@ -21,7 +21,6 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.integration
 
 SUBMITS = ("submit_update", "submit_synthesis")
-UPLOADS = ("upload_update", "put_batch")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +83,7 @@ class Cut:
         return sum(path.stat().st_size for path in self._arriving.rglob("*.part"))
 
 
-@pytest.mark.parametrize("method", ["download", "upload_update"])
+@pytest.mark.parametrize("method", ["download", "submit_update"])
 def test_a_transfer_that_is_cut_goes_on_where_it_was(
     launcher: Launcher, tmp_path: Path, expected: Outcome, method: str
 ) -> None:
@@ -135,40 +134,7 @@ def test_a_slow_network_only_takes_time(
     assert play(launcher, tmp_path, act) == expected
 
 
-def test_a_result_whose_receipt_is_lost_counts_once(
-    launcher: Launcher, tmp_path: Path, expected: Outcome
-) -> None:
-    answers: list[bool] = []
-
-    async def act(on: Stage) -> Outcome:
-        async with Proxy(on.coordinator).running() as proxy:
-
-            async def cut_when_counted(tasks: int) -> None:
-                await on.operator.until_seen("a", lambda device: device.accepted_tasks == tasks)
-                proxy.cut()
-
-            async def lose_receipts(call: Call) -> Any:
-                if call.method not in SUBMITS:
-                    return await in_two_calls(call)()
-                proxy.losing = "down"
-                cutting = asyncio.create_task(cut_when_counted(len(answers) + 1))
-                answers.append(await call())
-                await cutting
-                return answers[-1]
-
-            return await on.outcome(
-                on.device("a", lose_receipts, coordinator=proxy.address),
-                on.device("b"),
-                until=lambda: len(answers) == TASKS,
-            )
-
-    assert play(launcher, tmp_path, act) == expected
-    assert answers == [True] * TASKS  # had been accepted before
-
-
-def test_an_update_handed_in_with_its_upload_whose_receipt_is_lost_counts_once(
-    launcher: Launcher, tmp_path: Path
-) -> None:
+def test_a_result_whose_receipt_is_lost_counts_once(launcher: Launcher, tmp_path: Path) -> None:
     # Of a small model: without an answer, no more goes up than a window of HTTP/2.
     for name in ("undisturbed", "disturbed"):
         (tmp_path / name).mkdir()
@@ -191,24 +157,29 @@ def test_an_update_handed_in_with_its_upload_whose_receipt_is_lost_counts_once(
                 await eventually(counted)
                 proxy.cut()
 
-            async def lose_receipts(call: Call) -> Any:
-                if call.method != "upload_update" or call.args[0] in lost:
-                    answer = await call()
-                    if call.method == "submit_update":
-                        already.append(answer)
-                    return answer
-                lost.add(call.args[0])
+            async def lose_first_receipt(call: Call) -> Any:
                 proxy.losing = "down"
                 cutting = asyncio.create_task(cut_when_counted(await accepted()))
                 try:
-                    return await call()
+                    return await call()  # gRPC may repeat it by itself
                 finally:
                     await cutting
+
+            async def lose_receipts(call: Call) -> Any:
+                if call.method not in SUBMITS:
+                    return await call()
+                if call.args[0] in lost:
+                    answer = await call()
+                else:
+                    lost.add(call.args[0])
+                    answer = await lose_first_receipt(call)
+                already.append(answer)
+                return answer
 
             outcome = await on.outcome(
                 on.device("a", lose_receipts, coordinator=proxy.address),
                 on.device("b"),
-                until=lambda: len(already) == TASKS // 2,
+                until=lambda: len(already) == TASKS,
             )
             counted.append(await accepted())
             return outcome
@@ -218,45 +189,32 @@ def test_an_update_handed_in_with_its_upload_whose_receipt_is_lost_counts_once(
             return await act(on)
 
     assert asyncio.run(acted()) == expected
-    assert already == [True] * (TASKS // 2)  # each update was counted before its device heard of it
+    assert already == [True] * TASKS  # each result was counted before its device heard of it
     assert counted == [TASKS]
 
 
-def in_one_call(call: Call) -> Call:
-    """The call as devices make it: an update is handed in with its upload."""
-    return call
-
-
-@pytest.mark.parametrize(
-    ("sent", "receipts_of_updates"),
-    [(in_two_calls, (False, True, True)), (in_one_call, (True, True, True))],
-    ids=["in two calls", "in one call"],
-)
 def test_a_device_that_sends_everything_again_and_at_once_counts_once(
-    launcher: Launcher,
-    tmp_path: Path,
-    expected: Outcome,
-    sent: Callable[[Call], Call],
-    receipts_of_updates: tuple[bool, ...],
+    launcher: Launcher, tmp_path: Path, expected: Outcome
 ) -> None:
-    receipts: dict[str, list[tuple[bool, ...]]] = {method: [] for method in SUBMITS}
+    receipts: dict[str, list[int]] = {method: [] for method in SUBMITS}
     counted: list[int] = []
     accepted: list[tuple[int, str]] = []
 
     async def send_again(call: Call) -> Any:
-        call = sent(call)
-        if call.method in UPLOADS:
-            for end in await asyncio.gather(call(), call(), return_exceptions=True):
-                # Of two at once one may be told that the other is further, in words that do not
-                # always reach a caller who is still sending. Devices begin anew then.
-                assert isinstance(end, int | WrongState) or type(end) is HfmdsError, end
-            sent_bytes = await call()
-            assert await call() == 0  # it is all there
-            return sent_bytes
+        if call.method not in (*SUBMITS, "put_batch"):
+            return await call()
+        ends = await asyncio.gather(call(), call(), return_exceptions=True)
+        for end in ends:
+            # Of two uploads at once, one may be told that the other is further, in words that do
+            # not always reach a caller that is still sending. Devices begin anew then.
+            assert isinstance(end, int | WrongState) or type(end) is HfmdsError, end
+        last = await call()
         if call.method in SUBMITS:
-            ends = (*sorted(await asyncio.gather(call(), call())), await call())
-            receipts[call.method].append(ends)
-        return await call()
+            receipts[call.method].append([*ends, last].count(False))
+            assert await call()
+        else:
+            assert await call() == 0  # it is all there
+        return last
 
     async def act(on: Stage) -> Outcome:
         outcome = await on.outcome(
@@ -269,11 +227,8 @@ def test_a_device_that_sends_everything_again_and_at_once_counts_once(
         return outcome
 
     assert play(launcher, tmp_path, act) == expected
-    # Whether it had been accepted before, as it has with an upload that hands it in.
-    assert receipts == {
-        "submit_update": [receipts_of_updates] * TASKS,
-        "submit_synthesis": [(False, True, True)] * TASKS,
-    }
+    # Of all answers about a task, one says that its result was not accepted before.
+    assert receipts == {"submit_update": [1] * TASKS, "submit_synthesis": [1] * TASKS}
     assert counted == [TASKS] * 2
     every_result = [(number, name) for number in (1, 2, 3) for name in ("a", "a", "b", "b")]
     assert sorted(accepted) == every_result  # by the log, too

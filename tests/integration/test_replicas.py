@@ -26,7 +26,7 @@ from hfmds.storage.schema import Schema
 from tests.support.operator import Operator, Outcome
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
-from tests.support.scripted_devices import Call, Meddler, in_two_calls, meddle_not
+from tests.support.scripted_devices import Call, Meddler, meddle_not
 from tests.support.small_run import Stage, run_on, undisturbed
 from tests.support.supervision import Launcher, Supervised
 from tests.support.waiting import eventually
@@ -141,7 +141,7 @@ def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Meddler:
             submitted += 1
             if submitted == number:
                 await act()
-        return await in_two_calls(call)()
+        return await call()
 
     return meddle
 

@@ -225,15 +225,17 @@ def follow_the_task(trace: Trace, assigned: Span, kind: str) -> None:
     assert [event.name for event in task.events] == ["accepted"]
     download = trace.only(task, "edge_client", "download")
     compute = trace.only(task, "edge_client", "compute")
-    upload = trace.only(task, "edge_client", "upload")
     submit = trace.only(task, "edge_client", "submit")
-    steps = (download, compute, upload, submit)
+    steps = [download, compute, submit]
+    if kind != "train":
+        upload = trace.only(task, "edge_client", "upload")
+        steps.insert(2, upload)
     ends = [span.end_time_unix_nano for span in steps]
     begins = [span.start_time_unix_nano for span in steps]
     assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
     if kind == "train":
         trace.only(download, "synthesis_store", f"{store}/GetShare")
-        submitted = trace.only(upload, "coordinator", f"{coordinator}/UploadUpdate")
+        submitted = trace.only(submit, "coordinator", f"{coordinator}/SubmitUpdate")
     else:
         trace.only(download, "coordinator", f"{coordinator}/DownloadBlob")
         trace.only(upload, "synthesis_store", f"{store}/PutBatch")

@@ -40,7 +40,6 @@ from tests.support.scripted_devices import (
     Script,
     ScriptedDevice,
     do_nothing,
-    in_two_calls,
     patience,
     renew_first,
 )
@@ -127,12 +126,11 @@ class Story:
         if call.method == "submit_update" and not self._a_was_clumsy:
             self._a_was_clumsy = True
             persist, blobs = patience("coordinator").call, FolderBlobs(self._folder / "rubbish")
-            task_id, report = call.args
+            task_id, report, _ = call.args
             rubbish = replace(report, update=blobs.put_bytes(b"rubbish"))
-            await persist(call.client.upload_update, task_id, rubbish.update, blobs)
             with pytest.raises(InvalidInput, match="update"):
-                await persist(call.client.submit_update, task_id, rubbish)
-        return await renew_first(in_two_calls(call))
+                await persist(call.client.submit_update, task_id, rubbish, blobs)
+        return await renew_first(call)
 
     def _of_b(self, work: LocalWork, progress: Progress) -> None:
         if work.round_number == 1 and not self._b_was_unwell:

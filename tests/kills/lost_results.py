@@ -9,7 +9,7 @@ from typing import Any
 
 from hfmds.domain.tasks import Assignment
 from hfmds.errors import TooLate
-from tests.support.scripted_devices import Call, Meddler, in_two_calls, meddle_not
+from tests.support.scripted_devices import Call, Meddler, meddle_not
 
 
 class Witness:
@@ -26,10 +26,13 @@ class Witness:
 
         async def meddle(call: Call) -> Any:
             try:
-                answer = await meddler(in_two_calls(call))
+                answer = await meddler(call)
             except TooLate as error:
-                if call.method == "submit_update":
-                    self.late.append((device_id, error.reason))
+                # A device hears it from its submission, or from a renewal just before.
+                told = device_id, error.reason
+                asks = call.method in ("submit_update", "renew_lease")
+                if asks and error.reason != "accepted" and told not in self.late:
+                    self.late.append(told)
                 raise
             if call.method == "submit_update":
                 self.taken.append(call.args[0])

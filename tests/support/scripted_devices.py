@@ -12,7 +12,7 @@ import random
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -114,7 +114,6 @@ STEPS = (
     ScriptedEngine.synthesise,
     DeviceState.save_memory,
     DeviceState.save_result,
-    CoordinatorClient.upload_update,
     CoordinatorClient.submit_update,
     StoreClient.put_batch,
     CoordinatorClient.submit_synthesis,
@@ -145,17 +144,9 @@ async def meddle_not(call: Call) -> Any:
 
 async def renew_first(call: Call) -> Any:
     """Renews the lease of a task before its update is sent, as a device does at long work."""
-    if call.method == "upload_update":
+    if call.method == "submit_update":
         await call.client.renew_lease(call.args[0])
     return await call()
-
-
-def in_two_calls(call: Call) -> Call:
-    """The call; of an update, an upload alone, so that a meddler comes before it is handed in."""
-    if call.method != "upload_update":
-        return call
-    task_id, update, blobs, *_ = call.args
-    return replace(call, args=(task_id, update, blobs))
 
 
 class _Meddled:

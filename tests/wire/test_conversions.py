@@ -69,7 +69,7 @@ PAIRS: dict[str, Pair] = {
     ),
     "update report": (
         examples.UPDATE_REPORT,
-        partial(device_calls.update_report_message, "device-1", "task-1"),
+        device_calls.update_report_message,
         device_calls.update_report_from,
     ),
     "synthesis report": (
@@ -377,9 +377,9 @@ def test_labels_out_of_their_limits_are_refused(labels: dict[str, str], complain
 
 def test_the_number_that_is_refused_is_named() -> None:
     message = sent("update report")
-    assert isinstance(message, coordinator_pb2.SubmitUpdateRequest)
+    assert isinstance(message, coordinator_pb2.UpdateReport)
     message.loss = math.nan
-    with pytest.raises(InvalidInput, match=r"SubmitUpdateRequest\.loss is nan"):
+    with pytest.raises(InvalidInput, match=r"UpdateReport\.loss is nan"):
         device_calls.update_report_from(message)
 
 
@@ -394,7 +394,7 @@ def test_the_evaluation_of_a_model_that_diverged_is_told(loss: float) -> None:
 def test_a_devices_traffic_is_capped_but_not_the_sum_over_a_fleet() -> None:
     most = Traffic(received_bytes=2**50, sent_bytes=2**50)
     report = replace(examples.UPDATE_REPORT, traffic=most)
-    message = device_calls.update_report_message("d", "t", report)
+    message = device_calls.update_report_message(report)
     assert device_calls.update_report_from(message).traffic == most
     assert common.traffic_from(common.traffic_message(most + most)) == most + most
     message.traffic.sent_bytes += 1
@@ -417,7 +417,7 @@ def test_a_devices_traffic_is_capped_but_not_the_sum_over_a_fleet() -> None:
     ],
 )
 def test_a_cost_that_cannot_be_true_does_not_spoil_the_result(field: str, value: float) -> None:
-    message = device_calls.update_report_message("d", "t", examples.UPDATE_REPORT)
+    message = device_calls.update_report_message(examples.UPDATE_REPORT)
     setattr(message.device, field, value)
     expected = replace(examples.UPDATE_REPORT, device=None)
     assert device_calls.update_report_from(message) == expected
@@ -425,7 +425,7 @@ def test_a_cost_that_cannot_be_true_does_not_spoil_the_result(field: str, value:
 
 def test_optional_parts_stay_absent() -> None:
     silent = replace(examples.UPDATE_REPORT, device=None)
-    message = device_calls.update_report_message("d", "t", silent)
+    message = device_calls.update_report_message(silent)
     assert device_calls.update_report_from(message) == silent
     without_pool = replace(examples.TRAIN, work=TrainWork(None))
     message = device_calls.assignment_message(without_pool)

@@ -1,4 +1,4 @@
-"""A device's side of enrolment and renewal: values in, values out, hfmds.errors raised."""
+"""The device's clients of enrolment and renewal: take and return values, raise hfmds.errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hfmds.service.client.channel import call, open_channel
 from hfmds.service.client.peer import Peer
 from hfmds.v1 import enrolment_pb2 as pb
 from hfmds.v1.enrolment_pb2_grpc import EnrolmentServiceStub, RenewalServiceStub
+from hfmds.wire.clients.service_client import CALL_SECONDS, ServiceClient
 
-_CALL_SECONDS = 30.0
-_LONGEST_SECONDS = 10 * 365 * 24 * 3600.0  # whatever a server says
+_LONGEST_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """A certificate that was just made, PEM; its times are durations from receipt."""
+    """A new certificate as PEM; its times are durations from receipt."""
 
     chain: bytes
     authority: bytes
@@ -25,53 +25,45 @@ class IssuedCertificate:
     lifetime_seconds: float
 
 
-class EnrolmentClient:
-    """A device at the coordinator's token port, where only the server shows a certificate."""
+class EnrolmentClient(ServiceClient):
+    """A device's calls to the token port, where only the server shows a certificate."""
 
     def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._channel = open_channel(peer)
-        self._stub = EnrolmentServiceStub(self._channel)
-
-    async def close(self) -> None:
-        await self._channel.close()
+        super().__init__(peer, EnrolmentServiceStub)
 
     async def begin(self) -> bytes:
-        """A nonce, good for one try."""
-        request = pb.BeginEnrolmentRequest()
-        response = await call(
-            self._peer, self._stub.BeginEnrolment, request, timeout_seconds=_CALL_SECONDS
-        )
+        """Return a nonce that is valid for one attempt."""
+        response = await self._call(self._stub.BeginEnrolment, pb.BeginEnrolmentRequest())
         return bytes(response.nonce)
 
     async def enrol(
         self, token: str, nonce: bytes, device_id: str, csr: bytes, signature: bytes
     ) -> tuple[str, IssuedCertificate]:
-        """Become a device of the fleet: its id and its certificate.
+        """Join the fleet; return the device's id and certificate.
 
         Without a token, the key of `csr` must be the device's.
         """
         request = pb.EnrolRequest(
             token=token, nonce=nonce, device_id=device_id, csr=csr, signature=signature
         )
-        response = await call(self._peer, self._stub.Enrol, request, timeout_seconds=_CALL_SECONDS)
+        response = await self._call(self._stub.Enrol, request)
         return response.device_id, _issued_from(response.certificate)
 
 
 class RenewalClient:
-    """A device that has a certificate, at the coordinator's main port."""
+    """A certified device's calls to renew its certificate."""
 
     def __init__(self, peer: Peer, device_id: str) -> None:
         self._peer = peer
         self._device_id = device_id
 
     async def renew(self, csr: bytes) -> IssuedCertificate:
-        """Another certificate; the one that is shown is read anew for each call."""
+        """Return a new certificate; each call shows the certificate that is on disk now."""
         request = pb.RenewCertificateRequest(device_id=self._device_id, csr=csr)
         channel = open_channel(self._peer)
         try:
             renew = RenewalServiceStub(channel).RenewCertificate
-            response = await call(self._peer, renew, request, timeout_seconds=_CALL_SECONDS)
+            response = await call(self._peer, renew, request, timeout_seconds=CALL_SECONDS)
         finally:
             await channel.close()
         return _issued_from(response.certificate)

@@ -1,15 +1,13 @@
-"""The operator's side of FleetService: values in, values out, hfmds.errors raised."""
+"""The operator's client of FleetService: takes and returns values, raises hfmds.errors."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf.message import Message
-
-from hfmds.service.client.channel import call, open_channel
 from hfmds.service.client.peer import Peer
 from hfmds.v1 import fleet_pb2 as pb
 from hfmds.v1.fleet_pb2_grpc import FleetServiceStub
+from hfmds.wire.clients.service_client import ServiceClient
 from hfmds.wire.conversions.fleet_calls import (
     AdminTerms,
     Forgetting,
@@ -23,23 +21,16 @@ from hfmds.wire.conversions.fleet_calls import (
     token_from,
 )
 
-_CALL_SECONDS = 30.0
 
-
-class FleetClient:
-    """An operator at the fleet's books."""
+class FleetClient(ServiceClient):
+    """An operator's calls about tokens, members and revocations."""
 
     def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._channel = open_channel(peer)
-        self._stub = FleetServiceStub(self._channel)
-
-    async def close(self) -> None:
-        await self._channel.close()
+        super().__init__(peer, FleetServiceStub)
 
     async def create_token(self, token: NewToken) -> TokenRecord:
-        """Let in who has this token."""
-        given: dict[str, Any] = {
+        """Create a token that admits its holder."""
+        fields: dict[str, Any] = {
             "token_id": token.token_id,
             "secret_sha256": token.secret_sha256,
             "name": token.name,
@@ -47,15 +38,15 @@ class FleetClient:
         }
         if isinstance(token.terms, AdminTerms):
             terms = pb.AdminTerms(role=token.terms.role.value)
-            admin = pb.CreateAdminTokenRequest(terms=terms, **given)
+            admin = pb.CreateAdminTokenRequest(terms=terms, **fields)
             return token_from((await self._call(self._stub.CreateAdminToken, admin)).token)
         devices = pb.CreateEnrolmentTokenRequest(
-            terms=enrolment_terms_message(token.terms), **given
+            terms=enrolment_terms_message(token.terms), **fields
         )
         return token_from((await self._call(self._stub.CreateEnrolmentToken, devices)).token)
 
     async def list_tokens(self) -> tuple[TokenRecord, ...]:
-        """Those that are not over, by id."""
+        """Return the tokens that are still valid, by id."""
         tokens: list[TokenRecord] = []
         request = pb.ListTokensRequest()
         while True:
@@ -66,35 +57,35 @@ class FleetClient:
             request.page_token = response.next_page_token
 
     async def revoke_token(self, token_id: str) -> None:
-        """End a token."""
+        """Revoke a token."""
         await self._call(self._stub.RevokeToken, pb.RevokeTokenRequest(token_id=token_id))
 
     async def revoke_device(self, device_id: str, reason: str = "") -> bool:
-        """Shut a device out; whether one of that id was known."""
+        """Revoke a device; return whether the coordinator knew it."""
         request = pb.RevokeDeviceRequest(device_id=device_id, reason=reason)
         return bool((await self._call(self._stub.RevokeDevice, request)).known)
 
     async def revoke_certificate(self, serial: str, reason: str = "") -> None:
-        """Shut out whoever shows one certificate."""
+        """Revoke one certificate."""
         request = pb.RevokeCertificateRequest(serial=serial, reason=reason)
         await self._call(self._stub.RevokeCertificate, request)
 
     async def quarantine(self, device_id: str, reason: str = "") -> bool:
-        """Keep a device from working; whether one of that id was known."""
+        """Put a device into quarantine; return whether the coordinator knew it."""
         request = pb.QuarantineDeviceRequest(device_id=device_id, reason=reason)
         return bool((await self._call(self._stub.QuarantineDevice, request)).known)
 
     async def release(self, device_id: str) -> None:
-        """End a quarantine."""
+        """End a device's quarantine."""
         await self._call(self._stub.ReleaseDevice, pb.ReleaseDeviceRequest(device_id=device_id))
 
     async def forget_revoked(self, terms: Forgetting) -> Forgotten:
-        """Make room for other revocations."""
+        """Clear old revocations, to make room for others."""
         response = await self._call(self._stub.ForgetRevoked, forgetting_message(terms))
         return Forgotten(response.devices, response.certificates)
 
     async def list_members(self) -> tuple[Member, ...]:
-        """The devices in the fleet's books, by id."""
+        """Return the enrolled devices, by id."""
         members: list[Member] = []
         request = pb.ListMembersRequest()
         while True:
@@ -103,6 +94,3 @@ class FleetClient:
             if not response.next_page_token:
                 return tuple(members)
             request.page_token = response.next_page_token
-
-    async def _call(self, method: Any, request: Message) -> Any:
-        return await call(self._peer, method, request, timeout_seconds=_CALL_SECONDS)

@@ -205,13 +205,9 @@ def outcome_from(
             )
 
 
-def update_report_message(
-    device_id: str, task_id: str, report: UpdateReport
-) -> pb.SubmitUpdateRequest:
+def update_report_message(report: UpdateReport) -> pb.UpdateReport:
     """To the wire."""
-    return pb.SubmitUpdateRequest(
-        device_id=device_id,
-        task_id=task_id,
+    return pb.UpdateReport(
         update=digest_message(report.update),
         samples=report.samples,
         loss=report.loss,
@@ -221,7 +217,7 @@ def update_report_message(
     )
 
 
-def update_report_from(message: pb.SubmitUpdateRequest) -> UpdateReport:
+def update_report_from(message: pb.UpdateReport) -> UpdateReport:
     """From the wire."""
     require_part(message, "update")
     require_count(message, 1, "samples")
@@ -306,7 +302,7 @@ def _device_message(report: DeviceReport | None) -> pb.DeviceReport | None:
 
 
 def _device_from(
-    message: pb.SubmitUpdateRequest | pb.SubmitSynthesisRequest | pb.SubmitEvaluationRequest,
+    message: pb.UpdateReport | pb.SubmitSynthesisRequest | pb.SubmitEvaluationRequest,
 ) -> DeviceReport | None:
     """What the device says of its cost; one that cannot be true is as if it said nothing."""
     if not message.HasField("device"):
@@ -329,7 +325,7 @@ def _device_from(
 
 
 def _one_devices_traffic(
-    message: pb.SubmitUpdateRequest | pb.SubmitSynthesisRequest | pb.SubmitEvaluationRequest,
+    message: pb.UpdateReport | pb.SubmitSynthesisRequest | pb.SubmitEvaluationRequest,
 ) -> Traffic:
     traffic = traffic_from(message.traffic)
     if max(traffic.received_bytes, traffic.sent_bytes) > _MAX_TRAFFIC_BYTES:

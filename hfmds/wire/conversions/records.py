@@ -56,7 +56,7 @@ def encode_report(report: UpdateReport | SynthesisReport | EvaluationReport) -> 
     """To the database; whose report it is stands in the row."""
     match report:
         case UpdateReport():
-            return update_report_message("", "", report).SerializeToString()
+            return update_report_message(report).SerializeToString()
         case SynthesisReport():
             return synthesis_report_message("", "", report).SerializeToString()
         case EvaluationReport():
@@ -65,7 +65,7 @@ def encode_report(report: UpdateReport | SynthesisReport | EvaluationReport) -> 
 
 def decode_update_report(record: bytes) -> UpdateReport:
     """From the database."""
-    return update_report_from(coordinator_pb2.SubmitUpdateRequest.FromString(record))
+    return update_report_from(coordinator_pb2.UpdateReport.FromString(record))
 
 
 def decode_synthesis_report(record: bytes) -> SynthesisReport:

@@ -174,9 +174,9 @@ def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
 def test_devices_by_state(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         hostile = replace(PROFILE, software_version=HOSTILE)
-        await page.bench.dispatch.check_in("camera", hostile, 0.0, "")
+        await page.bench.check_ins.check_in("camera", hostile, 0.0, "")
         await page.bench.arrive_and_leave("phone")
-        await page.bench.dispatch.leave("phone")
+        await page.bench.leases.leave("phone")
         page.gate.replace(Exclusions(quarantined={"phone": HOSTILE}))
         told = await page.get("/api/devices")
         assert told["counts"] == {"working": 0, "available": 1, "away": 1}

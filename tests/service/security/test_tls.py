@@ -13,8 +13,9 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
+from coordinator.api.admin_service import ADMIN_ACCESS
+from coordinator.api.device_service import DEVICE_ACCESS
 from coordinator.api.fleet_service import ENROLMENT_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS
-from coordinator.api.servicer import ADMIN_ACCESS, DEVICE_ACCESS
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
 from hfmds.cli.app import app
@@ -204,7 +205,7 @@ def test_a_device_speaks_for_itself_only() -> None:
 
 def test_an_upload_is_its_devices_from_the_header_on() -> None:
     camera = Identity(Kind.DEVICE, "camera")
-    for message in (synthesis_store_pb2.PutBatchRequest, coordinator_pb2.UploadUpdateRequest):
+    for message in (synthesis_store_pb2.PutBatchRequest, coordinator_pb2.SubmitUpdateRequest):
         own, others = message(data=b"chunk"), message(data=b"chunk")
         require_own(camera, own)
         own.header.device_id, others.header.device_id = "camera", "phone"

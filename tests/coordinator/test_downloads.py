@@ -1,4 +1,4 @@
-"""What the coordinator has in memory it gives to nobody who could not have it from storage."""
+"""The coordinator sends a device the model of its own task, and no other."""
 
 from __future__ import annotations
 
@@ -7,44 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.devices.lru import Memory
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import Assignment
 from hfmds.errors import NotAllowed
 from tests.coordinator.workbench import Workbench, echo, make_spec, nudge, workbench
 
 
-def test_what_was_not_asked_for_longest_is_forgotten() -> None:
-    memory = Memory[int](2)
-    memory.put("a", 1)
-    memory.put("b", 2)
-    assert memory.get("a") == 1
-    memory.put("c", 3)
-    assert (memory.get("a"), memory.get("b"), memory.get("c")) == (1, None, 3)
+async def fetch(bench: Workbench, device: str, task: Assignment, model_of: Assignment) -> bytes:
+    chunks = bench.downloads.download(device, task.task_id, model_of.weights, 0)
+    return b"".join([chunk async for chunk in chunks])
 
 
-async def fetch(bench: Workbench, device: str, task: Assignment, model_of: Assignment) -> None:
-    async for _ in bench.dispatch.download(device, task.task_id, model_of.weights, 0):
-        pass
-
-
-async def remembered(bench: Workbench, device: str, task: Assignment) -> None:
-    """Have a task's model in memory, as it is once it was asked for."""
-    await fetch(bench, device, task, task)
-    assert bench.dispatch._in_memory(device, task.task_id, task.weights, 0)
-
-
-async def test_a_model_in_memory_is_for_those_whose_task_begins_at_it(tmp_path: Path) -> None:
+async def test_a_device_gets_the_model_of_its_task_only(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2), "one")
         first = await bench.check_in("a")
-        await remembered(bench, "a", first)
+        assert len(await fetch(bench, "a", first, first)) == first.weights.size_bytes
         await bench.do("a", first, nudge(1.0))
         second = await bench.check_in("a")
-        await remembered(bench, "a", second)
+        await fetch(bench, "a", second, second)
         await bench.create(make_spec(seed=1), "two")
         other = await bench.check_in("b")
-        await remembered(bench, "b", other)
+        await fetch(bench, "b", other, other)
 
         assert len({first.weights, second.weights, other.weights}) == 3
         for device, task, model_of in (
@@ -59,11 +43,11 @@ async def test_a_model_in_memory_is_for_those_whose_task_begins_at_it(tmp_path: 
                 await fetch(bench, device, task, model_of)
 
 
-async def test_a_run_does_not_get_what_a_deleted_one_of_its_id_had(tmp_path: Path) -> None:
+async def test_a_run_does_not_get_the_model_of_a_deleted_run_with_its_id(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         old = await bench.check_in("a")
-        await remembered(bench, "a", old)
+        await fetch(bench, "a", old, old)
         await bench.do("a", old, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         await asyncio.to_thread(bench.runs.delete, "run")

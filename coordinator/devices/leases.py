@@ -1,0 +1,72 @@
+"""Keeps and ends the leases of devices: renewals, failures, goodbyes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from coordinator.devices.registry import Registry
+from coordinator.monitoring.log_fields import task_context
+from coordinator.monitoring.metrics import Metrics
+from coordinator.records.device_tasks import TaskRecords
+from coordinator.records.funnel import StageNotes
+from coordinator.replicas.notices import Switchboard, Topic
+from hfmds.domain.tasks import FailureCause, TaskStage
+
+log = logging.getLogger(__name__)
+
+
+class Leases:
+    """Answers a device about the task that it holds."""
+
+    def __init__(
+        self,
+        tasks: TaskRecords,
+        stages: StageNotes,
+        registry: Registry,
+        metrics: Metrics,
+        notices: Switchboard,
+        clock: Callable[[], float],
+    ) -> None:
+        self._tasks = tasks
+        self._stages = stages
+        self._registry = registry
+        self._metrics = metrics
+        self._notices = notices
+        self._clock = clock
+
+    async def renew(self, device_id: str, task_id: str, stage: TaskStage | None = None) -> float:
+        """Extend the lease of a task and note its stage; return the lease's seconds."""
+        renew = self._tasks.renew if stage is None else self._tasks.renew_if_worth_it
+        with self._metrics.counting_late():
+            seconds = await asyncio.to_thread(renew, device_id, task_id, self._clock())
+        if stage is not None:
+            self._stages.note(task_id, stage)
+        self._registry.heard(device_id)
+        return seconds
+
+    async def report_failure(
+        self,
+        device_id: str,
+        task_id: str,
+        reason: str,
+        cause: FailureCause = FailureCause.UNEXPECTED,
+    ) -> None:
+        """Let a device give its task up."""
+        task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
+        now = self._clock()
+        failure = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason, cause, now)
+        self._registry.heard(device_id)
+        if failure is not None:
+            with task_context(task):
+                log.warning("device gave its task up: %s", reason)
+            self._metrics.funnel.failed(task.key.kind, task_id, failure)
+            self._notices.post(Topic.RUN, task.key.run_id)
+
+    async def leave(self, device_id: str) -> None:
+        """Let a device stop: its lease ends and its task waits for its return."""
+        run_ids = await asyncio.to_thread(self._tasks.expire_leases, device_id)
+        self._registry.left(device_id)
+        for run_id in run_ids:
+            self._notices.post(Topic.RUN, run_id)
