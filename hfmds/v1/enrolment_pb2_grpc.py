@@ -26,11 +26,12 @@ if _version_not_supported:
 
 
 class EnrolmentServiceStub:
-    """First certificates, and those of devices whose last one has run out.
+    """First certificates, and certificates for devices whose last one has expired.
 
-    Who calls: edge_client, on the coordinator's token port (HFMDS_TOKEN_LISTEN), where only the server shows a certificate. Identity:
-    whoever has a token, or the key of a device of the fleet. Retry: on UNAVAILABLE, with BeginEnrolment first, as a nonce is
-    good for one use. Calls are few: a caller that asks too often is told, with UNAVAILABLE, when to come back.
+    Caller: edge_client, on the coordinator's token port (HFMDS_TOKEN_LISTEN), where only the server
+    shows a certificate. Identity: a token, or the key of a device of the fleet. Retry: after
+    UNAVAILABLE, starting with BeginEnrolment, since a nonce works once. A caller that asks too often
+    gets UNAVAILABLE with a time to come back.
     """
 
     def __init__(self, channel):
@@ -52,30 +53,33 @@ class EnrolmentServiceStub:
 
 
 class EnrolmentServiceServicer:
-    """First certificates, and those of devices whose last one has run out.
+    """First certificates, and certificates for devices whose last one has expired.
 
-    Who calls: edge_client, on the coordinator's token port (HFMDS_TOKEN_LISTEN), where only the server shows a certificate. Identity:
-    whoever has a token, or the key of a device of the fleet. Retry: on UNAVAILABLE, with BeginEnrolment first, as a nonce is
-    good for one use. Calls are few: a caller that asks too often is told, with UNAVAILABLE, when to come back.
+    Caller: edge_client, on the coordinator's token port (HFMDS_TOKEN_LISTEN), where only the server
+    shows a certificate. Identity: a token, or the key of a device of the fleet. Retry: after
+    UNAVAILABLE, starting with BeginEnrolment, since a nonce works once. A caller that asks too often
+    gets UNAVAILABLE with a time to come back.
     """
 
     def BeginEnrolment(self, request, context):
-        """Asks for a nonce. Effect: none.
+        """Returns a nonce. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Enrol(self, request, context):
-        """Makes the caller a device of the fleet, and gives it a certificate.
+        """Makes the caller a device of the fleet and gives it a certificate.
 
-        Idempotency key: (token, key of the csr): who has not heard the answer asks again, with a new nonce and the same key, and gets another
-        certificate for the same device id; a token's use is counted once for each key. OK spends the nonce. Status: INVALID_ARGUMENT the csr is not one
-        of a P-256 key, names another identity, or is not signed by its key, or the signature does not fit; PERMISSION_DENIED the token is unknown,
-        spent, revoked, over or not for this device id, or there is no token and the key is not the device's (strangers hear no more than that), or the
-        device was revoked; ABORTED the nonce is unknown, spent or older than its lifetime: begin again; ALREADY_EXISTS the device id is that of a device
-        with another key, and the token does not name this very id; FAILED_PRECONDITION this coordinator has no device issuer; UNAVAILABLE, with when to
-        come back, also if the device has 200 good certificates.
+        Idempotency key: (token, key of the csr). A caller that missed the answer repeats the call with
+        a new nonce and the same key, and gets another certificate for the same device id. A token's
+        use counts once for each key. OK spends the nonce. Status: INVALID_ARGUMENT the csr has no
+        P-256 key, names another identity or is not signed by its key, or the signature is wrong;
+        PERMISSION_DENIED the token is unknown, spent, revoked, expired or not for this device id, or
+        there is no token and the key is not the device's (strangers all get this answer), or the
+        device is revoked; ABORTED the nonce is unknown, spent or expired: begin again; ALREADY_EXISTS
+        the device id has another key and the token does not name this id; FAILED_PRECONDITION this
+        coordinator has no device issuer; UNAVAILABLE also: the device has 200 valid certificates.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,11 +107,12 @@ def add_EnrolmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EnrolmentService:
-    """First certificates, and those of devices whose last one has run out.
+    """First certificates, and certificates for devices whose last one has expired.
 
-    Who calls: edge_client, on the coordinator's token port (HFMDS_TOKEN_LISTEN), where only the server shows a certificate. Identity:
-    whoever has a token, or the key of a device of the fleet. Retry: on UNAVAILABLE, with BeginEnrolment first, as a nonce is
-    good for one use. Calls are few: a caller that asks too often is told, with UNAVAILABLE, when to come back.
+    Caller: edge_client, on the coordinator's token port (HFMDS_TOKEN_LISTEN), where only the server
+    shows a certificate. Identity: a token, or the key of a device of the fleet. Retry: after
+    UNAVAILABLE, starting with BeginEnrolment, since a nonce works once. A caller that asks too often
+    gets UNAVAILABLE with a time to come back.
     """
 
     @staticmethod
@@ -166,9 +171,10 @@ class EnrolmentService:
 
 
 class RenewalServiceStub:
-    """Further certificates, for devices that have a good one.
+    """Further certificates for devices with a valid one.
 
-    Who calls: edge_client, on the coordinator's main port. Identity: the device's. Retry: every call may be repeated.
+    Caller: edge_client, on the coordinator's main port. Identity: the device. Retry: a caller may
+    repeat every call.
     """
 
     def __init__(self, channel):
@@ -185,17 +191,20 @@ class RenewalServiceStub:
 
 
 class RenewalServiceServicer:
-    """Further certificates, for devices that have a good one.
+    """Further certificates for devices with a valid one.
 
-    Who calls: edge_client, on the coordinator's main port. Identity: the device's. Retry: every call may be repeated.
+    Caller: edge_client, on the coordinator's main port. Identity: the device. Retry: a caller may
+    repeat every call.
     """
 
     def RenewCertificate(self, request, context):
-        """Gives the device another certificate, for the same or for a new key. No nonce is needed: the connection proves that the device has the
-        key of its certificate now. The old certificate stays good until it runs out. Also for quarantined devices.
+        """Gives the device another certificate, for the same or a new key. It needs no nonce: the
+        connection proves that the device has its key. The old certificate stays valid until it
+        expires. Quarantined devices may renew.
 
-        Idempotent: asked again, it gives another certificate. Status: INVALID_ARGUMENT as in Enrol; PERMISSION_DENIED the device or this certificate was
-        revoked, or another device has taken its place, or the csr has a key from before the device was revoked; FAILED_PRECONDITION this coordinator has
+        Idempotent: a repeated call gives another certificate. Status: INVALID_ARGUMENT as in Enrol;
+        PERMISSION_DENIED the device or this certificate is revoked, another device has replaced it, or
+        the csr has a key from before the device was revoked; FAILED_PRECONDITION this coordinator has
         no device issuer; UNAVAILABLE as in Enrol.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -219,9 +228,10 @@ def add_RenewalServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RenewalService:
-    """Further certificates, for devices that have a good one.
+    """Further certificates for devices with a valid one.
 
-    Who calls: edge_client, on the coordinator's main port. Identity: the device's. Retry: every call may be repeated.
+    Caller: edge_client, on the coordinator's main port. Identity: the device. Retry: a caller may
+    repeat every call.
     """
 
     @staticmethod
