@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from no_op_devices import CHANNEL_OPTIONS
 
 from hfmds.domain.digest import digest_of
 from hfmds.storage.blobs import CHUNK_BYTES
-from hfmds.storage.files import forget_cached
 
 _SERVICE = "benchmark.Copy"
 
@@ -163,7 +162,7 @@ def _keep_briefly(chunks: list[bytes], folder: Path) -> None:
 
 def _keep_for_good(chunks: list[bytes], folder: Path) -> None:
     """Do as `_keep`, then free its page cache, since nobody reads it soon."""
-    forget_cached(Path(_keep(chunks, folder)))
+    _forget_cached(Path(_keep(chunks, folder)))
 
 
 def _keep(chunks: list[bytes], folder: Path) -> str:
@@ -177,3 +176,16 @@ def _keep(chunks: list[bytes], folder: Path) -> str:
     finally:
         os.close(descriptor)
     return name
+
+
+def _forget_cached(path: Path) -> None:
+    """Ask the kernel to free the memory that caches a synced file's bytes.
+
+    This does nothing on systems that cannot do so, or if the file is gone.
+    """
+    with suppress(AttributeError, FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)

@@ -48,7 +48,7 @@ STEPS = (
     "hfmds.storage.staging:Staging.commit",
     "hfmds.storage.database:_Group.commit",
     "hfmds.storage.blobs:FolderBlobs.put_bytes",
-    "hfmds.storage.blobs:FolderBlobs.put_pieces",
+    "hfmds.storage.blobs:FolderBlobs.put_file",
     "hfmds.storage.blobs:digest_of",
     "hfmds.storage.blobs:sync_file",
     "hfmds.storage.blobs:sync_folder",

@@ -29,6 +29,7 @@ from hfmds.service.process.process import published_addresses
 from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.server.server import GrpcServer
+from hfmds.storage.blobs import check_blobs
 from hfmds.storage.database import database_look
 from hfmds.storage.files import FolderLock
 from hfmds.storage.health import watching
@@ -103,10 +104,14 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         ):
             gc.freeze()  # modules and tables stay: the collector need not look at them again
             await server.set_ready(True)
+            content = app.contents.marks()
             with (
                 database_look(engine) as database,
                 watching(
-                    {"the database": database, "content": app.contents.marks().look},
+                    {
+                        "the database": database,
+                        "content": lambda: check_blobs(content),
+                    },
                     settings.storage_patience_seconds,
                 ) as trouble,
                 published_addresses(

@@ -14,6 +14,7 @@ from hfmds.service.process.process import published_addresses
 from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.server.server import GrpcServer
+from hfmds.storage.blobs import check_blobs
 from hfmds.storage.database import database_look
 from hfmds.storage.files import FolderLock
 from hfmds.storage.health import watching
@@ -51,7 +52,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
             with (
                 database_look(engine) as database,
                 watching(
-                    {"the database": database, "content": blobs.look},
+                    {"the database": database, "content": lambda: check_blobs(blobs)},
                     settings.storage_patience_seconds,
                 ) as trouble,
                 published_addresses(

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import CorruptData, LimitExceeded, NotFound, Unavailable
-from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
+from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs, verify_blob
 from hfmds.storage.files import full_disk_is_unavailable, make_data_folder
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
@@ -55,7 +55,7 @@ class ContentCache:
         """Note that the content is wanted now; true if it is here and intact."""
         self._touch(digest)
         try:
-            self.content.blobs.verify(digest)  # cheap beside fetching it; flash cards do forget
+            verify_blob(self.content.blobs, digest)  # cheap; flash cards do forget
         except NotFound:
             return False
         except (CorruptData, OSError) as error:  # a card may also refuse to read what it forgot
@@ -157,10 +157,10 @@ class _ReceivingStaging(Staging):
         super().__init__(folder, max_bytes, setting="HFMDS_STATE_DIR")
         self._received = received
 
-    def append(self, owner: str, digest: Digest, offset: int, *pieces: bytes | memoryview) -> int:
-        self._received(sum(map(len, pieces)))
+    def append(self, owner: str, digest: Digest, offset: int, data: bytes | memoryview) -> int:
+        self._received(len(data))
         try:
-            return super().append(owner, digest, offset, *pieces)
+            return super().append(owner, digest, offset, data)
         except Unavailable as error:
             # This disk is full, not the sender away: to ask again and again would move the bytes
             # again and again, for nothing.

@@ -1,11 +1,11 @@
-"""Local copies of blobs that are kept elsewhere: to stream from, and to memory-map."""
+"""Local copies of blobs from an object store, to stream and to memory-map."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from hfmds.domain.digest import Digest
@@ -13,15 +13,15 @@ from hfmds.errors import NotFound
 from hfmds.storage.blobs import FolderBlobs
 
 _GRACE_SECONDS = 60.0
-_FETCHES_AT_ONCE = 64
+_FETCH_LOCKS = 64
 
 
 class BlobCache:
-    """Copies in `folder`, the least recently used ones leaving when they pass `max_bytes`.
+    """Copies in a folder; the least recently used ones leave above `max_bytes`.
 
-    A copy that was asked for in the last minute stays even then, so that whoever asked can open
-    it. Once it is open or mapped it may leave: the kernel keeps the content until it is let go.
-    Thread-safe; the folder is this process's alone, and may be deleted while it is stopped.
+    A copy that a caller asked for in the last minute stays even then, so that the caller can open
+    it. An open or mapped copy may leave: the kernel keeps its content until the reader is done.
+    Thread-safe. Only this process uses the folder; an operator may delete it while it is stopped.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class BlobCache:
         self._max_bytes = max_bytes
         self._clock = clock
         self._lock = threading.Lock()
-        self._fetching = tuple(threading.Lock() for _ in range(_FETCHES_AT_ONCE))
-        # When each copy was last asked for, the longest ago first; those of an earlier process
-        # come first of all.
+        self._fetch_locks = tuple(threading.Lock() for _ in range(_FETCH_LOCKS))
+        # The time of the last use of each copy, oldest first. Copies of an earlier process come
+        # before all others. Not an LRU of cachetools: those cannot spare recent entries.
         self._used_at: OrderedDict[Digest, float] = OrderedDict.fromkeys(
             self._blobs.digests(), clock() - _GRACE_SECONDS
         )
@@ -46,50 +46,45 @@ class BlobCache:
         self._evict()
 
     def find(self, digest: Digest) -> Path | None:
-        """The copy, if there is one."""
+        """Return the copy, if there is one."""
         with self._lock:
             if digest not in self._used_at:
                 return None
             self._touch(digest)
         try:
             return self._blobs.local_path(digest)
-        except NotFound:  # somebody tidied the folder
+        except NotFound:  # an operator deleted it
             self.forget(digest)
             return None
 
     def keep_bytes(self, data: bytes | memoryview) -> Path:
-        """Make a copy of content in memory."""
-        return self._kept(self._blobs.put_bytes(data))
-
-    def keep_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> Path:
-        """Make a copy of content in pieces, which the caller has checked."""
-        self._blobs.put_pieces(digest, pieces)
-        return self._kept(digest)
+        """Copy content from memory."""
+        return self._add(self._blobs.put_bytes(data))
 
     def keep_file(self, digest: Digest, path: Path) -> Path:
-        """Make a file, whose content the caller has checked, the copy; moves it."""
+        """Make a file the copy; its content is checked by the caller. This moves the file."""
         self._blobs.put_file(digest, path)
-        return self._kept(digest)
+        return self._add(digest)
 
     def digests(self) -> set[Digest]:
-        """All copies."""
+        """Return the digests of all copies."""
         with self._lock:
             return set(self._used_at)
 
     def forget(self, digest: Digest) -> None:
-        """Remove a copy, if there is one."""
+        """Delete a copy, if there is one."""
         with self._lock:
             self._remove(digest)
 
     def new_file(self) -> Path:
-        """A name for a file that is to become a copy; it is cleared away if we are killed."""
+        """Return a path for a file to keep; a later start clears it away after a crash."""
         return self._blobs.new_file()
 
     def fetching(self, digest: Digest) -> threading.Lock:
-        """To hold while making a copy, so that others who want the same one wait for it."""
-        return self._fetching[int(digest.sha256[:4], 16) % len(self._fetching)]
+        """Return the lock to hold while fetching a copy, so that each copy is fetched once."""
+        return self._fetch_locks[int(digest.sha256[:4], 16) % _FETCH_LOCKS]
 
-    def _kept(self, digest: Digest) -> Path:
+    def _add(self, digest: Digest) -> Path:
         with self._lock:
             self._touch(digest)
             self._evict()

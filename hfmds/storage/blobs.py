@@ -1,8 +1,8 @@
-"""Content by digest: the one place where weights, plans and synthetic batches are kept.
+"""Content by digest: the one place for weights, plans and synthetic batches.
 
-`Blobs` is the seam; `FolderBlobs` keeps each blob as a file, `hfmds.storage.object_blobs` as an
-object of an S3-compatible store, and `hfmds.storage.locations` opens either by URL. All are
-synchronous: on an event loop, call them through `asyncio.to_thread`.
+`Blobs` is the interface. `FolderBlobs` keeps each blob as a file, `hfmds.storage.object_blobs` as
+an object of an S3-compatible store, and `hfmds.storage.locations` opens either by URL. All methods
+block: on an event loop, call them through `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -13,105 +13,96 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from hfmds.domain.digest import Digest, digest_of, digest_of_file
 from hfmds.errors import CorruptData, InvalidInput, NotFound
 from hfmds.storage.files import (
-    forget_cached,
     full_disk_is_unavailable,
     make_data_folder,
+    open_private,
     sync_file,
     sync_folder,
-    write_file,
 )
-from hfmds.storage.spares import Spares
 
 CHUNK_BYTES = 1024 * 1024
-"""How much content travels in one message."""
+"""The size of a chunk, which is the content of one message."""
 
 _ABANDONED_AFTER_SECONDS = 3600
-_RECYCLED_BYTES = 4 * CHUNK_BYTES  # at most; larger uploads come in parts, to files that grow
-_NAME = re.compile(r"[0-9a-f]{64}")
+_BLOB_NAME = re.compile(r"[0-9a-f]{64}")
+_NO_BLOB = Digest("0" * 64, 0)
 
 
 class Blobs(Protocol):
     """Immutable pieces of content, each named by its digest.
 
-    A put returns only when the content would survive a crash, and nobody ever sees half of it.
-    Putting what is there already, and deleting what is not, change nothing. A blob whose length is
-    not its digest's counts as absent, so that sending it again mends it. Every method may be called
-    from any thread, and may raise Unavailable when the storage is full or away.
+    A blob whose length differs from its digest's counts as absent, so sending it again repairs it.
+    All methods are thread-safe. They may raise Unavailable when the storage is full or away.
     """
 
     def contains(self, digest: Digest) -> bool:
-        """Whether the blob is here; if it is being put, a crash may still undo that."""
-
-    def look(self) -> None:
-        """Raises if where the blobs are kept is away; cheap."""
-
-    def confirm(self, digest: Digest) -> bool:
-        """Whether the blob is here for good: to be asked before its sender is told so."""
+        """Return whether the blob is here and would survive a crash."""
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
-        """Keep the bytes and return their name."""
+        """Keep the bytes, and return their digest.
 
-    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
-        """Keep content in pieces, which the caller has checked against `digest`.
-
-        For what is not here: whether it is, the caller has asked, too.
+        On return the blob would survive a crash. No reader ever sees half of it. Putting a blob
+        that is here changes nothing.
         """
 
     def put_file(self, digest: Digest, path: Path) -> None:
-        """Keep the file's content, which the caller has checked against `digest`; moves the file.
+        """Keep the content of a file, as `put_bytes` keeps bytes; this moves the file.
 
-        InvalidInput if its size is not the digest's.
+        The caller has compared the content with the digest. InvalidInput if the sizes differ.
         """
 
     def read(
         self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[bytes]:
-        """The content from `offset` on, in chunks.
+        """Return the content in chunks, starting at `offset`.
 
-        Raises at the call, not at the first chunk: NotFound, or InvalidInput for an offset beyond
-        the end.
+        The call raises NotFound for an absent blob, and InvalidInput for an offset beyond its end.
         """
 
     def local_path(self, digest: Digest) -> Path:
-        """A file with the content, to read or memory-map, never to change; NotFound."""
-
-    def set_aside(self, digest: Digest) -> None:
-        """Tell that the content is not read soon, so that it need not be held in memory."""
+        """Return a file with the content, to read or to map but never to change; or NotFound."""
 
     def delete(self, digest: Digest) -> None:
-        """Forget the blob."""
-
-    def recycle(self, digests: Iterable[Digest]) -> None:
-        """Forget blobs, and let the next ones have their room: for what comes and goes."""
-
-    def free_recycled(self) -> None:
-        """Give that room back: no more such blobs are to come, or not soon."""
-
-    def forget_deleted(self) -> int:
-        """Remove local copies of blobs that were deleted elsewhere; how many there were.
-
-        Looks at every blob, so ask seldom.
-        """
-
-    def verify(self, digest: Digest) -> None:
-        """Read the blob and compare: NotFound, or CorruptData if a byte has changed."""
+        """Delete the blob. Readers that have it open read on. An absent blob is no error."""
 
     def digests(self) -> Iterator[Digest]:
-        """All that is here; looks at every blob, so ask seldom."""
+        """Yield the digests of all blobs. This lists all of them, so call it rarely."""
+
+    def forget_deleted(self) -> int:
+        """Remove local copies of blobs that other machines deleted, and return their number.
+
+        This lists all blobs, so call it rarely.
+        """
+
+
+def check_blobs(blobs: Blobs) -> None:
+    """Raise an error if the storage of the blobs does not answer; cheap."""
+    blobs.contains(_NO_BLOB)
+
+
+def verify_blob(blobs: Blobs, digest: Digest) -> None:
+    """Compare the blob's local file with its digest: NotFound, or CorruptData if it changed."""
+    path = blobs.local_path(digest)
+    actual = digest_of_file(path)
+    if actual != digest:
+        raise CorruptData(
+            f"blob {digest} has changed: {path} now holds {actual}; delete it",
+            public=f"blob {digest} has changed in its storage",
+        )
 
 
 class FolderBlobs:
-    """Blobs as files in `folder`, named by their SHA-256.
+    """Blobs as files in a folder, named by their SHA-256.
 
-    A new blob is written to `incoming/`, synced, then renamed into place. All are in one folder: a
-    new one for each would have to be synced, too, and file systems find a name among many quickly.
+    A put writes a new blob to `incoming/`, syncs it and renames it into place. All blobs are in one
+    folder, because file systems find a name among many quickly and subfolders would need syncs.
     """
 
     def __init__(
@@ -121,54 +112,41 @@ class FolderBlobs:
         setting: str = "HFMDS_BLOBS_URL or HFMDS_DATA_DIR",
         durable: bool = True,
     ) -> None:
-        """Open or make the folder; a cache, which may lose content, need not be `durable`."""
+        """Open or make the folder. A cache, which may lose content, need not be `durable`."""
         self._durable = durable
         self._folder = folder
         self._incoming = folder / "incoming"
         make_data_folder(self._incoming, setting)
-        self._own = uuid.uuid4().hex  # others may put to the same folder
+        self._own = uuid.uuid4().hex  # other processes may put to the same folder
         self._numbers = itertools.count()
-        self._spares = Spares(self._incoming, folder)
         self._clear_abandoned(now=time.time())
 
     def contains(self, digest: Digest) -> bool:
-        try:
-            return self._path(digest).stat().st_size == digest.size_bytes
-        except FileNotFoundError:
+        if not self._is_here(digest):
+            # A disk that is gone leaves an empty folder: its blobs are not absent, but away.
+            self._incoming.stat()
             return False
-
-    def look(self) -> None:
-        # Not the folder itself, which stays as an empty one where a disk was that is gone.
-        self._incoming.stat()
-
-    def confirm(self, digest: Digest) -> bool:
-        found = self.contains(digest)
-        if found and self._durable:  # another thread may have renamed it, and synced nothing yet
+        if self._durable:  # another thread may have renamed the file without syncing the folder yet
             sync_folder(self._folder)
-        return found
+        return True
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
         digest = digest_of(data)
-        if self.confirm(digest):
+        if self.contains(digest):
             return digest
-        self.put_pieces(digest, (data,))
-        return digest
-
-    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
+        path = self.new_file()
         with full_disk_is_unavailable(self._folder):
-            spare = self._spares.take()
             try:
-                self._write(digest, pieces, spare or self.new_file())
-            except FileNotFoundError:  # another process has forgotten our spares as it started
-                if spare is None:
-                    raise
-                self._write(digest, pieces, self.new_file())
+                with open_private(path, "wb") as file:
+                    file.write(data)
+                self._move_in(digest, path)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+        return digest
 
     def put_file(self, digest: Digest, path: Path) -> None:
         require_size(digest, path)
-        if self.confirm(digest):
-            path.unlink()
-            return
         with full_disk_is_unavailable(self._folder):
             try:
                 self._move_in(digest, path)
@@ -185,85 +163,51 @@ class FolderBlobs:
         require_offset(digest, offset)
         return self._chunks(digest, path, offset, chunk_bytes)
 
+    def local_path(self, digest: Digest) -> Path:
+        if not self._is_here(digest):
+            raise missing_blob(digest)
+        return self._path(digest)
+
+    def delete(self, digest: Digest) -> None:
+        if self._is_here(digest):  # the same hash with another size is no blob
+            # Not synced: if a crash undoes a deletion, the caller deletes the blob again.
+            self._path(digest).unlink(missing_ok=True)
+
+    def digests(self) -> Iterator[Digest]:
+        for path in self._folder.iterdir():
+            if is_blob_name(path.name):  # not `incoming`, and not another place in this folder
+                yield Digest(path.name, _size_bytes(path))
+
+    def forget_deleted(self) -> int:
+        return 0  # there are no copies
+
+    def new_file(self) -> Path:
+        """Return a path for a file to put; a later start clears it away after a crash."""
+        return self._incoming / f"{self._own}-{next(self._numbers)}"
+
+    def _is_here(self, digest: Digest) -> bool:
+        try:
+            return self._path(digest).stat().st_size == digest.size_bytes
+        except FileNotFoundError:
+            return False
+
+    def _path(self, digest: Digest) -> Path:
+        return self._folder / digest.sha256
+
     def _chunks(self, digest: Digest, path: Path, offset: int, chunk_bytes: int) -> Iterator[bytes]:
         try:
             file = path.open("rb")
-        except FileNotFoundError:  # deleted since `read`
+        except FileNotFoundError:  # deleted after `read`
             raise missing_blob(digest) from None
         with file:
             file.seek(offset)
             while chunk := file.read(chunk_bytes):
                 yield chunk
 
-    def local_path(self, digest: Digest) -> Path:
-        if not self.contains(digest):
-            raise missing_blob(digest)
-        return self._path(digest)
-
-    def set_aside(self, digest: Digest) -> None:
-        if self._durable:  # else it may not be on disk yet, and would stay in memory anyway
-            forget_cached(self._path(digest))
-
-    def delete(self, digest: Digest) -> None:
-        if self.contains(digest):  # the hash alone, with a wrong size, names nothing here
-            # Not synced: a deletion that a crash undoes is merely done again.
-            self._path(digest).unlink(missing_ok=True)
-
-    def recycle(self, digests: Iterable[Digest]) -> None:
-        small = []
-        for digest in digests:
-            if digest.size_bytes > _RECYCLED_BYTES:
-                self.delete(digest)
-            elif self.contains(digest):
-                small.append(self._path(digest))
-        self._spares.add(small)
-
-    def free_recycled(self) -> None:
-        self._spares.clear()
-
-    def forget_deleted(self) -> int:
-        return 0  # the blobs are here: there are no copies
-
-    def verify(self, digest: Digest) -> None:
-        path = self._path(digest)
-        try:
-            found = digest_of_file(path)
-        except FileNotFoundError:
-            raise missing_blob(digest) from None
-        if found != digest:
-            raise CorruptData(
-                f"blob {digest} has changed: {path} now holds {found}; delete it",
-                public=f"blob {digest} has changed where it is kept",
-            )
-
-    def digests(self) -> Iterator[Digest]:
-        for path in self._folder.iterdir():
-            if is_blob_name(path.name):  # else `incoming`, or another place below this one
-                yield Digest(path.name, _size_bytes(path))
-
-    def new_file(self) -> Path:
-        """A name for a file that is to be put; it is cleared away if the process is killed."""
-        return self._incoming / f"{self._own}-{next(self._numbers)}"
-
-    def _path(self, digest: Digest) -> Path:
-        return self._folder / digest.sha256
-
-    def _write(self, digest: Digest, pieces: Sequence[bytes | memoryview], path: Path) -> None:
-        """Put content by way of a file of our own, which may be there: it is written over."""
-        try:
-            write_file(path, pieces, synced=self._durable)
-            self._give_name(digest, path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-
     def _move_in(self, digest: Digest, path: Path) -> None:
-        """The order matters: bytes on disk, then the name, then the name on disk."""
+        """Name a file as a blob. The order matters: sync the bytes, name them, sync the name."""
         if self._durable:
             sync_file(path)
-        self._give_name(digest, path)
-
-    def _give_name(self, digest: Digest, path: Path) -> None:
         path.rename(self._path(digest))
         if self._durable:
             sync_folder(self._folder)
@@ -277,31 +221,31 @@ class FolderBlobs:
             temporary.unlink(missing_ok=True)
 
     def _clear_abandoned(self, now: float) -> None:
-        """Remove what a killed process left; a live one never needs an hour to write a file."""
+        """Remove the files of killed processes; a live one never takes an hour to write a file."""
         for path in self._incoming.iterdir():
             if now - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
                 path.unlink(missing_ok=True)
 
 
 def is_blob_name(name: str) -> bool:
-    """Whether a file of this name is a blob of a folder, whole and in place."""
-    return _NAME.fullmatch(name) is not None
+    """Return whether a file of this name is a complete blob of a folder."""
+    return _BLOB_NAME.fullmatch(name) is not None
 
 
 def missing_blob(digest: Digest) -> NotFound:
-    """What every blob store says of a blob it does not have."""
+    """Return the error of every storage for an absent blob."""
     return NotFound(f"blob {digest} is not here")
 
 
 def require_size(digest: Digest, path: Path) -> None:
-    """Refuse a file that cannot be the blob's content."""
+    """Raise InvalidInput if a file has not the size of the blob."""
     size_bytes = path.stat().st_size
     if size_bytes != digest.size_bytes:
         raise InvalidInput(f"blob {digest} cannot be made of a file of {size_bytes} bytes")
 
 
 def require_offset(digest: Digest, offset: int) -> None:
-    """Refuse to read from outside the blob."""
+    """Raise InvalidInput if an offset is outside the blob."""
     if not 0 <= offset <= digest.size_bytes:
         raise InvalidInput(f"blob {digest} has no offset {offset}")
 
@@ -309,5 +253,5 @@ def require_offset(digest: Digest, offset: int) -> None:
 def _size_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # deleted meanwhile
+    except FileNotFoundError:  # deleted since the listing
         return 0

@@ -1,4 +1,4 @@
-"""Files that survive: what it takes for a write to be there after the power comes back."""
+"""Files that survive a crash: writes, renames and folders that are there after a power cut."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO, Literal, cast
 
 from hfmds.errors import ConfigurationError, Unavailable
 
-_MOST_PIECES = 1024  # that the system takes in one call
-
 
 def make_data_folder(folder: Path, setting: str) -> None:
-    """Create the folder if need be and check that we can write to it.
+    """Create the folder if it is absent, and check that this process can write to it.
 
-    ConfigurationError names the folder and the `setting` to change.
+    ConfigurationError names the folder and the setting to change.
     """
     try:
         make_folder_durably(folder)
@@ -33,10 +32,10 @@ def make_data_folder(folder: Path, setting: str) -> None:
 
 
 class FolderLock:
-    """Held while a process uses a folder of its own; the kernel frees it when the process ends."""
+    """A lock on a folder for one process; the kernel frees it when the process ends."""
 
     def __init__(self, folder: Path, setting: str) -> None:
-        """Take it; ConfigurationError if another process has the folder."""
+        """Take the lock; ConfigurationError if another process has it."""
         make_data_folder(folder, setting)
         self._file = (folder / "lock").open("w")
         try:
@@ -49,12 +48,12 @@ class FolderLock:
             ) from None
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the lock."""
         self._file.close()
 
 
 def make_folder_durably(folder: Path) -> None:
-    """Create the folder and its parents such that they survive a crash."""
+    """Create the folder and its parents so that they survive a crash."""
     if folder.is_dir():
         return
     make_folder_durably(folder.parent)
@@ -72,21 +71,7 @@ def sync_file(path: Path) -> None:
     _sync(path, os.O_RDONLY)
 
 
-def forget_cached(path: Path) -> None:
-    """Have the kernel use the memory that holds the file's bytes for others; they must be synced.
-
-    Where it cannot be told so, or the file is gone, nothing.
-    """
-    with suppress(AttributeError, FileNotFoundError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-
-
 def _sync(path: Path, flags: int) -> None:
-    # Without Python's own files, which ask the system twice as much.
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -94,39 +79,20 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def write_file(path: Path, pieces: Sequence[bytes | memoryview], *, synced: bool) -> None:
-    """Make a file of pieces, or write over one; if `synced`, its bytes survive a crash."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        write_at(descriptor, 0, pieces)
-        size_bytes = sum(map(len, pieces))
-        if os.fstat(descriptor).st_size != size_bytes:
-            os.ftruncate(descriptor, size_bytes)
-        if synced:
-            # Bytes and length, which is all of a file that is written over; macOS has only fsync.
-            getattr(os, "fdatasync", os.fsync)(descriptor)
-    finally:
-        os.close(descriptor)
+def open_private(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
+    """Open a file for writing; a new file is readable for this user alone."""
 
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600)
 
-def write_at(descriptor: int, offset: int, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write to an open file from `offset` on, one piece behind the other."""
-    left = [memoryview(piece) for piece in pieces]
-    while left:
-        # All at once: after each call the thread has to wait for the interpreter.
-        written = os.pwritev(descriptor, left[:_MOST_PIECES], offset)
-        offset += written
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if left:
-            left[0] = left[0][written:]
+    return cast(BinaryIO, open(path, mode, opener=opener))
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file durably, and in one step: a reader sees the old one or the new one.
+    """Write a small file durably and in one step: a reader sees the old or the new content.
 
-    The order matters: bytes on disk, then the name, then the name on disk. Unavailable if the disk
-    is full; the old file is still there then.
+    The order matters: sync the bytes, name them, sync the name. Unavailable if the disk is full;
+    then the old content is still there.
     """
     partial = path.with_name(f".{path.name}.partial")
     with full_disk_is_unavailable(path.parent):
@@ -144,7 +110,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def full_disk_is_unavailable(folder: Path) -> Iterator[None]:
-    """A full disk is not the sender's fault: it should try again once there is room."""
+    """Raise Unavailable if the disk is full inside the block, so that the sender tries again."""
     try:
         yield
     except OSError as error:
@@ -157,7 +123,7 @@ def full_disk_is_unavailable(folder: Path) -> Iterator[None]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and all that is in it; one that is gone is no error."""
-    while path.exists():  # again if somebody else removes it, too, and was quicker with a part
+    """Remove a folder and its content; an absent folder is no error."""
+    while path.exists():  # try again if another thread removes it too and was faster with a part
         with suppress(FileNotFoundError):
             shutil.rmtree(path)

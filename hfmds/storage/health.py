@@ -1,7 +1,7 @@
-"""Whether storage answers, so that a process that has lost it can say so.
+"""Watches whether storage answers, so that a process that has lost it can report that.
 
-A look is cheap, and is taken in a thread of its own: it may hang for as long as it likes, and holds
-up nobody. What is slow once is no trouble; what has not answered for long is, until it answers.
+A thread of its own makes each check. So a check may hang and hold up nothing else. One failed check
+is no problem; silence that lasts is one, until the storage answers again.
 """
 
 from __future__ import annotations
@@ -14,75 +14,77 @@ from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
-_LOOKS = 4  # within what is borne
+_CHECKS = 4  # within the silence that a process tolerates
 
 
-class Watch:
-    """Looks again and again at one thing; `look` raises when it is not well."""
+class StorageHealth:
+    """Repeats a check of one storage; the check raises when the storage does not answer."""
 
     def __init__(
         self,
         name: str,
-        look: Callable[[], None],
+        check: Callable[[], None],
         patience_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """It is well to begin with."""
+        """Assume that the storage answers now."""
         self._name = name
-        self._look = look
+        self._check = check
         self._patience_seconds = patience_seconds
         self._monotonic = monotonic
         self._answered_at = monotonic()
-        self._is_well = True
+        self._answers = True
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Look from now on, until it is closed."""
-        # A daemon: one that hangs must not keep the process from its end.
-        threading.Thread(target=self._keep_looking, name=f"watch {self._name}", daemon=True).start()
+        """Repeat the check in a thread until `close`."""
+        # A daemon thread, because a check that hangs must not keep the process from its end.
+        threading.Thread(target=self._repeat, name=f"check {self._name}", daemon=True).start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop repeating the check."""
         self._closed.set()
 
-    def look(self) -> None:
-        """Look once."""
+    def check(self) -> None:
+        """Make the check once."""
         try:
-            self._look()
-        except Exception as error:  # noqa: BLE001  # whoever waits for it gets it
-            if self._is_well:
+            self._check()
+        except Exception as error:  # noqa: BLE001  # `problem` reports it
+            if self._answers:
                 log.warning("%s does not answer: %s", self._name, error)
-            self._is_well = False
+            self._answers = False
         else:
             self._answered_at = self._monotonic()
-            if not self._is_well:
+            if not self._answers:
                 log.info("%s answers again", self._name)
-            self._is_well = True
+            self._answers = True
 
-    def trouble(self) -> str | None:
-        """What is wrong, for whoever asks; None: nothing, or nothing yet."""
+    def problem(self) -> str | None:
+        """Return what is wrong with the storage, for clients; None if nothing is."""
         silent_seconds = self._monotonic() - self._answered_at
         if silent_seconds <= self._patience_seconds:
             return None
         return f"{self._name} has not answered for {silent_seconds:.0f} s; the log has more"
 
-    def _keep_looking(self) -> None:
-        while not self._closed.wait(self._patience_seconds / _LOOKS):
-            self.look()
+    def _repeat(self) -> None:
+        while not self._closed.wait(self._patience_seconds / _CHECKS):
+            self.check()
 
 
 @contextmanager
 def watching(
-    looks: Mapping[str, Callable[[], None]],
+    checks: Mapping[str, Callable[[], None]],
     patience_seconds: float,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Iterator[Callable[[], str | None]]:
-    """Inside, these are looked at, each by its name; yields what tells the trouble of any."""
-    watches = [Watch(name, look, patience_seconds, monotonic) for name, look in looks.items()]
-    for watch in watches:
-        watch.start()
+    """Repeat named checks inside the block; yield a function that returns the first problem."""
+    watched = [
+        StorageHealth(name, check, patience_seconds, monotonic) for name, check in checks.items()
+    ]
+    for health in watched:
+        health.start()
     try:
-        yield lambda: next(filter(None, (watch.trouble() for watch in watches)), None)
+        yield lambda: next(filter(None, (health.problem() for health in watched)), None)
     finally:
-        for watch in watches:
-            watch.close()
+        for health in watched:
+            health.close()

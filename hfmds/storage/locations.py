@@ -1,4 +1,4 @@
-"""Where blobs are kept, by URL: a folder, or a bucket of an S3-compatible object store."""
+"""Opens the storage of blobs by URL: a folder, or a bucket of an S3-compatible object store."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _SUPPORTED = "use file:///folder or s3://bucket/prefix"
 
 
 class BlobsLocation(Protocol):
-    """Where blobs are kept: several places by name, none of which knows the others' blobs."""
+    """A storage with several places, each with its own name and its own blobs."""
 
     def place(self, name: str = "") -> Blobs:
-        """The blobs kept under a name; without one, at the location itself."""
+        """Return the blobs of a place; without a name, those of the location itself."""
 
     def remove(self, name: str) -> None:
-        """Delete all that is kept under a name; what is gone already is no error."""
+        """Delete a place with its blobs; an absent place is no error."""
 
 
 class Folder:
-    """A location on this machine; each place is a folder."""
+    """A folder on this machine, in which each place is a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def place(self, name: str = "") -> FolderBlobs:
-        """The blobs in a folder of this one."""
+        """Return the blobs in a folder of this one."""
         return FolderBlobs(self._path / name)
 
     def remove(self, name: str) -> None:
@@ -41,10 +41,10 @@ class Folder:
 
 
 def open_location(url: str, cache_folder: Path, cache_max_bytes: int) -> BlobsLocation:
-    """The location at a `file:///folder` or `s3://bucket/prefix` URL.
+    """Open the location at a `file:///folder` or `s3://bucket/prefix` URL.
 
-    Content of a bucket is copied to the cache folder when it is used; a folder needs no copies.
-    ConfigurationError names what is wrong with the URL, never the whole of it.
+    The cache folder holds copies of a bucket's blobs; a folder needs no copies. ConfigurationError
+    names the fault in the URL without showing the URL, which may hold keys.
     """
     parts = urlsplit(url)
     match parts.scheme:
@@ -75,7 +75,7 @@ def open_location(url: str, cache_folder: Path, cache_max_bytes: int) -> BlobsLo
 
 def _bucket(bucket: str, prefix: str, cache: BlobCache) -> BlobsLocation:
     try:
-        from hfmds.storage.object_blobs import Bucket  # an installation with folders needs no S3
+        from hfmds.storage.object_blobs import Bucket  # needs obstore, which folders do not
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"HFMDS_BLOBS_URL asks for an object store, but its driver is missing ({error}); "

@@ -1,4 +1,4 @@
-"""Runs and drafts the migrations of a program's database, by Alembic. `schema` says when."""
+"""Runs and drafts the migrations of a program's database with Alembic; `schema` decides when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from alembic.script import Script
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.types import TypeDecorator
 
-logging.getLogger("alembic").setLevel(logging.WARNING)  # what it does we say ourselves
+logging.getLogger("alembic").setLevel(logging.WARNING)  # `schema` logs upgrades
 
 
 def migrate(folder: Path, version_table: str, connection: Connection, to: str) -> None:
@@ -29,7 +29,7 @@ def draft(
         message,
         autogenerate=True,
         rev_id=revision,
-        process_revision_directives=_nothing_for_nothing,
+        process_revision_directives=_skip_empty,
     )
     return Path(script.path) if isinstance(script, Script) else None
 
@@ -44,7 +44,7 @@ def _config(folder: Path, version_table: str, connection: Connection) -> Config:
 
 
 def run_migrations(tables: MetaData) -> None:
-    """What the `env.py` of a program's migrations does; called by Alembic's commands only."""
+    """Run the migrations; only the `env.py` of a program's migrations calls this."""
     context.configure(
         connection=context.config.attributes["connection"],
         version_table=context.config.attributes["version_table"],
@@ -57,13 +57,16 @@ def run_migrations(tables: MetaData) -> None:
 
 
 def _plain_type(kind: str, item: Any, _: Any) -> str | Literal[False]:
-    """Alembic's hook: a migration must not depend on types of ours, which change with the code."""
+    """Render our own types as plain ones: Alembic's hook.
+
+    A migration must not depend on types that change with the code.
+    """
     if kind == "type" and isinstance(item, TypeDecorator):
         return f"sa.{item.impl!r}"
     return False
 
 
-def _nothing_for_nothing(_: Any, __: Any, directives: list[Any]) -> None:
-    """Alembic's hook: no file for a migration without operations."""
+def _skip_empty(_: Any, __: Any, directives: list[Any]) -> None:
+    """Write no file for a migration without operations: Alembic's hook."""
     if directives[0].upgrade_ops.is_empty():
         directives.clear()

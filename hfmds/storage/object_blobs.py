@@ -1,11 +1,11 @@
-"""Blobs in an S3-compatible object store, by way of local copies.
+"""Blobs in an S3-compatible object store, with local copies.
 
-An object is named by its SHA-256, so writing it twice writes the same bytes: no write needs a
-condition, and stores without conditional writes will do. An object is there whole or not at all,
-and stays once the store has said that it has it.
+An object is named by its SHA-256, so writing it twice writes the same bytes. No write needs a
+condition, so stores without conditional writes are good enough. An object is complete or absent,
+and it stays after the store has acknowledged it.
 
-Keys and the endpoint come from the usual variables (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-`AWS_ENDPOINT_URL`, `AWS_REGION` and so on), which obstore reads itself.
+obstore reads the keys and the endpoint from the usual variables: `AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION` and so on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -31,21 +31,20 @@ from hfmds.storage.files import full_disk_is_unavailable
 
 log = logging.getLogger(__name__)
 
-# What is in memory at a time: one part of a download, so many of an upload.
+# Memory holds one part of a download, and this many of an upload.
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
 
 _PROBE = "hfmds-was-here"
-_NOBODYS = Digest("0" * 64, 0)
 _HEX_SHA256 = re.compile(r"[0-9a-f]{64}")
-_CODE = re.compile(r"<Code>(\w+)</Code>")  # in S3's answer to a request that failed
+_CODE = re.compile(r"<Code>(\w+)</Code>")  # in S3's answer to a failed request
 
 
 class Bucket:
-    """A bucket, or what is below a prefix in it, found to be usable."""
+    """A bucket, or the part of it below a prefix."""
 
     def __init__(self, bucket: str, prefix: str, cache: BlobCache) -> None:
-        """ConfigurationError if we may not use it; Unavailable if the store is away."""
+        """Try the bucket: ConfigurationError if it is unusable, Unavailable if it is away."""
         self._prefix = f"{prefix}/" if prefix else ""
         self._shown = f"s3://{bucket}/{prefix}".rstrip("/")
         self._cache = cache
@@ -53,7 +52,7 @@ class Bucket:
             self._store = S3Store(
                 bucket,
                 client_options={
-                    "allow_http": True,  # if the endpoint that the operator names is plain HTTP
+                    "allow_http": True,  # for an operator's endpoint without TLS
                     "connect_timeout": timedelta(seconds=5),
                     "timeout": timedelta(seconds=60),
                 },
@@ -61,14 +60,14 @@ class Bucket:
             )
         except (BaseError, ValueError) as error:
             raise ConfigurationError(
-                f"HFMDS_BLOBS_URL: {self._shown} cannot be opened: {_reason(error)}; look at the "
+                f"HFMDS_BLOBS_URL: {self._shown} cannot be opened: {_reason(error)}; check the "
                 f"variables that begin with AWS_"
             ) from None
         self._try_out(bucket)
         log.info("content is kept in %s", self._shown)
 
     def place(self, name: str = "") -> ObjectBlobs:
-        """The blobs below a name."""
+        """Return the blobs below a name."""
         prefix = f"{self._prefix}{name}/" if name else self._prefix
         return ObjectBlobs(self._store, self._shown, prefix, self._cache)
 
@@ -79,7 +78,7 @@ class Bucket:
             blobs.delete(digest)
 
     def _try_out(self, bucket: str) -> None:
-        """Write, list and delete: better refused at the start than when the first update comes."""
+        """Write, list and delete, so that wrong keys fail at the start, not at the first update."""
         key = f"{self._prefix}{_PROBE}"
         try:
             obstore.put(self._store, key, b"")
@@ -100,7 +99,7 @@ class Bucket:
 
 
 class ObjectBlobs:
-    """Blobs as objects whose keys begin with `prefix`; what is read or written is also cached."""
+    """Blobs as objects whose keys begin with `prefix`, with a local copy of each blob in use."""
 
     def __init__(self, store: S3Store, shown: str, prefix: str, cache: BlobCache) -> None:
         self._store = store
@@ -111,12 +110,6 @@ class ObjectBlobs:
     def contains(self, digest: Digest) -> bool:
         return self._size_bytes(digest) == digest.size_bytes
 
-    def look(self) -> None:
-        self.contains(_NOBODYS)
-
-    def confirm(self, digest: Digest) -> bool:
-        return self.contains(digest)  # the object store shows nothing that it might lose
-
     def put_bytes(self, data: bytes | memoryview) -> Digest:
         digest = digest_of(data)
         if not self.contains(digest):
@@ -124,15 +117,10 @@ class ObjectBlobs:
                 self._upload(digest, file)
         return digest
 
-    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
-        with self._cache.keep_pieces(digest, pieces).open("rb") as file:
-            self._upload(digest, file)
-
     def put_file(self, digest: Digest, path: Path) -> None:
         require_size(digest, path)
-        if not self.contains(digest):
-            with path.open("rb") as file:
-                self._upload(digest, file)
+        with path.open("rb") as file:
+            self._upload(digest, file)
         self._cache.keep_file(digest, path)
 
     def read(
@@ -140,70 +128,51 @@ class ObjectBlobs:
     ) -> Iterator[bytes]:
         path = self.local_path(digest)
         require_offset(digest, offset)
-        file = path.open("rb")  # now, not at the first chunk: by then the copy may have left
+        file = path.open("rb")  # opened now, because the copy may leave before the first chunk
         file.seek(offset)
         return _chunks(file, chunk_bytes)
 
     def local_path(self, digest: Digest) -> Path:
-        # A copy answers for itself: content by digest cannot be out of date.
+        # A copy is never out of date, because its name is its content.
         path = self._cache.find(digest)
         if path is None:
             with self._cache.fetching(digest):
                 path = self._cache.find(digest) or self._fetch(digest)
         return path
 
-    def set_aside(self, digest: Digest) -> None:
-        pass  # the copy is not on disk yet, but in memory that the kernel takes when it likes
-
     def delete(self, digest: Digest) -> None:
-        if self.contains(digest):  # the hash alone, with a wrong size, names nothing here
-            with self._errors_told():
+        if self.contains(digest):  # the same hash with another size is no blob
+            with self._errors_are_ours():
                 obstore.delete(self._store, self._key(digest))
         self._cache.forget(digest)
 
-    def recycle(self, digests: Iterable[Digest]) -> None:
-        for digest in digests:
-            self.delete(digest)
-
-    def free_recycled(self) -> None:
-        pass  # an object that is deleted leaves no room of ours
-
     def forget_deleted(self) -> int:
-        copies = self._cache.digests()  # before the listing: what comes meanwhile is not in it
+        copies = self._cache.digests()  # before the listing, which lacks later blobs
         deleted = copies.difference(self.digests()) if copies else set()
         for digest in deleted:
             self._cache.forget(digest)
         return len(deleted)
 
-    def verify(self, digest: Digest) -> None:
-        size_bytes = self._size_bytes(digest)
-        if size_bytes is None:
-            raise missing_blob(digest)
-        sha256 = hashlib.sha256()
-        for part in self._parts(digest, size_bytes):
-            sha256.update(part)
-        self._require_same(digest, Digest(sha256.hexdigest(), size_bytes))
-
     def digests(self) -> Iterator[Digest]:
-        with self._errors_told():
+        with self._errors_are_ours():
             for page in obstore.list(self._store, self._prefix or None):
-                for found in page:
-                    name = found["path"].removeprefix(self._prefix)
-                    if _HEX_SHA256.fullmatch(name):  # else of another place below this one
-                        yield Digest(name, found["size"])
+                for entry in page:
+                    name = entry["path"].removeprefix(self._prefix)
+                    if _HEX_SHA256.fullmatch(name):  # not an object of a place below this one
+                        yield Digest(name, entry["size"])
 
     def _key(self, digest: Digest) -> str:
         return f"{self._prefix}{digest.sha256}"
 
     def _size_bytes(self, digest: Digest) -> int | None:
-        with self._errors_told():
+        with self._errors_are_ours():
             try:
                 return obstore.head(self._store, self._key(digest))["size"]
             except FileNotFoundError:
                 return None
 
     def _upload(self, digest: Digest, file: BinaryIO) -> None:
-        with self._errors_told():
+        with self._errors_are_ours():
             obstore.put(
                 self._store,
                 self._key(digest),
@@ -213,46 +182,44 @@ class ObjectBlobs:
             )
 
     def _fetch(self, digest: Digest) -> Path:
-        """Make a copy, compared with its digest."""
+        """Make a copy, and compare it with its digest."""
         if not self.contains(digest):
             raise missing_blob(digest)
         sha256, draft = hashlib.sha256(), self._cache.new_file()
         try:
             with full_disk_is_unavailable(draft.parent), draft.open("wb") as file:
-                for part in self._parts(digest, digest.size_bytes):
+                for part in self._parts(digest):
                     sha256.update(part)
                     file.write(part)
-            self._require_same(digest, Digest(sha256.hexdigest(), digest.size_bytes))
+            actual = Digest(sha256.hexdigest(), digest.size_bytes)
+            if actual != digest:
+                raise CorruptData(
+                    f"blob {digest} has changed: {self._key(digest)} in {self._shown} now holds "
+                    f"{actual}; delete it",
+                    public=f"blob {digest} has changed in its storage",
+                )
             return self._cache.keep_file(digest, draft)
         finally:
             draft.unlink(missing_ok=True)
 
-    def _parts(self, digest: Digest, size_bytes: int) -> Iterator[memoryview]:
-        """The content; each part a request of its own, so that none has to last long."""
-        for start in range(0, size_bytes, _PART_BYTES):
-            length = min(_PART_BYTES, size_bytes - start)
-            with self._errors_told():
+    def _parts(self, digest: Digest) -> Iterator[memoryview]:
+        """Yield the content. Each part is a request of its own, so no request takes long."""
+        for start in range(0, digest.size_bytes, _PART_BYTES):
+            length = min(_PART_BYTES, digest.size_bytes - start)
+            with self._errors_are_ours():
                 try:
                     part = obstore.get_range(
                         self._store, self._key(digest), start=start, length=length
                     )
-                except FileNotFoundError:  # deleted meanwhile
+                except FileNotFoundError:  # another machine deleted it
                     raise missing_blob(digest) from None
             yield memoryview(part)
 
-    def _require_same(self, digest: Digest, found: Digest) -> None:
-        if found != digest:
-            raise CorruptData(
-                f"blob {digest} has changed: {self._key(digest)} in {self._shown} now holds "
-                f"{found}; delete it",
-                public=f"blob {digest} has changed where it is kept",
-            )
-
     @contextmanager
-    def _errors_told(self) -> Iterator[None]:
+    def _errors_are_ours(self) -> Iterator[None]:
         try:
             yield
-        except (BaseError, FileNotFoundError) as error:  # not found: the bucket itself is gone
+        except (BaseError, FileNotFoundError) as error:  # not found means that the bucket is gone
             raise _away(self._shown, error) from None
 
 
@@ -264,18 +231,18 @@ def _chunks(file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
 
 def _away(shown: str, error: Exception) -> Unavailable:
     return Unavailable(
-        f"the object store {shown} does not do its work: {_reason(error)}; is it running, and are "
-        f"HFMDS_BLOBS_URL, AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID right?",
-        public="the object store does not do its work; try again",
+        f"the object store {shown} does not work: {_reason(error)}; check that it runs, and that "
+        f"HFMDS_BLOBS_URL, AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID are right",
+        public="the object store does not work; try again",
     )
 
 
 def _is_refusal(error: BaseError) -> bool:
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-    return refused or "status code: 403" in str(error)  # of a listing
+    return refused or "status code: 403" in str(error)  # a listing raises no other class
 
 
 def _reason(error: Exception) -> str:
-    """S3's own word for it, or the first line; what follows there is of no use to operators."""
+    """Return S3's error code, or the first line; the rest is of no use to operators."""
     code = _CODE.search(str(error))
     return code[1] if code else str(error).partition("\n")[0].strip()

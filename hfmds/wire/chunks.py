@@ -71,7 +71,7 @@ async def receive(
 
     Returns True, without reading any chunk, if the blob is already here.
     """
-    if await asyncio.to_thread(content.blobs.confirm, digest):
+    if await asyncio.to_thread(content.blobs.contains, digest):
         return True
     async for chunk in chunks:
         offset = await asyncio.to_thread(content.staging.append, owner, digest, offset, chunk)
@@ -81,7 +81,7 @@ async def receive(
 
 def upload_state(content: Content, owner: str, digest: Digest) -> UploadState:
     """Report how much of an upload of `owner` is here."""
-    if content.blobs.confirm(digest):
+    if content.blobs.contains(digest):
         return UploadState(digest.size_bytes, complete=True)
     return UploadState(content.staging.offset(owner, digest), complete=False)
 

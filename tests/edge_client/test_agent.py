@@ -30,6 +30,7 @@ from hfmds.errors import (
     Unavailable,
     WrongState,
 )
+from hfmds.storage import blobs, staging
 from hfmds.wire.conversions.device_calls import outcome_from, outcome_message
 from hfmds.wire.tensors import encode_batch, encode_weights, read_batch
 from tests.edge_client.fakes import (
@@ -880,7 +881,7 @@ def test_a_disk_that_fills_up_during_a_download_ends_the_task_with_the_reason(
     def no_room(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "pwritev", no_room)
+    monkeypatch.setattr(staging, "open_private", no_room)
     device.work(device.train_task())
     assert "the device's disk is full" in device.coordinator.failures["t1"]
     assert str(device.folder) not in device.coordinator.failures["t1"]
@@ -895,7 +896,7 @@ def test_a_disk_that_fills_up_during_a_download_ends_the_task_with_the_reason(
             (task, where, call)
             for task in ("train_task", "synthesise_task")
             for where, call in (
-                *((os, "pwritev"), (os, "fsync")),
+                *((blobs, "open_private"), (os, "fsync")),
                 *((Path, "mkdir"), (Path, "open")),
             )
         ),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from edge_client.device.content_cache import ContentCache
-from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.digest import digest_of
 from hfmds.errors import LimitExceeded
 
 
@@ -109,10 +109,10 @@ def test_content_that_cannot_be_read_is_fetched_anew(
     cache = ContentCache(tmp_path, 100)
     digest = cache.put(b"hello")
 
-    def refuse(digest: Digest) -> None:
+    def refuse(path: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(cache.content.blobs, "verify", refuse)
+    monkeypatch.setattr("hfmds.storage.blobs.digest_of_file", refuse)
     assert not cache.claim(digest)
     assert not cache.content.blobs.contains(digest)
     assert "Input/output error" in caplog.text

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hfmds.cli.main import main
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, verify_blob
 from hfmds.storage.files import remove_folder
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
@@ -107,7 +107,7 @@ async def require_whole_snapshots(address: str, folder: Path) -> None:
             shards = [shard.digest for shard in snapshot.shards]
             await client.download_shards(snapshot.snapshot_id, shards, content)
             for digest in shards:
-                content.blobs.verify(digest)
+                verify_blob(content.blobs, digest)
     finally:
         await client.close()
 

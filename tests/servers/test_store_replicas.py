@@ -17,7 +17,7 @@ from hfmds.domain.pools import PoolState
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import NotAllowed, NotFound, Unavailable
 from hfmds.service.client.peer import Peer
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, verify_blob
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.clients.store_client import StoreClient
@@ -145,7 +145,7 @@ async def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> No
         assert not here.blobs.contains(digests[-1])
         await two.download_shards(snapshot.snapshot_id, digests, here)
         for digest in digests:
-            here.blobs.verify(digest)
+            verify_blob(here.blobs, digest)
 
         # The other takes the next refresh alone.
         await two.open_pool("pool-2", replace(LARGE, round_number=5))
@@ -199,4 +199,4 @@ async def test_a_device_that_knows_both_does_not_notice_the_loss_of_one(
         async with client_of(replicas[0]) as first:
             here, _ = content_in(tmp_path / "here")
             assert await first.download_shards(snapshot.snapshot_id, [batch], here) == len(data)
-            here.blobs.verify(digest_of(data))
+            verify_blob(here.blobs, digest_of(data))

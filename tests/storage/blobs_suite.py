@@ -7,7 +7,7 @@ import pytest
 
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import InvalidInput, NotFound
-from hfmds.storage.blobs import Blobs
+from hfmds.storage.blobs import Blobs, check_blobs, verify_blob
 
 CONTENT = bytes(range(256)) * 40
 ABSENT = digest_of(b"never put")
@@ -31,10 +31,10 @@ class BlobsSuite:
         assert digest == digest_of(CONTENT)
         assert blobs.contains(digest)
         assert content_of(blobs, digest) == CONTENT
-        blobs.verify(digest)
+        verify_blob(blobs, digest)
 
-    def test_a_look_leaves_nothing(self, blobs: Blobs) -> None:
-        blobs.look()
+    def test_a_check_leaves_nothing(self, blobs: Blobs) -> None:
+        check_blobs(blobs)
         assert not list(blobs.digests())
 
     def test_a_view_of_memory_can_be_put(self, blobs: Blobs) -> None:
@@ -45,38 +45,6 @@ class BlobsSuite:
         digest = blobs.put_bytes(b"")
         assert blobs.contains(digest)
         assert content_of(blobs, digest) == b""
-
-    def test_pieces_become_one_blob(self, blobs: Blobs) -> None:
-        digest = digest_of(CONTENT)
-        blobs.put_pieces(digest, [CONTENT[:1], memoryview(CONTENT)[1:100], b"", CONTENT[100:]])
-        assert content_of(blobs, digest) == CONTENT
-        blobs.put_pieces(digest_of(b""), [])
-        assert content_of(blobs, digest_of(b"")) == b""
-
-    def test_what_is_recycled_is_gone_and_what_is_put_then_is_whole(self, blobs: Blobs) -> None:
-        contents = [CONTENT, CONTENT[:100], CONTENT + CONTENT, b""]  # as long, shorter, longer
-        old = [blobs.put_bytes(bytes([byte]) * len(CONTENT)) for byte in range(len(contents))]
-        stays = blobs.put_bytes(b"stays")
-        blobs.recycle([*old, ABSENT])
-        assert not any(map(blobs.contains, old))
-        new = [blobs.put_bytes(content) for content in contents]
-        for digest, content in zip(new, contents, strict=True):
-            assert content_of(blobs, digest) == content
-        assert set(blobs.digests()) == {stays, *new}
-        blobs.free_recycled()
-        for digest in blobs.digests():
-            blobs.verify(digest)
-
-    def test_more_pieces_than_the_system_takes_at_once_become_one_blob(self, blobs: Blobs) -> None:
-        blobs.put_pieces(digest_of(CONTENT), [bytes([byte]) for byte in CONTENT])
-        blobs.verify(digest_of(CONTENT))
-
-    def test_many_threads_may_put_the_same_pieces(self, blobs: Blobs) -> None:
-        digest = digest_of(CONTENT)
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda _: blobs.put_pieces(digest, [CONTENT]), range(32)))
-        blobs.verify(digest)
-        assert list(blobs.digests()) == [digest]
 
     def test_a_file_is_moved_in(self, blobs: Blobs, tmp_path: Path) -> None:
         path = file_with(tmp_path, CONTENT)
@@ -105,7 +73,7 @@ class BlobsSuite:
         with ThreadPoolExecutor(8) as threads:
             digests = set(threads.map(blobs.put_bytes, [CONTENT] * 32))
         assert digests == {digest_of(CONTENT)}
-        blobs.verify(digest_of(CONTENT))
+        verify_blob(blobs, digest_of(CONTENT))
         assert sum(blob.size_bytes for blob in blobs.digests()) == len(CONTENT)
 
     def test_reading_goes_on_from_an_offset_in_chunks(self, blobs: Blobs) -> None:
@@ -128,7 +96,7 @@ class BlobsSuite:
 
     def test_what_is_missing_is_named_at_the_call(self, blobs: Blobs) -> None:
         assert not blobs.contains(ABSENT)
-        for use in (blobs.read, blobs.local_path, blobs.verify):
+        for use in (blobs.read, blobs.local_path):
             with pytest.raises(NotFound) as refusal:
                 use(ABSENT)
             assert str(refusal.value) == f"blob {ABSENT} is not here"
@@ -136,13 +104,6 @@ class BlobsSuite:
     def test_the_right_hash_with_the_wrong_size_is_missing(self, blobs: Blobs) -> None:
         digest = blobs.put_bytes(CONTENT)
         assert not blobs.contains(Digest(digest.sha256, digest.size_bytes + 1))
-
-    def test_what_is_set_aside_can_be_read(self, blobs: Blobs) -> None:
-        digest = blobs.put_bytes(CONTENT)
-        blobs.set_aside(digest)
-        assert content_of(blobs, digest) == CONTENT
-        blobs.set_aside(ABSENT)
-        assert not blobs.contains(ABSENT)
 
     def test_deleting_forgets_and_may_be_repeated(self, blobs: Blobs) -> None:
         digest = blobs.put_bytes(CONTENT)

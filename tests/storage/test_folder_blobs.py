@@ -1,6 +1,4 @@
-import ctypes
 import errno
-import mmap
 import os
 import shutil
 import signal
@@ -15,7 +13,7 @@ import pytest
 
 from hfmds.domain.digest import digest_of
 from hfmds.errors import ConfigurationError, CorruptData, NotFound, Unavailable
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, check_blobs, verify_blob
 from tests.storage.blobs_suite import CONTENT, BlobsSuite
 
 
@@ -33,7 +31,7 @@ def test_an_altered_byte_is_noticed(blobs: FolderBlobs) -> None:
     path = blobs.local_path(digest)
     path.write_bytes(b"X" + CONTENT[1:])
     with pytest.raises(CorruptData) as refusal:
-        blobs.verify(digest)
+        verify_blob(blobs, digest)
     found = digest_of(b"X" + CONTENT[1:])
     expected = f"blob {digest} has changed: {path} now holds {found}; delete it"
     assert str(refusal.value) == expected
@@ -43,10 +41,10 @@ def test_a_truncated_blob_is_missing_until_it_is_put_again(blobs: FolderBlobs) -
     digest = blobs.put_bytes(CONTENT)
     os.truncate(blobs.local_path(digest), 10)
     assert not blobs.contains(digest)
-    with pytest.raises(CorruptData):
-        blobs.verify(digest)
+    with pytest.raises(NotFound):
+        verify_blob(blobs, digest)
     blobs.put_bytes(CONTENT)
-    blobs.verify(digest)
+    verify_blob(blobs, digest)
 
 
 def test_a_blob_deleted_before_its_first_chunk_is_missing(blobs: FolderBlobs) -> None:
@@ -63,49 +61,13 @@ def test_a_file_on_another_file_system_is_copied_in(blobs: FolderBlobs, tmp_path
         pytest.skip("needs a second file system at /dev/shm")
     elsewhere.write_bytes(CONTENT)
     blobs.put_file(digest_of(CONTENT), elsewhere)
-    blobs.verify(digest_of(CONTENT))
+    verify_blob(blobs, digest_of(CONTENT))
     assert not elsewhere.exists()
     assert list((tmp_path / "blobs" / "incoming").iterdir()) == []
 
 
-def cached_pages(path: Path) -> int:
-    """How many pages of the file are in memory; looking brings none there, as reading would."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
-        pages = -(-len(mapped) // mmap.PAGESIZE)
-        there = (ctypes.c_ubyte * pages)()
-        first = ctypes.c_char.from_buffer(mapped)
-        libc = ctypes.CDLL(None, use_errno=True)
-        failed = libc.mincore(
-            ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(mapped)), there
-        )
-        del first  # else the mapping cannot be closed
-        assert not failed, os.strerror(ctypes.get_errno())
-        return sum(page & 1 for page in there)
-
-
-def is_in_memory(folder: Path) -> bool:
-    """Whether the folder's file system is, of which nothing can be given up."""
-    kinds = {
-        Path(mounted): kind
-        for _, mounted, kind, *_ in map(str.split, Path("/proc/mounts").read_text().splitlines())
-    }
-    return next(kinds[at] for at in (folder, *folder.parents) if at in kinds) in ("tmpfs", "ramfs")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is told what it need not cache")
-def test_what_is_set_aside_takes_no_memory_and_the_rest_does(
-    blobs: FolderBlobs, tmp_path: Path
-) -> None:
-    if is_in_memory(tmp_path):
-        pytest.skip("needs a folder on a disk; TMPDIR=/var/tmp may be one")
-    soon, later = blobs.put_bytes(CONTENT), blobs.put_bytes(CONTENT[1:])
-    blobs.set_aside(later)
-    assert cached_pages(blobs.local_path(later)) == 0
-    assert cached_pages(blobs.local_path(soon)) == -(-len(CONTENT) // mmap.PAGESIZE)
-
-
-def test_pieces_are_on_disk_before_their_name_and_that_before_the_answer(
-    blobs: FolderBlobs, monkeypatch: pytest.MonkeyPatch
+def test_bytes_are_on_disk_before_their_name_and_that_before_the_answer(
+    blobs: FolderBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = digest_of(CONTENT)
     synced: list[tuple[str, bool]] = []  # what is made durable, and whether the blob is seen then
@@ -113,27 +75,25 @@ def test_pieces_are_on_disk_before_their_name_and_that_before_the_answer(
     def noting(sync: Callable[[int], None]) -> Callable[[int], None]:
         def noted(descriptor: int) -> None:
             kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
-            synced.append((kind, blobs.contains(digest)))
+            synced.append((kind, (tmp_path / "blobs" / digest.sha256).exists()))
             sync(descriptor)
 
         return noted
 
     monkeypatch.setattr(os, "fsync", noting(os.fsync))
-    monkeypatch.setattr(os, "fdatasync", noting(os.fdatasync))
-    blobs.put_pieces(digest, [CONTENT])
+    blobs.put_bytes(CONTENT)
     assert synced == [("file", False), ("folder", True)]
 
 
-@pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
-def test_of_pieces_on_a_full_disk_nothing_stays(
-    blobs: FolderBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+def test_on_a_full_disk_nothing_of_a_blob_stays(
+    blobs: FolderBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*place: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(os, call, full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(Unavailable, match="no space left"):
-        blobs.put_pieces(digest_of(CONTENT), [CONTENT])
+        blobs.put_bytes(CONTENT)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -141,20 +101,22 @@ PUT_FOR_EVER = """
 import os, sys
 from pathlib import Path
 from hfmds.domain.digest import digest_of
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, check_blobs, verify_blob
 blobs = FolderBlobs(Path(sys.argv[1]))
 while True:
     data = os.urandom(4_000_000)
     if sys.argv[2] == "bytes":
         digest = blobs.put_bytes(data)
     else:
+        path = Path(sys.argv[1]).parent / "upload"
+        path.write_bytes(data)
         digest = digest_of(data)
-        blobs.put_pieces(digest, [data[:1000], data[1000:]])
+        blobs.put_file(digest, path)
     print(digest.sha256, digest.size_bytes, flush=True)
 """
 
 
-@pytest.mark.parametrize("put", ["bytes", "pieces"])
+@pytest.mark.parametrize("put", ["bytes", "file"])
 def test_a_killed_process_leaves_only_whole_blobs_and_all_it_acknowledged(
     tmp_path: Path, put: str
 ) -> None:
@@ -176,14 +138,14 @@ def test_a_killed_process_leaves_only_whole_blobs_and_all_it_acknowledged(
     found = [digest_of(path.read_bytes()) for path in folder.iterdir() if path.is_file()]
     assert acknowledged <= {digest.sha256 for digest in found}
     for digest in found:
-        survivors.verify(digest)  # its name is its content
+        verify_blob(survivors, digest)  # its name is its content
 
 
 # The kernel kills the process at the millionth byte it writes to a file.
 PUT_AND_DIE_HALF_WAY = """
 import resource, signal, sys
 from pathlib import Path
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, check_blobs, verify_blob
 blobs = FolderBlobs(Path(sys.argv[1]))
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -200,7 +162,7 @@ def test_a_process_killed_in_mid_write_leaves_nothing_to_be_seen(tmp_path: Path)
     assert half.parent.name == "incoming"
     blobs = FolderBlobs(tmp_path)
     assert sum(blob.size_bytes for blob in blobs.digests()) == 0
-    blobs.verify(blobs.put_bytes(bytes(4_000_000)))
+    verify_blob(blobs, blobs.put_bytes(bytes(4_000_000)))
 
 
 def test_what_a_killed_process_left_is_cleared_an_hour_later(tmp_path: Path) -> None:
@@ -228,16 +190,16 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_is_noticed(tmp_path: Path) -> None:
     disk, away = tmp_path / "disk", tmp_path / "away"
     blobs = FolderBlobs(disk / "blobs")
-    blobs.look()
+    check_blobs(blobs)
     disk.rename(away)
     with pytest.raises(FileNotFoundError, match="blobs"):
-        blobs.look()
+        check_blobs(blobs)
     (disk / "blobs").mkdir(parents=True)  # where the disk would be
     with pytest.raises(FileNotFoundError, match="blobs"):
-        blobs.look()
+        check_blobs(blobs)
     shutil.rmtree(disk)
     away.rename(disk)
-    blobs.look()
+    check_blobs(blobs)
 
 
 def test_a_place_below_another_keeps_its_blobs_to_itself(tmp_path: Path) -> None:

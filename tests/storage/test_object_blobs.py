@@ -11,7 +11,7 @@ from obstore.store import S3Store
 
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import ConfigurationError, CorruptData, NotFound, Unavailable
-from hfmds.storage.blobs import Blobs
+from hfmds.storage.blobs import Blobs, check_blobs, verify_blob
 from hfmds.storage.locations import BlobsLocation, open_location
 from tests.storage.blobs_suite import CONTENT, BlobsSuite, content_of, file_with
 from tests.support.s3 import BUCKET, S3Server
@@ -70,7 +70,7 @@ def test_what_is_put_here_can_be_read_elsewhere(
     blobs.put_file(file, file_with(tmp_path, b"from a file"))
     assert content_of(elsewhere, digest, offset=100) == CONTENT[100:]
     assert elsewhere.local_path(file).read_bytes() == b"from a file"
-    elsewhere.verify(digest)
+    verify_blob(elsewhere, digest)
     assert set(elsewhere.digests()) == {digest, file}
 
 
@@ -83,7 +83,7 @@ def test_places_do_not_know_each_others_blobs(location: BlobsLocation) -> None:
     assert list(here.digests()) == [DIGEST]
     assert list(above.digests()) == []
     there.delete(DIGEST)
-    here.verify(DIGEST)
+    verify_blob(here, DIGEST)
 
 
 def test_a_large_blob_goes_and_comes_in_parts(blobs: Blobs, elsewhere: Blobs) -> None:
@@ -108,10 +108,10 @@ def test_a_copy_serves_when_the_store_does_not(blobs: Blobs, s3_server: S3Server
         assert content_of(blobs, DIGEST) == CONTENT
         assert blobs.local_path(DIGEST).read_bytes() == CONTENT
         with pytest.raises(Unavailable):
-            blobs.look()
+            check_blobs(blobs)
     finally:
         s3_server.start()
-    blobs.look()
+    check_blobs(blobs)
 
 
 def test_many_who_want_the_same_share_one_copy(blobs: Blobs, elsewhere: Blobs) -> None:
@@ -129,8 +129,6 @@ def test_an_altered_byte_is_noticed(
     altered = b"X" + CONTENT[1:]
     obstore.put(bucket, DIGEST.sha256, altered)
     with pytest.raises(CorruptData, match=f"{DIGEST}.*{digest_of(altered)}; delete it"):
-        blobs.verify(DIGEST)
-    with pytest.raises(CorruptData):
         elsewhere.local_path(DIGEST)
     assert list((tmp_path / "elsewhere" / "incoming").iterdir()) == []
 
@@ -142,10 +140,8 @@ def test_a_truncated_blob_is_missing_until_it_is_put_again(
     assert not blobs.contains(DIGEST)
     with pytest.raises(NotFound):
         blobs.local_path(DIGEST)
-    with pytest.raises(CorruptData):
-        blobs.verify(DIGEST)
     blobs.put_bytes(CONTENT)
-    elsewhere.verify(DIGEST)
+    verify_blob(elsewhere, DIGEST)
 
 
 def test_what_others_keep_there_is_no_blob(blobs: Blobs, bucket: S3Store) -> None:
@@ -168,7 +164,7 @@ def test_an_upload_that_could_not_be_kept_can_be_tried_again(
     finally:
         s3_server.start()
     blobs.put_file(DIGEST, path)
-    elsewhere.verify(DIGEST)
+    verify_blob(elsewhere, DIGEST)
 
 
 def test_what_was_acknowledged_survives_the_death_of_the_store(
@@ -177,7 +173,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_store(
     digests = [blobs.put_bytes(bytes([number]) * 1000) for number in range(10)]
     s3_server.restart()
     for digest in digests:
-        elsewhere.verify(digest)
+        verify_blob(elsewhere, digest)
 
 
 MOVE_A_LARGE_BLOB = """
@@ -255,9 +251,9 @@ def test_a_store_that_is_away_is_told(
     with pytest.raises(Unavailable) as refusal:
         open_location(s3_blobs_url, tmp_path / "cache", 1)
     message = str(refusal.value)
-    assert message.startswith(f"the object store {s3_blobs_url} does not do its work: ")
+    assert message.startswith(f"the object store {s3_blobs_url} does not work: ")
     assert "http://127.0.0.1:1/" in message
-    assert message.endswith("are HFMDS_BLOBS_URL, AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID right?")
+    assert message.endswith("HFMDS_BLOBS_URL, AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID are right")
     assert "hfmds-secret" not in message
     assert "\n" not in message
 
@@ -276,4 +272,4 @@ def test_a_missing_driver_is_told_with_the_remedy(
 def test_the_right_hash_with_the_wrong_size_is_not_deleted(blobs: Blobs, elsewhere: Blobs) -> None:
     blobs.put_bytes(CONTENT)
     blobs.delete(Digest(DIGEST.sha256, 1))
-    elsewhere.verify(DIGEST)
+    verify_blob(elsewhere, DIGEST)

@@ -1,6 +1,5 @@
 import os
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, Unavailable, WrongState
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, verify_blob
 from hfmds.storage.staging import Staging
 
 CONTENT = b"0123456789" * 10
@@ -38,7 +37,7 @@ def test_an_upload_in_pieces_becomes_a_blob(staging: Staging, blobs: FolderBlobs
     assert staging.append(OWNER, DIGEST, 30, b"") == 30
     assert staging.append(OWNER, DIGEST, 30, CONTENT[30:]) == 100
     staging.commit(OWNER, DIGEST, blobs)
-    blobs.verify(DIGEST)
+    verify_blob(blobs, DIGEST)
     assert staging.offset(OWNER, DIGEST) == 0
 
 
@@ -50,7 +49,7 @@ def test_an_upload_resumes_after_a_restart(
     assert restarted.offset(OWNER, DIGEST) == 30
     restarted.append(OWNER, DIGEST, 30, CONTENT[30:])
     restarted.commit(OWNER, DIGEST, blobs)
-    blobs.verify(DIGEST)
+    verify_blob(blobs, DIGEST)
 
 
 def test_what_an_earlier_process_took_is_compared_too(
@@ -83,7 +82,7 @@ def test_several_senders_of_one_upload_do_not_deceive_it(
         except CorruptData:
             assert not blobs.contains(DIGEST)
         else:
-            blobs.verify(DIGEST)
+            verify_blob(blobs, DIGEST)
             blobs.delete(DIGEST)
 
 
@@ -132,7 +131,7 @@ def test_a_truncated_upload_is_not_taken_but_can_be_completed(
     assert not blobs.contains(DIGEST)
     staging.append(OWNER, DIGEST, 99, CONTENT[99:])
     staging.commit(OWNER, DIGEST, blobs)
-    blobs.verify(DIGEST)
+    verify_blob(blobs, DIGEST)
 
 
 def test_an_altered_upload_is_refused_and_starts_again(
@@ -150,46 +149,7 @@ def test_an_altered_upload_is_refused_and_starts_again(
     assert staging.offset(OWNER, DIGEST) == 0
     staging.append(OWNER, DIGEST, 0, CONTENT)
     staging.commit(OWNER, DIGEST, blobs)
-    blobs.verify(DIGEST)
-
-
-def test_an_upload_that_comes_at_once_becomes_a_blob_and_never_a_partial_file(
-    staging: Staging, blobs: FolderBlobs, folder: Path
-) -> None:
-    staging.take(OWNER, DIGEST, [CONTENT[:30], memoryview(CONTENT)[30:]], blobs)
-    blobs.verify(DIGEST)
-    assert list(folder.iterdir()) == []
-
-
-def test_one_that_comes_at_once_and_is_altered_is_never_written(
-    staging: Staging, blobs: FolderBlobs, folder: Path, tmp_path: Path
-) -> None:
-    altered = b"X" + CONTENT[1:]
-    with pytest.raises(CorruptData) as refusal:
-        staging.take(OWNER, DIGEST, [altered], blobs)
-    assert str(refusal.value) == (
-        f"upload {DIGEST}: the bytes that came are {digest_of(altered)}; "
-        f"send it again from offset 0"
-    )
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_one_that_comes_at_once_is_refused_where_a_part_of_it_is_here(
-    staging: Staging, blobs: FolderBlobs
-) -> None:
-    staging.append(OWNER, DIGEST, 0, CONTENT[:30])
-    with pytest.raises(WrongState) as refusal:
-        staging.take(OWNER, DIGEST, [CONTENT], blobs)
-    assert str(refusal.value) == f"upload {DIGEST}: offset 0 was sent, 30 is next"
-    assert not blobs.contains(DIGEST)
-
-
-def test_one_that_comes_at_once_is_refused_above_the_limit(
-    folder: Path, blobs: FolderBlobs
-) -> None:
-    with pytest.raises(LimitExceeded) as refusal:
-        Staging(folder, max_bytes=99).take(OWNER, DIGEST, [CONTENT], blobs)
-    assert str(refusal.value) == f"upload {DIGEST}: 100 bytes are announced, the limit is 99"
+    verify_blob(blobs, DIGEST)
 
 
 def test_a_repeated_commit_is_answered_as_the_first_time(
@@ -198,7 +158,7 @@ def test_a_repeated_commit_is_answered_as_the_first_time(
     staging.append(OWNER, DIGEST, 0, CONTENT)
     staging.commit(OWNER, DIGEST, blobs)
     staging.commit(OWNER, DIGEST, blobs)
-    blobs.verify(DIGEST)
+    verify_blob(blobs, DIGEST)
 
 
 def test_owners_do_not_disturb_each_other(
@@ -241,18 +201,19 @@ def test_an_upload_that_gets_bytes_at_last_is_not_purged(staging: Staging, folde
 
 
 class _Away(FolderBlobs):
-    """Blobs whose place does not answer."""
+    """Blobs whose storage does not answer."""
 
-    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
+    def put_file(self, digest: Digest, path: Path) -> None:
         raise Unavailable("the object store is away")
 
 
-def test_what_came_whole_need_not_be_sent_again_when_storage_is_back(
+def test_a_complete_upload_need_not_be_sent_again_when_storage_is_back(
     staging: Staging, blobs: FolderBlobs, tmp_path: Path
 ) -> None:
+    staging.append(OWNER, DIGEST, 0, CONTENT)
     with pytest.raises(Unavailable, match="away"):
-        staging.take(OWNER, DIGEST, [CONTENT[:30], CONTENT[30:]], _Away(tmp_path / "away"))
+        staging.commit(OWNER, DIGEST, _Away(tmp_path / "away"))
     assert staging.offset(OWNER, DIGEST) == len(CONTENT)
     staging.commit(OWNER, DIGEST, blobs)
-    blobs.verify(DIGEST)
+    verify_blob(blobs, DIGEST)
     assert staging.offset(OWNER, DIGEST) == 0

@@ -20,7 +20,7 @@ import pytest
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import Contribution, Snapshot
 from hfmds.service.client.peer import Peer
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, verify_blob
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.clients.store_client import StoreClient
@@ -134,8 +134,8 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
                 await client.download_shards(snapshot.snapshot_id, [shard.digest], device)
 
         store.call(fetch)
-        device.blobs.verify(batch)
-        device.blobs.verify(late)
+        verify_blob(device.blobs, batch)
+        verify_blob(device.blobs, late)
         assert 'hfmds_store_newest_snapshot_samples{run="run-1"} 6.0' in store.get("/metrics")
         assert store.get("/readyz") == "ready\n"
         code, log = store.stop(signal.SIGTERM)

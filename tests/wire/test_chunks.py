@@ -37,15 +37,9 @@ class MemoryBlobs:
     def contains(self, digest: Digest) -> bool:
         return digest in self._contents
 
-    def confirm(self, digest: Digest) -> bool:
-        return self.contains(digest)
-
     def put_bytes(self, data: bytes | memoryview) -> Digest:
         self._contents[digest_of(data)] = bytes(data)
         return digest_of(data)
-
-    def put_pieces(self, digest: Digest, pieces: Sequence[bytes | memoryview]) -> None:
-        self._contents[digest] = b"".join(pieces)
 
     def put_file(self, digest: Digest, path: Path) -> None:
         self._contents[digest] = path.read_bytes()

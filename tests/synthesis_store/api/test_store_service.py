@@ -34,7 +34,7 @@ from hfmds.service.client.channel import call, open_channel
 from hfmds.service.client.peer import Peer
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.server.server import GrpcServer
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, verify_blob
 from hfmds.storage.database import transaction
 from hfmds.storage.staging import Staging
 from hfmds.v1 import synthesis_store_pb2 as pb
@@ -132,7 +132,7 @@ async def test_round_trip(store: Store, tmp_path: Path) -> None:
         fetch = device.client.download_shards
         assert await fetch(sealed.snapshot_id, [shard.digest], device.content) == len(data)
         assert await fetch(sealed.snapshot_id, [shard.digest], device.content) == 0
-        device.content.blobs.verify(shard.digest)
+        verify_blob(device.content.blobs, shard.digest)
 
 
 async def test_a_truncated_upload_is_resumed(store: Store, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_truncated_download_is_resumed(store: Store, tmp_path: Path) -> 
         device.content.staging.append("fetch", shard, 0, data[:100])
         # Asked from 0 again, the bytes would not fit behind the 100 that are here.
         await device.client.download_shards(snapshot.snapshot_id, [shard], device.content)
-        device.content.blobs.verify(shard)
+        verify_blob(device.content.blobs, shard)
 
 
 async def test_each_refusal_has_its_status(store: Store, tmp_path: Path) -> None:

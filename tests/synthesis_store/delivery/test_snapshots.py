@@ -13,7 +13,7 @@ from hfmds.domain.pools import Shard, SharedShard, Snapshot
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput, LimitExceeded, NotFound
 from hfmds.service.client.channel import translating
-from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs
+from hfmds.storage.blobs import CHUNK_BYTES, FolderBlobs, verify_blob
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.conversions.common import digest_message
 from hfmds.wire.tensors import encode_batch
@@ -215,7 +215,7 @@ async def test_a_device_fetches_what_it_lacks(
         fetched = await device.client.download_shards(snapshot.snapshot_id, digests, device.content)
         assert fetched == sum(d.size_bytes for d in digests) - digests[4].size_bytes
         for digest in digests:
-            device.content.blobs.verify(digest)
+            verify_blob(device.content.blobs, digest)
 
 
 async def test_one_shard_of_another_snapshot_spoils_a_stream(

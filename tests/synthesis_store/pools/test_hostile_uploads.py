@@ -20,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 from hfmds.domain.digest import digest_of
 from hfmds.domain.pools import PoolState
 from hfmds.errors import CorruptData, InvalidInput, LimitExceeded, NotFound, WrongState
+from hfmds.storage.blobs import verify_blob
 from hfmds.v1 import common_pb2
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.conversions.common import digest_message
@@ -88,7 +89,7 @@ def test_bytes_that_are_announced_as_others_content_do_not_become_it(store: Stor
     key = BatchKey("pool-1", "b", replace(others, size_bytes=len(DATA)))
     with pytest.raises(CorruptData):
         store.put_chunks(key, 0, chunks_of(DATA))
-    store.blobs.verify(others)
+    verify_blob(store.blobs, others)
     assert store.held_bytes() == others.size_bytes
 
 

@@ -28,7 +28,7 @@ from hfmds.errors import (
     Unavailable,
     WrongState,
 )
-from hfmds.storage.blobs import FolderBlobs
+from hfmds.storage.blobs import FolderBlobs, verify_blob
 from hfmds.wire.tensors import encode_batch, read_batch
 from synthesis_store.pools.leakage_gate import BatchCounts
 from synthesis_store.pools.pool_records import BatchKey
@@ -281,7 +281,7 @@ def test_a_false_size_does_not_get_anothers_content_deleted(store: Store) -> Non
     false = BatchKey("pool-1", "b", Digest(digest.sha256, 5))
     with pytest.raises(CorruptData):
         store.put_chunks(false, 0, chunks_of(b"12345"))
-    store.blobs.verify(digest)
+    verify_blob(store.blobs, digest)
 
 
 @on_both_databases

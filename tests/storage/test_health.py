@@ -9,7 +9,7 @@ import pytest
 
 from hfmds.errors import Unavailable
 from hfmds.storage.database import database_look, open_database
-from hfmds.storage.health import Watch, watching
+from hfmds.storage.health import StorageHealth, watching
 from tests.support.postgres import PostgresServer
 
 PATIENCE = 20.0
@@ -21,7 +21,7 @@ class Storage:
     def __init__(self) -> None:
         self.now = 100.0
         self.away = False
-        self.watch = Watch("the database", self.look, PATIENCE, lambda: self.now)
+        self.health = StorageHealth("the database", self.look, PATIENCE, lambda: self.now)
 
     def look(self) -> None:
         if self.away:
@@ -29,8 +29,8 @@ class Storage:
 
     def after(self, seconds: float) -> str | None:
         self.now += seconds
-        self.watch.look()
-        return self.watch.trouble()
+        self.health.check()
+        return self.health.problem()
 
 
 def test_storage_that_is_silent_for_long_is_trouble_until_it_answers() -> None:
@@ -66,13 +66,13 @@ def test_a_look_that_hangs_is_no_answer_and_holds_up_nobody() -> None:
         looking.set()
         release.wait(60)
 
-    watch = Watch("the database", hang, 0.04, lambda: now[0])
-    watch.start()
+    health = StorageHealth("the database", hang, 0.04, lambda: now[0])
+    health.start()
     assert looking.wait(60)
-    assert watch.trouble() is None  # it is only slow
+    assert health.problem() is None  # it is only slow
     now[0] += 1.0
-    assert watch.trouble() == "the database has not answered for 1 s; the log has more"
-    watch.close()
+    assert health.problem() == "the database has not answered for 1 s; the log has more"
+    health.close()
     release.set()
 
 
@@ -85,12 +85,12 @@ def test_the_trouble_of_any_is_told() -> None:
     def away() -> None:
         raise Unavailable("away")
 
-    with watching({"one": answer, "two": away}, 0.04, lambda: now[0]) as trouble:
-        assert trouble() is None
+    with watching({"one": answer, "two": away}, 0.04, lambda: now[0]) as problem:
+        assert problem() is None
         now[0] += 5.0
         for _ in range(3):  # the second began after this, and at the third it has ended
             looked.wait(60)
-        assert trouble() == "two has not answered for 5 s; the log has more"
+        assert problem() == "two has not answered for 5 s; the log has more"
 
 
 def test_a_database_is_looked_at_by_a_connection_of_its_own(database_url: str) -> None:
