@@ -26,28 +26,33 @@ if _version_not_supported:
 
 
 class SynthesisStoreServiceStub:
-    """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never models.
+    """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never
+    models.
 
-    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, which stays as long as a
-    run needs it. A pool can also seal itself, be halted for what it gives away, or be abandoned.
+    The life of a pool: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) ->
+    snapshot. The store keeps a snapshot as long as a run needs it. A pool can also seal itself. The
+    store halts a pool that leaks too much, and abandons a pool that nobody needs.
 
     A batch or shard is one safetensors file with these tensors, n samples each:
-    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy says so,
-    float16                                0 to 1
+    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy
+    float16                                says so, 0 to 1
     labels        int64   [n]                            0 to classes - 1
-    psnr_paired   float32 [n]                            dB, 0 to 100, to the real image it was paired with
-    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on the device
-    ssim_paired   float32 [n]                            -1 to 1, to the real image it was paired with
-    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest by PSNR
-    and, in a pool that takes mixtures (see PoolSpec.with_shares), also
-    shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
-    1 (within 0.001), and its label has the greatest; of equal
-    ones the lowest class number is the label
-    A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
-    later versions can add some.
+    psnr_paired   float32 [n]                            dB, 0 to 100, to the paired real image
+    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on
+    the device
+    ssim_paired   float32 [n]                            -1 to 1, to the paired real image
+    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest
+    by PSNR
+    and, in a pool of mixtures (see PoolSpec.with_shares), also
+    shares        float32 [n, classes]                   the share of each class: not negative, the
+    sum of each image is 1 (within 0.001), and
+    its label has the greatest share; of equal
+    shares, the lowest class is the label
+    The store refuses a batch with other tensors. A reader of a shard must ignore tensors that it
+    does not know, so that later versions can add some.
 
-    Who calls: see each RPC. Identity: see common.proto; opening and sealing need the coordinator's. Retry: every
-    call may be repeated on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+    Callers: see each RPC. Identity: see common.proto. Retry: a caller may repeat every call on
+    UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
     """
 
     def __init__(self, channel):
@@ -129,49 +134,56 @@ class SynthesisStoreServiceStub:
 
 
 class SynthesisStoreServiceServicer:
-    """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never models.
+    """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never
+    models.
 
-    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, which stays as long as a
-    run needs it. A pool can also seal itself, be halted for what it gives away, or be abandoned.
+    The life of a pool: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) ->
+    snapshot. The store keeps a snapshot as long as a run needs it. A pool can also seal itself. The
+    store halts a pool that leaks too much, and abandons a pool that nobody needs.
 
     A batch or shard is one safetensors file with these tensors, n samples each:
-    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy says so,
-    float16                                0 to 1
+    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy
+    float16                                says so, 0 to 1
     labels        int64   [n]                            0 to classes - 1
-    psnr_paired   float32 [n]                            dB, 0 to 100, to the real image it was paired with
-    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on the device
-    ssim_paired   float32 [n]                            -1 to 1, to the real image it was paired with
-    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest by PSNR
-    and, in a pool that takes mixtures (see PoolSpec.with_shares), also
-    shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
-    1 (within 0.001), and its label has the greatest; of equal
-    ones the lowest class number is the label
-    A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
-    later versions can add some.
+    psnr_paired   float32 [n]                            dB, 0 to 100, to the paired real image
+    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on
+    the device
+    ssim_paired   float32 [n]                            -1 to 1, to the paired real image
+    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest
+    by PSNR
+    and, in a pool of mixtures (see PoolSpec.with_shares), also
+    shares        float32 [n, classes]                   the share of each class: not negative, the
+    sum of each image is 1 (within 0.001), and
+    its label has the greatest share; of equal
+    shares, the lowest class is the label
+    The store refuses a batch with other tensors. A reader of a shard must ignore tensors that it
+    does not know, so that later versions can add some.
 
-    Who calls: see each RPC. Identity: see common.proto; opening and sealing need the coordinator's. Retry: every
-    call may be repeated on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+    Callers: see each RPC. Identity: see common.proto. Retry: a caller may repeat every call on
+    UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
     """
 
     def OpenPool(self, request, context):
         """Opens a pool for one refresh of one run. Caller: coordinator.
 
-        Idempotency key: pool_id. The same request again is answered OK, also when the pool is over meanwhile.
-        Status: INVALID_ARGUMENT; ALREADY_EXISTS the id is taken by a pool with another specification.
+        Idempotency key: pool_id. The same request again gets OK, also after the pool has ended.
+        Status: INVALID_ARGUMENT; ALREADY_EXISTS the id belongs to a pool with another specification.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPool(self, request, context):
-        """Describes a pool: its state, and what is in it. Caller: viewer, coordinator. Effect: none. Status: NOT_FOUND.
+        """Describes a pool: its state and its contents. Caller: viewer, coordinator. Effect: none.
+
+        Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryBatch(self, request, context):
-        """Says how much of a batch the store already holds. Caller: the device that puts it.
+        """Says how much of a batch the store has. Caller: the device that puts it.
 
         Effect: none. Status: NOT_FOUND unknown pool.
         """
@@ -180,43 +192,46 @@ class SynthesisStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutBatch(self, request_iterator, context):
-        """Puts a device's batch into an open pool: the first message is the header, each further one a chunk. The
-        bytes are kept across broken calls; the call ends with OK when they are complete, verified and durable.
-        Caller: device.
+        """Puts a device's batch into an open pool. The first message is the header, each later one a
+        chunk. The store keeps the bytes of a broken call. The call ends with OK when all bytes are
+        complete, verified and durable. Caller: device.
 
-        Idempotency key: (pool_id, device_id, batch). A batch that is in the pool is acknowledged without chunks.
-        A device's later batch takes the place of its earlier one.
-        Status: NOT_FOUND unknown pool; ABORTED the pool is sealed or abandoned; PERMISSION_DENIED the device was
-        withdrawn, or the pool is halted; FAILED_PRECONDITION the offset is not where the store stands (ask
-        QueryBatch); RESOURCE_EXHAUSTED more bytes or samples than the pool allows a device, a class of a device or all;
-        DATA_LOSS the bytes do not match the digest (they are discarded, start again at 0); INVALID_ARGUMENT the content is not as
-        described above, is over the pool's limits of leakage, or was made with other weights. What is wrong is said sample by
-        sample, of the first ten or fewer. A refused batch leaves nothing behind.
+        Idempotency key: (pool_id, device_id, batch). If the pool has the batch, the call ends with OK
+        and needs no chunks. A later batch of the device replaces the earlier one.
+        Status: NOT_FOUND unknown pool; ABORTED the pool is sealed or abandoned; PERMISSION_DENIED the
+        device was withdrawn, or the pool is halted; FAILED_PRECONDITION the upload does not stand at
+        the offset (ask QueryBatch); RESOURCE_EXHAUSTED more bytes or samples than the pool accepts of
+        a device, of a class of a device, or of all devices; DATA_LOSS the bytes do not match the
+        digest (the store has discarded them, start again at 0); UNAVAILABLE also if the store deleted
+        the same content at the same time, put the batch again; INVALID_ARGUMENT the content is not as
+        described above, is over the pool's leakage limits, or was made with other weights. The
+        message names the faults of at most ten samples. A refused batch leaves nothing behind.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SealPool(self, request, context):
-        """Seals a pool into an immutable snapshot of the named batches, in the order of their devices' ids, every
-        image once (the first of equal ones stays). A named batch that is not in the pool is left out, and
-        listed in the answer. Caller: coordinator.
+        """Seals a pool into an immutable snapshot of the named batches, in the order of device ids. Of
+        equal images, the snapshot has only the first. The store leaves out a named batch that is not
+        in the pool, and lists it in the answer. Caller: coordinator.
 
-        By the pool's policy, samples over its limits of leakage and near duplicates are left out, too, and the snapshot before is
-        taken over in front of the named batches.
+        By the pool's policy, the snapshot also leaves out near duplicates and samples over the leakage
+        limits, and begins with samples of the snapshot before.
 
         Idempotency key: pool_id. A sealed pool answers with its snapshot.
-        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION none of the named batches is in the pool, the content of all of them is
-        lost, nothing of them is left, or the pool is or was just now halted, or is abandoned; ALREADY_EXISTS it was sealed with other
-        batches; UNAVAILABLE also while the content of a named batch is not found: after ten minutes it is lost, and not in the pool.
+        Status: NOT_FOUND unknown pool; FAILED_PRECONDITION the pool has none of the named batches, the
+        content of all of them is lost, no sample of them is left, or the pool is halted or abandoned;
+        ALREADY_EXISTS the pool was sealed with other batches; UNAVAILABLE also while the content of a
+        named batch is missing: after ten minutes it is lost, and no longer in the pool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """Describes a snapshot: its shards, classes and measured leakage. Shards come in pages. Caller: viewer, coordinator.
-        Effect: none. Status: NOT_FOUND.
+        """Describes a snapshot: its shards, classes and measured leakage. Shards come in pages. Caller:
+        viewer, coordinator. Effect: none. Status: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,38 +245,42 @@ class SynthesisStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetShare(self, request, context):
-        """Chooses the part of a snapshot that a device has room for, in whole shards, and says which of them it lacks. The same request
-        is answered with the same shards. Caller: device. Effect: none.
-        Status: NOT_FOUND; INVALID_ARGUMENT a negative limit; RESOURCE_EXHAUSTED not even one shard fits.
+        """Chooses the part of a snapshot for which a device has room, in complete shards, and says which
+        of them the device lacks. The same request gets the same shards. Caller: device. Effect: none.
+
+        Status: NOT_FOUND; INVALID_ARGUMENT a negative limit; RESOURCE_EXHAUSTED no shard fits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DownloadShard(self, request, context):
-        """Streams a shard, from an offset to the end, and other shards of the same snapshot behind it, in chunks of up to 1 MiB. A chunk may
-        hold the end of one shard and the beginning of the next: where one ends, its digest tells. Caller: device, viewer, coordinator.
-        Effect: none.
-        Status: NOT_FOUND unknown snapshot, or a shard that is not in it; INVALID_ARGUMENT an offset outside, or too many shards.
+        """Streams a shard from an offset to its end, then other shards of the same snapshot, in chunks of
+        at most 1 MiB. A chunk may hold the end of one shard and the beginning of the next: the sizes
+        in the digests tell them apart. Caller: device, viewer, coordinator. Effect: none.
+
+        Status: NOT_FOUND unknown snapshot, or a shard that it does not have; INVALID_ARGUMENT an
+        offset outside the shard, or too many shards.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseRun(self, request, context):
-        """Gives up all pools and snapshots that a run has by now: nothing of them is kept any longer than its collection takes. A run
-        that gets the same id later is another one. Caller: coordinator, when a run is deleted; owner, when the coordinator
-        that had the run is lost.
+        """Gives up all pools and snapshots that a run has now. The next collection removes them. A later
+        run with the same id is another run. Caller: coordinator, when a run is deleted; owner, when
+        the coordinator that had the run is lost.
 
-        Idempotent: what is given up stays so. Status: INVALID_ARGUMENT not an id; an unknown run is answered with OK.
+        Idempotent. Status: INVALID_ARGUMENT not an id. An unknown run gets OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CollectSnapshots(self, request, context):
-        """Removes the snapshots that nobody needs: those of released runs, and of other runs all but the newest and those that the last
-        OpenPool named; then content that is in no snapshot any more. Caller: operator; the store does it by itself, too.
+        """Removes the snapshots that no run needs, then content that no snapshot has. A released run
+        needs none. Other runs need their newest snapshots and those that their last OpenPool named.
+        Caller: operator; the store also does it by itself.
 
         Idempotent.
         """
@@ -270,29 +289,31 @@ class SynthesisStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WithdrawDevice(self, request, context):
-        """Takes a device's consent back: its batches leave open pools at once, it may put no more, and later snapshots have nothing of it.
-        Sealed snapshots stay as they are; its content is erased with the last of them. Caller: owner.
+        """Withdraws a device's consent: the store removes its batches from open pools at once and refuses
+        later ones, and later snapshots have none of its samples. Sealed snapshots do not change; the
+        store deletes the device's content together with the last of them. Caller: owner.
 
-        Idempotency key: (device_id, run_id). Status: INVALID_ARGUMENT not an id; a device the store has never seen is
-        answered with OK, and may put nothing later.
+        Idempotency key: (device_id, run_id). Status: INVALID_ARGUMENT not an id. A device that the
+        store has never seen gets OK, and can put nothing later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListStoreEvents(self, request, context):
-        """Lists the store's event log, in order. Each event is in it as soon as what it tells of is true, and is never changed. Caller:
-        viewer. Effect: none.
+        """Lists the store's event log, in order. The store adds an event as soon as it is true, and never
+        changes one. Caller: viewer. Effect: none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetExclusions(self, request, context):
-        """Says who is shut out of the fleet, or asks whether the store knows the newest list: a list takes the place of the one before, and is
-        acted on at once. Caller: coordinator, at every change, and every few seconds without a list.
+        """Replaces the list of excluded devices and certificates, or asks whether the store has the
+        newest list. The store applies a list at once. Caller: coordinator, with a list at every
+        change, and without one every few seconds.
 
-        Idempotent. Status: INVALID_ARGUMENT an id or a serial number that is none.
+        Idempotent. Status: INVALID_ARGUMENT a malformed id or serial number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -380,28 +401,33 @@ def add_SynthesisStoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SynthesisStoreService:
-    """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never models.
+    """Collects synthetic batches in pools and serves sealed pools as snapshots. It moves bytes, never
+    models.
 
-    A pool's life: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) -> snapshot, which stays as long as a
-    run needs it. A pool can also seal itself, be halted for what it gives away, or be abandoned.
+    The life of a pool: OpenPool (coordinator) -> PutBatch (devices) -> SealPool (coordinator) ->
+    snapshot. The store keeps a snapshot as long as a run needs it. A pool can also seal itself. The
+    store halts a pool that leaks too much, and abandons a pool that nobody needs.
 
     A batch or shard is one safetensors file with these tensors, n samples each:
-    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy says so,
-    float16                                0 to 1
+    images        uint8   [n, channels, height, width]   pixels 0 to 255; or, if the pool's policy
+    float16                                says so, 0 to 1
     labels        int64   [n]                            0 to classes - 1
-    psnr_paired   float32 [n]                            dB, 0 to 100, to the real image it was paired with
-    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on the device
-    ssim_paired   float32 [n]                            -1 to 1, to the real image it was paired with
-    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest by PSNR
-    and, in a pool that takes mixtures (see PoolSpec.with_shares), also
-    shares        float32 [n, classes]                   of which classes: no share is negative, each image's sum to
-    1 (within 0.001), and its label has the greatest; of equal
-    ones the lowest class number is the label
-    A store refuses a batch with other tensors; whoever reads a shard ignores tensors it does not know, so that
-    later versions can add some.
+    psnr_paired   float32 [n]                            dB, 0 to 100, to the paired real image
+    psnr_nearest  float32 [n]                            dB, 0 to 100, to the nearest real image on
+    the device
+    ssim_paired   float32 [n]                            -1 to 1, to the paired real image
+    ssim_nearest  float32 [n]                            -1 to 1, to the real image that is nearest
+    by PSNR
+    and, in a pool of mixtures (see PoolSpec.with_shares), also
+    shares        float32 [n, classes]                   the share of each class: not negative, the
+    sum of each image is 1 (within 0.001), and
+    its label has the greatest share; of equal
+    shares, the lowest class is the label
+    The store refuses a batch with other tensors. A reader of a shard must ignore tensors that it
+    does not know, so that later versions can add some.
 
-    Who calls: see each RPC. Identity: see common.proto; opening and sealing need the coordinator's. Retry: every
-    call may be repeated on UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
+    Callers: see each RPC. Identity: see common.proto. Retry: a caller may repeat every call on
+    UNAVAILABLE or DEADLINE_EXCEEDED, with backoff and jitter.
     """
 
     @staticmethod
