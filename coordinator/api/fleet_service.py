@@ -12,6 +12,7 @@ from coordinator.identity.nonces import LIFETIME_SECONDS
 from coordinator.identity.revocation_sync import Lookout
 from coordinator.identity.tokens import Tokens
 from hfmds.domain.devices import require_id
+from hfmds.domain.fleet import require_token_id
 from hfmds.errors import WrongState
 from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, STRANGERS_TOO, VIEWER
 from hfmds.service.security.caller import caller, certificate_shown, may_as
@@ -24,7 +25,6 @@ from hfmds.wire.conversions.fleet_calls import (
     new_token_from,
     reason_from,
     require_serial,
-    require_token_id,
     token_message,
 )
 from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page_of, page

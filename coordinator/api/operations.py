@@ -12,9 +12,9 @@ from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecords
 from coordinator.replicas.notices import Switchboard, Topic
 from hfmds.domain.devices import Device
+from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event
-from hfmds.wire.conversions.operations import Drain, Funnel, Status
 
 _PAGE_EVENTS = 1000
 

@@ -23,13 +23,13 @@ from coordinator.identity.revocation_cleanup import surely
 from coordinator.identity.tokens import Tokens, terms_of
 from coordinator.records.tables import CertificateRow, DeviceRow, MemberRow, TokenRow
 from hfmds.domain.devices import require_id
+from hfmds.domain.events import EventKind
 from hfmds.errors import Conflict, InvalidInput, NotAllowed, Unavailable, WrongState
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority
 from hfmds.pki.certificate_requests import Request
 from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import reading, transaction
-from hfmds.wire.conversions.events import EventKind
 
 _KNOWN_BY_KEY_SECONDS = 90 * 24 * 3600.0  # after the end of a device's last certificate
 _RENEW_FROM, _RENEW_TO = 0.6, 0.7  # of a lifetime; not all at once that enrolled at once

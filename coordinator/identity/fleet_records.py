@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from coordinator.records.events import append_fleet_event
 from coordinator.records.tables import FleetRow
+from hfmds.domain.events import EventKind
 from hfmds.storage.database import looking, transaction
-from hfmds.wire.conversions.events import EventKind
 
 _THE_FLEET = 1  # id of the only row in its table
 _CHANGES = select(FleetRow.changes).where(FleetRow.fleet_id == _THE_FLEET)

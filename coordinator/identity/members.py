@@ -19,11 +19,11 @@ from coordinator.identity.revocation_cleanup import (
     forget_run_out,
 )
 from coordinator.records.tables import CertificateRow, DeviceRow, MemberRow, RevokedCertificateRow
+from hfmds.domain.events import EventKind
+from hfmds.domain.fleet import Forgetting, Forgotten, Member
 from hfmds.errors import LimitExceeded
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.storage.database import reading, transaction
-from hfmds.wire.conversions.events import EventKind
-from hfmds.wire.conversions.fleet_calls import Forgetting, Forgotten, Member
 
 # The whole list goes to the store in one message, of 4 MiB at most.
 _MOST_REVOKED = 15_000

@@ -14,20 +14,14 @@ from sqlalchemy.orm import Session
 
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.records.tables import TokenRow, TokenUseRow
+from hfmds.domain.events import EventKind
+from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role, TokenRecord
 from hfmds.errors import Conflict, NotAllowed, NotFound, WrongState
 from hfmds.pki.token_text import Token, TokenKind, new_token, parse_token
 from hfmds.service.security.caller import Caller
 from hfmds.service.security.certificates import Certificate
-from hfmds.service.security.identity import Identity
+from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import reading, transaction
-from hfmds.wire.conversions.events import EventKind
-from hfmds.wire.conversions.fleet_calls import (
-    AdminTerms,
-    EnrolmentTerms,
-    NewToken,
-    Role,
-    TokenRecord,
-)
 
 # Compared with, where there is no such token, so that it takes as long.
 _NOBODYS = new_token(TokenKind.ADMIN).secret_sha256
@@ -113,7 +107,7 @@ class Tokens:
             row = _of(session, token)
             if row is None or row.revoked or row.expires_at <= self._clock():
                 return Caller()
-            identity = Identity(Role(row.role).kind, row.name)
+            identity = Identity(Kind(f"admin/{Role(row.role)}"), row.name)
             begins, ends = int(row.created_at), int(row.expires_at) + 1
             return Caller(identity, Certificate(identity, row.token_id, begins, ends))
 

@@ -30,10 +30,10 @@ from coordinator.records.tasks import (
     update_task,
 )
 from hfmds.domain.digest import Digest
+from hfmds.domain.events import EventKind
 from hfmds.domain.tasks import LateReason, TaskStage
 from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.storage.blobs import Blobs
-from hfmds.wire.conversions.events import EventKind
 
 _STATE_AFTER = {
     "synthesise": RoundState.SEALING,

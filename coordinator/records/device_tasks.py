@@ -32,12 +32,12 @@ from coordinator.records.tasks import (
     update_task,
 )
 from hfmds.domain.digest import Digest
+from hfmds.domain.events import EventKind
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import changing, looking, reading
-from hfmds.wire.conversions.events import EventKind
 
 _ALMOST_NEW = 0.9  # a lease with more of its time left is not worth a commit
 

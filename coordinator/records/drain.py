@@ -13,10 +13,10 @@ from sqlalchemy import Connection, Engine, select
 
 from coordinator.records.events import append_event
 from coordinator.records.tables import DrainRow, RunRow
+from hfmds.domain.events import EventKind
+from hfmds.domain.operations import Drain
 from hfmds.domain.runs import RunState
 from hfmds.storage.database import reading, transaction
-from hfmds.wire.conversions.events import EventKind
-from hfmds.wire.conversions.operations import Drain
 
 _DRAIN_ID = 1
 _CACHE_SECONDS = 1.0

@@ -9,11 +9,11 @@ from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.records.tables import EventRow, FleetRow, RunRow
+from hfmds.domain.events import EventKind
 from hfmds.errors import NotFound
 from hfmds.event_chain import Event
 from hfmds.storage.database import reading
 from hfmds.storage.event_log import add_event, read_events
-from hfmds.wire.conversions.events import EventKind
 
 COORDINATOR = "coordinator"
 """The actor of an event that no operator asked for."""

@@ -39,12 +39,12 @@ from coordinator.records.tasks import (
     read_tasks,
 )
 from hfmds.domain.digest import Digest
+from hfmds.domain.events import EventKind
 from hfmds.domain.methods import TaskKind
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import Staleness
 from hfmds.domain.tasks import LateReason
 from hfmds.storage.database import changing, looking, reading
-from hfmds.wire.conversions.events import EventKind
 from hfmds.wire.conversions.records import decode_update_report
 
 _STATE_DURING = {

@@ -13,11 +13,11 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from coordinator.records.events import append_event
 from coordinator.records.states import ROUND_TRANSITIONS, RoundState
 from coordinator.records.tables import RoundRow, RunRow
+from hfmds.domain.events import EventKind
 from hfmds.domain.runs import RunState
 from hfmds.errors import WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import changing, reading
-from hfmds.wire.conversions.events import EventKind
 
 
 @dataclass(frozen=True, slots=True)

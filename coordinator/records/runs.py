@@ -34,12 +34,12 @@ from coordinator.runs.versions import (
     require_kept,
 )
 from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.events import EventKind
 from hfmds.domain.runs import Progress, Round, Run, RunSpec, RunState
 from hfmds.domain.tasks import LateReason
 from hfmds.errors import Conflict, NotFound, Unavailable, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import looking, reading, transaction
-from hfmds.wire.conversions.events import EventKind
 from hfmds.wire.conversions.records import (
     decode_round,
     decode_run_spec,

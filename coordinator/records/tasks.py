@@ -25,10 +25,10 @@ from coordinator.records.events import append_to_log, run_uid_of
 from coordinator.records.states import PENDING, TASK_TRANSITIONS, TaskState
 from coordinator.records.tables import PhaseRow, RunRow, TaskRow
 from hfmds.domain.digest import Digest
+from hfmds.domain.events import EventKind
 from hfmds.domain.methods import TaskKind
 from hfmds.domain.tasks import LateReason, TaskStage
 from hfmds.state_machine import require_transition
-from hfmds.wire.conversions.events import EventKind
 
 PENDING_NAMES = tuple(state.name for state in PENDING)
 """The names of the states in which the coordinator still wants a task's result."""

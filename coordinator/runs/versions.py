@@ -13,9 +13,9 @@ from coordinator.records.events import append_event
 from coordinator.records.states import RoundState, TaskState
 from coordinator.records.tables import PhaseRow, RoundRow, TaskRow
 from coordinator.records.tasks import PENDING_NAMES
+from hfmds.domain.events import EventKind
 from hfmds.domain.round_policy import EarlyStop, Retention
 from hfmds.errors import NotFound
-from hfmds.wire.conversions.events import EventKind
 
 
 def best_round(session: Session, run_id: str) -> int:

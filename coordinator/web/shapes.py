@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from hfmds.domain.devices import Device, DeviceState
 from hfmds.domain.histograms import Histogram
 from hfmds.domain.learning import LeakageSummary
+from hfmds.domain.operations import STEPS, Funnel, Status
 from hfmds.domain.pool_policy import NO_LIMIT, PoolPolicy
 from hfmds.domain.pools import Snapshot
 from hfmds.domain.runs import Round, Run
 from hfmds.event_chain import Event
-from hfmds.wire.conversions.operations import STEPS, Funnel, Status
 
 Shape = dict[str, Any]
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from coordinator.monitoring.live_counts import LiveCounts
+from hfmds.domain.operations import Drain
 from hfmds.domain.runs import Phase, RunState
 from hfmds.domain.tasks import Assignment, RetryLater
-from hfmds.wire.conversions.operations import Drain
 from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, workbench
 
 

@@ -16,6 +16,7 @@ from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, Rene
 from coordinator.identity.revocation_sync import Lookout
 from coordinator.settings import CoordinatorSettings
 from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.fleet import Role
 from hfmds.domain.tasks import RetryLater
 from hfmds.errors import ConfigurationError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.pki.device_key import DeviceKey
@@ -32,7 +33,6 @@ from hfmds.service.server.server import GrpcServer
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
 from hfmds.wire.clients.fleet_client import FleetClient
-from hfmds.wire.conversions.fleet_calls import Role
 from tests.coordinator.identity.registry_office import Office, new_issuer
 from tests.coordinator.workbench import Workbench, workbench
 from tests.support.fleet_certificates import FleetCertificates

@@ -12,10 +12,10 @@ from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.phases import Seen
 from hfmds.domain.devices import DeviceState
 from hfmds.domain.digest import digest_of
+from hfmds.domain.operations import Funnel
 from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import InvalidInput, NotFound, TooLate
 from hfmds.storage.database import open_database
-from hfmds.wire.conversions.operations import Funnel
 from tests.coordinator.test_states import Records
 from tests.coordinator.workbench import echo, make_spec, workbench
 from tests.support.databases import database_of

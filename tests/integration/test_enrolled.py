@@ -9,6 +9,7 @@ import pytest
 
 from hfmds.data.sources import load_images
 from hfmds.data.statistics import normalisation_of
+from hfmds.domain.fleet import EnrolmentTerms, Member, NewToken
 from hfmds.domain.methods import FedAvg
 from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
 from hfmds.domain.round_policy import RoundPolicy
@@ -20,7 +21,6 @@ from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.clients.fleet_client import FleetClient
-from hfmds.wire.conversions.fleet_calls import EnrolmentTerms, Member, NewToken
 from tests.support.programs import Program, Programs
 from tests.support.waiting import eventually
 

@@ -20,6 +20,7 @@ from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
 from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
 from hfmds.domain.round_policy import RoundPolicy
@@ -36,7 +37,6 @@ from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.clients.store_client import StoreClient
-from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
 from tests.support.programs import Program, Programs
 from tests.support.waiting import eventually
 

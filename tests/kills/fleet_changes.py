@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import grpc
 
+from hfmds.domain.fleet import AdminTerms, Forgetting, NewToken, Role
 from hfmds.pki.token_text import Token, TokenKind
 from hfmds.service.client.channel import open_channel
 from hfmds.v1 import common_pb2, synthesis_store_pb2
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.clients.fleet_client import FleetClient
-from hfmds.wire.conversions.fleet_calls import AdminTerms, Forgetting, NewToken, Role
 from tests.support.scripted_devices import patience, peer
 from tests.support.waiting import eventually
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from hfmds.domain.devices import Device
 from hfmds.domain.digest import Digest, digest_of
+from hfmds.domain.operations import Funnel
 from hfmds.domain.runs import Phase, Run, RunSpec, RunState
 from hfmds.event_chain import Event, flaw
 from hfmds.wire.clients.admin_client import AdminClient
-from hfmds.wire.conversions.operations import Funnel
 from tests.support.scripted_devices import patience, peer
 from tests.support.waiting import eventually
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from hfmds.domain.devices import Device, DeviceProfile, DeviceState, Eligibility
 from hfmds.domain.digest import digest_of
+from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, Member, Role, TokenRecord
 from hfmds.domain.histograms import Histogram, LeakageHistograms
 from hfmds.domain.learning import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.domain.methods import (
@@ -17,6 +18,7 @@ from hfmds.domain.methods import (
     Method,
     Moon,
 )
+from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.pools import (
     Contribution,
@@ -67,8 +69,6 @@ from hfmds.domain.tasks import (
 )
 from hfmds.event_chain import make_event, origin
 from hfmds.service.security.exclusions import Exclusions
-from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, Member, Role, TokenRecord
-from hfmds.wire.conversions.operations import Drain, Funnel, Status
 
 MOMENT = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
 

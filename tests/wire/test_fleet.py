@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 
+from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, Forgetting, Member, NewToken, Role
 from hfmds.errors import InvalidInput
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.v1 import fleet_pb2 as pb
 from hfmds.wire.conversions.fleet_calls import (
-    AdminTerms,
-    EnrolmentTerms,
-    Forgetting,
-    Member,
-    NewToken,
-    Role,
     decode_exclusions,
     encode_exclusions,
     forgetting_from,
@@ -84,7 +79,7 @@ def test_how_old_revocations_are_that_may_be_forgotten_is_said() -> None:
     for terms in (Forgetting(1.0, 2.0), Forgetting(1.0), Forgetting(None, 2.0)):
         assert forgetting_from(forgetting_message(terms)) == terms
     for wrong, what in (
-        (pb.ForgetRevokedRequest(), "say how old"),
+        (pb.ForgetRevokedRequest(), "age"),
         (pb.ForgetRevokedRequest(devices_older_than_seconds=0.0), "above 0"),
         (pb.ForgetRevokedRequest(certificates_older_than_seconds=float("inf")), "is inf"),
     ):

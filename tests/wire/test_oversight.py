@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import InvalidInput
 from hfmds.event_chain import make_event, origin
@@ -13,9 +14,6 @@ from hfmds.v1 import common_pb2, coordinator_pb2
 from hfmds.wire.conversions.device_calls import failure_cause_from, stage_from, stage_name
 from hfmds.wire.conversions.events import event_from, event_message
 from hfmds.wire.conversions.operations import (
-    Drain,
-    Funnel,
-    Status,
     drain_from,
     drain_message,
     funnel_from,

@@ -13,15 +13,9 @@ from hfmds.cli.json_values import to_json
 from hfmds.cli.tables.members import members_table, tokens_table
 from hfmds.cli.terminal import output
 from hfmds.cli.text import counted
+from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, Forgetting, NewToken, Role
 from hfmds.errors import InvalidInput
 from hfmds.pki.token_text import TokenKind, id_of_token, new_token
-from hfmds.wire.conversions.fleet_calls import (
-    AdminTerms,
-    EnrolmentTerms,
-    Forgetting,
-    NewToken,
-    Role,
-)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 DeviceId = Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the device.")]

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from hfmds.cli.tables.runs import add_row, new_table
 from hfmds.cli.text import NOTHING, ago
+from hfmds.domain.operations import STEPS, Funnel, Status
 from hfmds.event_chain import Event
-from hfmds.wire.conversions.operations import STEPS, Funnel, Status
 
 _BAR_WIDTH = 30
 _SHOWN_CHARACTERS = 12  # of a hash, among the details

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from hfmds.domain.devices import Device
+from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.runs import Round, Run, RunSpec, UnreadableRun
 from hfmds.errors import InvalidInput
 from hfmds.event_chain import Event
@@ -20,14 +21,7 @@ from hfmds.wire.conversions.admin_calls import (
     spec_message,
 )
 from hfmds.wire.conversions.events import event_from
-from hfmds.wire.conversions.operations import (
-    Drain,
-    Funnel,
-    Status,
-    drain_from,
-    funnel_from,
-    status_from,
-)
+from hfmds.wire.conversions.operations import drain_from, funnel_from, status_from
 
 _CREATION_SECONDS = 120.0  # the coordinator loads torch for its first run
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hfmds.domain.fleet import AdminTerms, Forgetting, Forgotten, Member, NewToken, TokenRecord
 from hfmds.service.client.peer import Peer
 from hfmds.v1 import fleet_pb2 as pb
 from hfmds.v1.fleet_pb2_grpc import FleetServiceStub
 from hfmds.wire.clients.service_client import ServiceClient
 from hfmds.wire.conversions.fleet_calls import (
-    AdminTerms,
-    Forgetting,
-    Forgotten,
-    Member,
-    NewToken,
-    TokenRecord,
     enrolment_terms_message,
     forgetting_message,
     member_from,

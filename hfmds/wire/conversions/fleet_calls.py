@@ -1,160 +1,31 @@
-"""Who belongs to the fleet, on the wire: tokens, members, who is shut out. Conversion pairs."""
+"""Conversion pairs for fleet.proto: tokens, members and revocations."""
 
 from __future__ import annotations
 
-import enum
 import re
-from dataclasses import dataclass
 from datetime import datetime
 
 from hfmds.domain.devices import require_id
+from hfmds.domain.fleet import (
+    AdminTerms,
+    EnrolmentTerms,
+    Forgetting,
+    Member,
+    NewToken,
+    Role,
+    TokenRecord,
+)
 from hfmds.errors import InvalidInput
 from hfmds.service.security.exclusions import Exclusions
-from hfmds.service.security.identity import Kind
 from hfmds.v1 import fleet_pb2 as pb
 from hfmds.v1 import synthesis_store_pb2 as store_pb
 from hfmds.wire.conversions.admin_calls import timestamp_from, timestamp_message
 from hfmds.wire.conversions.common import require_finite, require_part
 
 MAX_REASON_BYTES = 200  # those of all quarantines must fit into one message
-MAX_TOKEN_SECONDS = 365 * 24 * 3600.0
 
-_MAX_USES = 1_000_000
-_MAX_PREFIX_CHARACTERS = 100  # what the coordinator appends must fit
-_TOKEN_ID = re.compile(r"[0-9a-f]{12}")
 _VERSION = re.compile(r"[0-9a-f]{64}")
 _SERIAL = re.compile(r"[1-9a-f][0-9a-f]{0,39}")
-
-
-class Role(enum.StrEnum):
-    """What an admin may do; a later one may also do what an earlier one may."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    OWNER = "owner"
-
-    @property
-    def kind(self) -> Kind:
-        return Kind(f"admin/{self.value}")
-
-
-@dataclass(frozen=True, slots=True)
-class EnrolmentTerms:
-    """Whom a token lets in as devices: one by its id, or those whose ids begin so."""
-
-    uses: int = 1
-    device_id: str = ""  # empty: any that begins with the prefix
-    prefix: str = ""  # empty: any
-    used: int = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.uses <= _MAX_USES:
-            raise InvalidInput(f"a token for {self.uses} devices; it must be 1 to {_MAX_USES}")
-        if self.device_id:
-            require_id(self.device_id, "device id")
-            if self.uses != 1 or self.prefix:
-                raise InvalidInput("a token for one device id has one use, and no prefix")
-        if self.prefix:
-            require_id(self.prefix, "prefix")
-            if len(self.prefix) > _MAX_PREFIX_CHARACTERS:
-                raise InvalidInput(f"a prefix has at most {_MAX_PREFIX_CHARACTERS} characters")
-
-    def admits(self, device_id: str) -> bool:
-        """Whether it lets a device of this id in."""
-        if self.device_id:
-            return device_id == self.device_id
-        return device_id.startswith(self.prefix)
-
-
-@dataclass(frozen=True, slots=True)
-class AdminTerms:
-    """Whom a token lets in as a person."""
-
-    role: Role
-
-
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """What a caller says of a token that it has made; of the secret, only a hash."""
-
-    token_id: str
-    secret_sha256: bytes
-    name: str
-    lifetime_seconds: float
-    terms: EnrolmentTerms | AdminTerms
-
-    def __post_init__(self) -> None:
-        require_token_id(self.token_id)
-        if len(self.secret_sha256) != 32:
-            raise InvalidInput("secret_sha256 has 32 bytes")
-        require_id(self.name, "name")
-        if not 0 < self.lifetime_seconds <= MAX_TOKEN_SECONDS:
-            raise InvalidInput(
-                f"a token that is good for {self.lifetime_seconds} s; it must be above 0 and at "
-                f"most {MAX_TOKEN_SECONDS:.0f}, a year"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRecord:
-    """A token without its secret."""
-
-    token_id: str
-    name: str
-    created_at: datetime
-    created_by: str
-    expires_at: datetime
-    terms: EnrolmentTerms | AdminTerms
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A device as the fleet's books have it."""
-
-    device_id: str
-    token_id: str = ""
-    enrolled_at: datetime | None = None
-    serial: str = ""
-    certificate_until: datetime | None = None
-    revoked_at: datetime | None = None
-    revoked: bool = False
-    quarantined: bool = False
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forgetting:
-    """Which revocations to forget: those that are so old, in seconds; None: none of the kind."""
-
-    devices_seconds: float | None = None
-    certificates_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        times = [t for t in (self.devices_seconds, self.certificates_seconds) if t is not None]
-        if not times:
-            raise InvalidInput("say how old revocations are that may be forgotten")
-        if min(times) <= 0:
-            raise InvalidInput(
-                f"revocations that are {min(times)} s old; it must be above 0, and longer than any "
-                f"certificate of then is good for"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """How many revocations were forgotten."""
-
-    devices: int
-    certificates: int
-
-
-def require_token_id(token_id: str) -> str:
-    """What names a token. Whatever else is given is not repeated: it may be the token itself."""
-    if not _TOKEN_ID.fullmatch(token_id):
-        raise InvalidInput(
-            "a token's id is 12 lower-case hex digits, as `hfmds pki tokens` shows them"
-        )
-    return token_id
 
 
 def require_serial(serial: str) -> str:

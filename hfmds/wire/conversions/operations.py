@@ -1,66 +1,12 @@
-"""What operators see of the whole: drain, status, funnels. Values and their conversion pairs."""
+"""Conversion pairs of the coordinator's drain, status and funnels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
+from hfmds.domain.operations import STEPS, Drain, Funnel, Status
 from hfmds.v1 import admin_pb2 as pb
 from hfmds.wire.conversions.admin_calls import timestamp_from, timestamp_message
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Whether the coordinator is drained."""
-
-    on: bool
-    since: datetime | None = None  # None: it never was otherwise
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How the coordinator is as a whole; the counts are by state, or stage, in lower case."""
-
-    drain: Drain
-    runs: Mapping[str, int]
-    devices: Mapping[str, int]
-    tasks: Mapping[str, int]  # that devices have
-
-
-@dataclass(slots=True)
-class Funnel:
-    """How far the tasks of one kind came; each counts in every stage it has been through."""
-
-    kind: str
-    here: int = 0
-    eligible: int = 0
-    assigned: int = 0
-    taken: int = 0
-    downloaded: int = 0
-    computed: int = 0
-    uploaded: int = 0
-    accepted: int = 0
-    pending: int = 0
-    unneeded: int = 0
-    late: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, int] = field(default_factory=dict)
-
-
-STEPS = (
-    "here",
-    "eligible",
-    "assigned",
-    "taken",
-    "downloaded",
-    "computed",
-    "uploaded",
-    "accepted",
-)
-"""The fields of a funnel from its wide to its narrow end."""
 
 _COUNTS = (*STEPS, "pending", "unneeded")
 _CAUSES = ("late", "failed", "refused")

@@ -13,18 +13,12 @@ import grpc
 import pytest
 
 from hfmds.cli.main import main
+from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event, canonical, make_event, origin
 from hfmds.v1 import admin_pb2
 from hfmds.wire.conversions.events import event_message
-from hfmds.wire.conversions.operations import (
-    Drain,
-    Funnel,
-    Status,
-    drain_message,
-    funnel_message,
-    status_message,
-)
+from hfmds.wire.conversions.operations import drain_message, funnel_message, status_message
 from hfmds.wire.pages import first_page
 from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import MOMENT, a_device, a_run

@@ -13,13 +13,13 @@ from coordinator.identity.nonces import Nonces
 from coordinator.identity.tokens import Tokens
 from coordinator.records.events import EventRecords
 from coordinator.records.tables import Base
+from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.token_text import Token, TokenKind, new_token
 from hfmds.service.security.certificates import Certificate, read_own_certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import open_database
-from hfmds.wire.conversions.fleet_calls import AdminTerms, EnrolmentTerms, NewToken, Role
 from tests.support.databases import database_of
 
 START = 1_800_000_000.25

@@ -8,19 +8,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.identity import members as module
+from hfmds.domain.fleet import Forgetting, Forgotten, Member
 from hfmds.errors import LimitExceeded, NotAllowed
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.limits.limits import Limits
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.v1.synthesis_store_pb2 import SetExclusionsRequest
-from hfmds.wire.conversions.fleet_calls import (
-    MAX_REASON_BYTES,
-    Forgetting,
-    Forgotten,
-    Member,
-    exclusions_message,
-    reason_from,
-)
+from hfmds.wire.conversions.fleet_calls import MAX_REASON_BYTES, exclusions_message, reason_from
 from tests.coordinator.identity.registry_office import (
     DAY,
     OLGA,

@@ -7,16 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role, TokenRecord
 from hfmds.errors import Conflict, InvalidInput, NotFound, WrongState
 from hfmds.pki.token_text import Token, TokenKind, new_token
 from hfmds.service.security.identity import Identity, Kind
-from hfmds.wire.conversions.fleet_calls import (
-    AdminTerms,
-    EnrolmentTerms,
-    NewToken,
-    Role,
-    TokenRecord,
-)
 from tests.coordinator.identity.registry_office import DAY, OLGA, START, Office, new
 
 
