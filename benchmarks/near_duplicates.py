@@ -30,7 +30,6 @@ from programs import show, tell
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import initial_weights
-from hfmds.algorithm.synthesis import synthesise
 from hfmds.data.datasets import load_dataset, subset
 from hfmds.data.statistics import normalisation_of
 from hfmds.domain.learning import LabelledImages
@@ -205,7 +204,7 @@ def synthetic_images(real: LabelledImages, count: int) -> LabelledImages:
     for start in range(0, count, _PER_DEVICE):
         shard = real.take(order[start : start + _PER_DEVICE])
         work = LocalWork(recipe, 1, weights, shard, seed=start)
-        made.append(synthesise(work, settings).batch.images)
+        made.append(method_of(work.recipe).synthesise(work).batch.images)
         tell(f"{start + _PER_DEVICE} of {count} synthetic images")
     return LabelledImages(
         np.concatenate([images.pixels for images in made]),

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.models.building import SplitModel, model_with
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.synthesis import class_activation, matching_loss, relevance
+from hfmds.algorithm.torch_steps.losses import class_activation, matching_loss, relevance
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.methods import Hfmds
 

@@ -62,6 +62,6 @@ class Learning:
     def evaluate(self, recipe: Recipe, weights: Weights, images: LabelledImages) -> Evaluation:
         """How a model does on these images."""
         self.load()
-        from hfmds.algorithm.evaluation import evaluate
+        from hfmds.algorithm.torch_steps.torch_evaluation import evaluate
 
         return evaluate(recipe.model, weights, recipe.normalisation, images)

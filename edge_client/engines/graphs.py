@@ -241,6 +241,11 @@ def array_of(value: Any) -> NDArray[Any]:
     return values
 
 
+def number_of(value: Any) -> float:
+    """Return the value of a tensor that holds one number."""
+    return float(array_of(value))
+
+
 def _found(graph: str, spec: TensorSpec, given: Sequence[Tensors]) -> Any:
     for tensors in given:
         if spec.name in tensors:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 import edge_client.processor  # noqa: F401  # before torch computes
-from hfmds.algorithm.evaluation import evaluate_locally
 from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.compute_device import find_compute_device
+from hfmds.algorithm.torch_steps.torch_evaluation import evaluate_locally
 from hfmds.domain.learning import Evaluation
 
 

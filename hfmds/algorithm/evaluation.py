@@ -1,58 +1,40 @@
-"""How a model does on labelled images, in torch."""
+"""How a model does on labelled images. Only numpy.
+
+The loop is here, once. What computes the loss is a step: torch (`torch_steps.torch_evaluation`), or
+a graph of a plan on devices without torch.
+"""
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from collections.abc import Callable
+from typing import TypeAlias
 
-from hfmds.algorithm.local_work import LocalWork, Progress
-from hfmds.algorithm.models.building import quick_model
+import numpy as np
+from numpy.typing import NDArray
+
+from hfmds.algorithm.local_work import Progress, no_progress
 from hfmds.algorithm.pixels import normalise
-from hfmds.domain.learning import Evaluation, LabelledImages, Weights
-from hfmds.domain.recipe import ModelSpec, Normalisation
-from hfmds.errors import InvalidInput
+from hfmds.domain.learning import Evaluation, LabelledImages
+from hfmds.domain.recipe import Normalisation
 
-_CHUNK = 256  # images at a time, to bound memory
+CHUNK = 256  # images at a time, to bound memory
+
+EvaluationStep: TypeAlias = Callable[[NDArray[np.float32], NDArray[np.int64]], tuple[float, int]]
+"""From normalised images and labels to the sum of their losses and the number of right answers."""
 
 
-@torch.no_grad()
-def evaluate(
-    spec: ModelSpec,
-    weights: Weights,
-    normalisation: Normalisation,
+def evaluate_in_chunks(
+    step: EvaluationStep,
     images: LabelledImages,
-    *,
-    what: str = "the held-out set",
-    progress: Progress = lambda done, steps: None,
-    device: str = "cpu",
+    normalisation: Normalisation,
+    progress: Progress = no_progress,
 ) -> Evaluation:
-    """Accuracy and mean cross-entropy of a model over labelled images; `what` names them."""
-    images.require_fit(spec, what)
-    if not len(images):
-        raise InvalidInput(f"{what} is empty; there is nothing to evaluate on")
-    model = quick_model(spec, weights, device).eval()
+    """Measure accuracy and mean cross-entropy over all images."""
     loss, correct = 0.0, 0
-    for start in range(0, len(images), _CHUNK):
-        pixels = images.pixels[start : start + _CHUNK]
-        labels = torch.from_numpy(images.labels[start : start + _CHUNK]).to(device)
-        batch = torch.from_numpy(normalise(pixels, normalisation)).to(device)
-        logits = model(batch.contiguous(memory_format=torch.channels_last))
-        loss += F.cross_entropy(logits, labels, reduction="sum").item()
-        correct += int((logits.argmax(dim=1) == labels).sum())
-        progress(min(start + _CHUNK, len(images)), len(images))
+    for start in range(0, len(images), CHUNK):
+        pixels = normalise(images.pixels[start : start + CHUNK], normalisation)
+        chunk_loss, chunk_correct = step(pixels, images.labels[start : start + CHUNK])
+        loss += chunk_loss
+        correct += chunk_correct
+        progress(min(start + CHUNK, len(images)), len(images))
     return Evaluation(correct / len(images), loss / len(images), len(images))
-
-
-def evaluate_locally(
-    work: LocalWork, progress: Progress = lambda done, steps: None, device: str = "cpu"
-) -> Evaluation:
-    """How a task's model does on its device's own data."""
-    return evaluate(
-        work.recipe.model,
-        work.weights,
-        work.recipe.normalisation,
-        work.shard,
-        what="the device's shard",
-        progress=progress,
-        device=device,
-    )

@@ -1,7 +1,4 @@
-"""A device's task and what comes of it, whichever engine does the work. Only numpy.
-
-The reference engine is in torch: `hfmds.algorithm.methods`, by the method that the recipe names.
-"""
+"""A device's task and its results, the same for every engine. Only numpy."""
 
 from __future__ import annotations
 
@@ -14,22 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.domain.learning import LabelledImages, SyntheticBatch, Weights
-from hfmds.domain.recipe import Recipe
+from hfmds.domain.recipe import Recipe, TrainingRecipe
 from hfmds.errors import InvalidInput
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called after each step with steps done and steps in all; raising from it ends the work."""
+"""Called after each step with the steps done and all steps; an exception in it ends the work."""
+
+
+def no_progress(done: int, steps: int) -> None:
+    """Ignore the progress."""
+
 
 Memory: TypeAlias = Mapping[str, NDArray[np.float32]]
-"""What a device keeps of a task for a later one of the same run; it never leaves it.
+"""Arrays that a device keeps from a task for a later task of the same run. They never leave it.
 
-For the next one of the same kind, unless the method says otherwise (`Method.memory_of`).
+They are for the next task of the same kind, unless the method says otherwise (`Method.memory_of`).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LocalWork:
-    """All that one device's task depends on: the same values give the same result."""
+    """Every input of one device's task: the same values give the same result."""
 
     recipe: Recipe
     round_number: int  # t
@@ -38,7 +40,7 @@ class LocalWork:
     seed: int
     pool: LabelledImages | None = None  # D_syn; None before the first
     memory: Memory = field(default_factory=dict)  # empty at the first task
-    plan: Path | None = None  # how to compute it, for engines without torch (`hfmds.plans`)
+    plan: Path | None = None  # graphs for engines without torch (`hfmds.plans`)
 
     def __post_init__(self) -> None:
         self.shard.require_fit(self.recipe.model, "the device's shard")
@@ -47,10 +49,15 @@ class LocalWork:
         if self.pool is not None:
             self.pool.require_fit(self.recipe.model, "the synthetic pool")
 
+    @property
+    def training(self) -> TrainingRecipe:
+        """The settings of local training in this round."""
+        return self.recipe.training.in_round(self.round_number)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """w_k^t and how it came about."""
+    """w_k^t, and what the device reports and keeps of its training."""
 
     weights: Weights  # those that the method trains in this round
     samples: int  # in the shard
@@ -60,20 +67,20 @@ class TrainedModel:
 
 @dataclass(frozen=True, slots=True)
 class SynthesisHealth:
-    """Numbers by which a broken synthesis is noticed; loss and accuracy of the images as sent."""
+    """Numbers that show a broken synthesis. Losses and accuracy are of the images as sent."""
 
     matching_loss: float  # L_HFM
     classification_loss: float  # L_C
     accuracy: float  # of the global model on the synthetic images, in [0, 1]
-    real_margin: float  # mean over z of: logit of the class minus the highest other
-    hard_margin: float  # the same over z_h; lower, or the features are not hard
-    gradient_ratio: float  # |dL_HFM/dx| / |dL_C/dx| at the first step; 0.1 to 10 is sound
+    real_margin: float  # mean over z of: logit of the class minus the highest other logit
+    hard_margin: float  # the same over z_h; it must be lower, or the features are not hard
+    gradient_ratio: float  # |dL_HFM/dx| / |dL_C/dx| before the first step; 0.1 to 10 is sound
 
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """What one device made, what it keeps for its next time, and how it went."""
+    """One device's synthetic batch, what the device keeps, and the health of the synthesis."""
 
     batch: SyntheticBatch
     memory: Memory = field(default_factory=dict)
-    health: SynthesisHealth | None = None  # only a synthesis by feature matching has one
+    health: SynthesisHealth | None = None  # only of a synthesis by feature matching

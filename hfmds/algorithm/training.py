@@ -1,127 +1,109 @@
-"""ClientUpdate of Algorithm 1: one device's local training in one round, in torch.
+"""ClientUpdate of Algorithm 1: one device's local training in one round. Only numpy.
 
-SGD on whatever loss the method gives (`hfmds.algorithm.methods`). Knows nothing of rounds, of other
-devices, or of where the pool came from. Small batches on few threads are what devices train with,
-so: channels_last, no work on samples that are not drawn, and SGD in one pass over the weights.
+The loop is here, once. What computes a step is behind `TrainingSteps`: torch
+(`torch_steps.torch_training`), or the graphs of a plan on devices without torch. All random draws
+are here, so every engine sees the same batches in the same order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from hfmds.algorithm.finite_checks import require_finite_loss
-from hfmds.algorithm.local_work import LocalWork, Progress
-from hfmds.algorithm.models.building import SplitModel, quick_model
-from hfmds.algorithm.prototypes import ClassMeans
+from hfmds.algorithm.local_work import LocalWork, Memory, Progress, TrainedModel, no_progress
+from hfmds.algorithm.prototypes import ClassMeans, prototypes_after_training
 from hfmds.algorithm.sampling import Indices, choose, epoch_batches
 from hfmds.algorithm.seeds import generator
 from hfmds.domain.learning import Weights
-from hfmds.domain.recipe import TrainingRecipe
-
-Loss: TypeAlias = Callable[[Indices], Tensor]
-"""The loss of one step, from the rows of the shard that are its real batch."""
+from hfmds.domain.methods import Hfmds
 
 
-class LocalTraining:
-    """One device's training under way: what a method's loss is made from."""
+class TrainingSteps(Protocol):
+    """SGD on the loss of one method. Holds w_k, which starts at w^t, and its momentum."""
 
-    def __init__(self, work: LocalWork, device: str = "cpu") -> None:
-        self.work = work
-        self.device = device
-        self.model = self.network(work.weights)  # w_k, starting at w^t
-        self.model.train()
-        # As they came: only what a batch takes is normalised, for a pool may be large and little of
-        # it drawn.
-        sets = [work.shard, work.pool] if work.pool else [work.shard]
-        self._pixels = [torch.from_numpy(s.pixels).to(device) for s in sets]
-        self._labels = torch.from_numpy(np.concatenate([s.labels for s in sets])).to(device)
-        self._mean, self._std = (
-            torch.tensor(values, dtype=torch.float32, device=device).reshape(-1, 1, 1)
-            for values in (work.recipe.normalisation.mean, work.recipe.normalisation.std)
-        )
-        # Real and synthetic samples draw from streams of their own: with or without a pool the
-        # real batches are the same, so runs with and without it compare sample by sample.
-        self.real_order = generator(work.seed, "real")
-        self.seen: ClassMeans | None = None  # of the real samples, where the method wants them
-        self._synthetic_order = generator(work.seed, "synthetic")
+    def step(
+        self, rows: Indices, pool_rows: Indices | None
+    ) -> tuple[float, NDArray[np.float32] | None]:
+        """Take one step on these rows of the shard and of the pool.
 
-    def network(self, weights: Weights) -> SplitModel:
-        """The recipe's network with these weights, where this training computes."""
-        return quick_model(self.work.recipe.model, weights, self.device)
+        Returns the loss before the step and the features z of the batch, real images first. Losses
+        that compute no features give None.
+        """
 
-    def batch(self, rows: Indices) -> tuple[Tensor, Tensor]:
-        """Images and labels of these rows: the shard's, then the pool's, which count on from it."""
-        own = int((rows < len(self.work.shard)).sum())
-        chosen = torch.from_numpy(rows).to(self.device)
-        parts = [self._pixels[0].index_select(0, chosen[:own])]
-        if own < len(rows):
-            of_pool = self._pixels[-1].index_select(0, chosen[own:] - len(self.work.shard))
-            is_float = of_pool.dtype == torch.float16  # from 0 to 1
-            parts.append(of_pool.to(torch.float32).mul_(255) if is_float else of_pool)
-        # As `pixels.normalise` does it, to the bit; and in its layout, which for few channels takes
-        # a third of the time.
-        images = torch.cat(parts).to(torch.float32).div_(255).sub_(self._mean).div_(self._std)
-        images = images.contiguous(memory_format=torch.channels_last)
-        return images, self._labels[chosen]
-
-    def pool_rows(self, pool_size: int, count: int) -> Indices:
-        """Rows of `count` samples of the pool, for one step."""
-        return len(self.work.shard) + choose(pool_size, count, self._synthetic_order)
+    def weights(self) -> Weights:
+        """Return w_k as it is now."""
 
 
-def minimise(training: LocalTraining, loss_of: Loss, progress: Progress | None = None) -> float:
-    """Run all local epochs on the training's model; the mean loss over the last one."""
-    settings = training.work.recipe.training
-    samples = len(training.work.shard)
-    parameters: list[Tensor] = list(training.model.parameters())
-    velocity = [torch.zeros_like(p) for p in parameters]  # starts at zero each round
+def train(work: LocalWork, steps: TrainingSteps, progress: Progress = no_progress) -> TrainedModel:
+    """Run all local epochs of a device's round."""
+    settings, method, pool = work.training, work.recipe.method, work.pool
+    # Real and synthetic samples draw from streams of their own. So a run with a pool has the same
+    # real batches as a run without, and the two compare sample by sample.
+    real_order, synthetic_order = generator(work.seed, "real"), generator(work.seed, "synthetic")
+    prototype_settings = method if isinstance(method, Hfmds) and method.local_prototypes else None
+    means = ClassMeans()  # z_c of the real samples
 
-    steps_per_epoch = math.ceil(samples / settings.batch_size)
-    steps = steps_per_epoch * settings.local_epochs
-    step, epoch_loss = 0, 0.0
-    for _ in range(settings.local_epochs):
+    def step(rows: Indices) -> float:
+        pool_rows = choose(len(pool), len(rows), synthetic_order) if pool else None
+        loss, features = steps.step(rows, pool_rows)
+        if prototype_settings and features is not None:
+            means.add(features[: len(rows)], work.shard.labels[rows])
+        return loss
+
+    loss = run_epochs(
+        step,
+        len(work.shard),
+        settings.batch_size,
+        settings.local_epochs,
+        real_order,
+        progress,
+        "training.learning_rate",
+    )
+    memory: Memory = {}
+    if prototype_settings:
+        memory = prototypes_after_training(work.memory, means, prototype_settings)
+    return TrainedModel(steps.weights(), len(work.shard), loss, memory)
+
+
+def run_epochs(
+    step: Callable[[Indices], float],
+    samples: int,
+    batch_size: int,
+    epochs: int,
+    order: np.random.Generator,
+    progress: Progress,
+    rate_setting: str,
+) -> float:
+    """Take a step on every batch of every epoch; return the mean loss over the last epoch.
+
+    Raises Diverged if a loss is not finite; the error names `rate_setting` as the one to lower.
+    """
+    steps_per_epoch = math.ceil(samples / batch_size)
+    steps = steps_per_epoch * epochs
+    done, epoch_loss = 0, 0.0
+    for _ in range(epochs):
         epoch_loss = 0.0
-        for rows in epoch_batches(samples, settings.batch_size, training.real_order):
-            loss = loss_of(rows)
-            sgd_step(parameters, torch.autograd.grad(loss, parameters), velocity, settings)
-            step += 1
-            epoch_loss += require_finite_loss(loss.item(), step, steps)
-            if progress:
-                progress(step, steps)
+        for rows in epoch_batches(samples, batch_size, order):
+            loss = step(rows)
+            done += 1
+            epoch_loss += require_finite_loss(loss, done, steps, rate_setting)
+            progress(done, steps)
     return epoch_loss / steps_per_epoch
 
 
-@torch.no_grad()
-def sgd_step(
-    parameters: list[Tensor],
-    gradients: Sequence[Tensor],
-    velocity: list[Tensor],
-    settings: TrainingRecipe,
-) -> None:
-    """v <- momentum v + gradient + decay w;  w <- w - eta v, for all parameters in one pass.
+def sample_weights(real: int, synthetic: int, alpha: float) -> NDArray[np.float32]:
+    """Weights of a batch's samples in its loss, real samples first.
 
-    The kernel of torch.optim.SGD(fused=True), called directly: torch.optim loads torch's compiler
-    when first used, 2 s and 150 MB that each device would pay.
+    With them, a sum over the batch is equation (6):
+    alpha * mean loss(real) + (1 - alpha) * mean loss(synthetic).
+    Without synthetic samples alpha counts as 1 (Theorem 1).
     """
-    torch._fused_sgd_(
-        parameters,
-        # It walks memory in order: a gradient of another layout would silently go wrong.
-        [
-            g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
-            for p, g in zip(parameters, gradients, strict=True)
-        ],
-        velocity,
-        lr=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        is_first_step=False,
-    )
+    if not synthetic:
+        return np.full(real, 1 / real, np.float32)
+    shares = [np.full(real, alpha / real), np.full(synthetic, (1 - alpha) / synthetic)]
+    return np.concatenate(shares).astype(np.float32)

@@ -17,11 +17,17 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hfmds.algorithm.adam import BETAS, adam_step
-from hfmds.algorithm.methods.related.fedprox import squared_distance
 from hfmds.algorithm.models.building import build_model
 from hfmds.algorithm.models.split_model import SplitModel
-from hfmds.algorithm.synthesis import class_activation, hard_features, matching_loss, relevance
+from hfmds.algorithm.torch_steps.losses import (
+    class_activation,
+    hard_features,
+    matching_loss,
+    pooled_loss,
+    proximal_term,
+    relevance,
+)
+from hfmds.algorithm.torch_steps.optimisers import BETAS, adam_step
 from hfmds.domain.recipe import ModelSpec
 from hfmds.plans.format import ANCHOR, BATCH, BUFFER, MOMENTUM, NEXT, PARAMETER, TensorSpec
 
@@ -112,11 +118,10 @@ class Steps:
         buffers = {name: b.clone() for name, b in _part(given, BUFFER).items()}  # changed in place
         self._network.train()
         features, logits = self._called({**parameters, **buffers}, given["images"])
-        # alpha * loss(real) + (1 - alpha) * loss(synthetic), the means' divisors in the weights.
-        loss = (_cross_entropies(logits, given["labels"]) * given["sample_weights"]).sum()
+        loss = pooled_loss(_cross_entropies(logits, given["labels"]), given["sample_weights"])
         if anchors := _part(given, ANCHOR):
-            apart = squared_distance(list(parameters.values()), [anchors[n] for n in parameters])
-            loss = loss + given["mu"] / 2 * apart
+            anchor = [anchors[name] for name in parameters]  # w^t
+            loss = loss + proximal_term(list(parameters.values()), anchor, given["mu"])
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         after: dict[str, Tensor] = {}
         for (name, w), gradient in zip(parameters.items(), gradients, strict=True):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hfmds.algorithm.adam import Adam
+from hfmds.algorithm.torch_steps.optimisers import Adam
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.999)])

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
-from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.sampling import Candidate
 from hfmds.algorithm.simulation.local_fleet import LocalFleet
+from hfmds.algorithm.torch_steps.torch_evaluation import evaluate
 from hfmds.domain.learning import DeviceEvaluation, Evaluation
 from hfmds.domain.round_policy import EvaluationByDevices
 from hfmds.errors import InvalidInput

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from hfmds.algorithm import evaluation
-from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.pixels import normalise
+from hfmds.algorithm.torch_steps.torch_evaluation import evaluate
 from hfmds.errors import InvalidInput
 from tests.algorithm.examples import RECIPE, SPEC, images, weights
 
 
 def test_accuracy_and_loss_over_all_chunks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evaluation, "_CHUNK", 4)
+    monkeypatch.setattr(evaluation, "CHUNK", 4)
     held_out = images(10, seed=4)
     pixels = torch.tensor(normalise(held_out.pixels, RECIPE.normalisation))
     p = torch.softmax(model_with(SPEC, weights())(pixels), dim=1).detach().numpy()

@@ -10,6 +10,7 @@ TORCH_FREE = [
     "aggregation.aggregation",
     "aggregation.compression",
     "local_work",
+    "evaluation",
     "federation",
     "finite_checks",
     "leakage.measurement",
@@ -20,6 +21,8 @@ TORCH_FREE = [
     "prototypes",
     "sampling",
     "seeds",
+    "synthesis",
+    "training",
 ]
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from hfmds.algorithm.aggregation.aggregation import combine
-from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.local_work import LocalWork, SynthesisHealth, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.architectures import register_architecture
 from hfmds.algorithm.models.building import build_model, initial_weights, load_weights, weights_of
+from hfmds.algorithm.torch_steps.torch_evaluation import evaluate
 from hfmds.domain.learning import LabelledImages, Update, Weights
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe

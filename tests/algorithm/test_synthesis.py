@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from hfmds.algorithm.leakage.measurement import psnr_nearest, psnr_paired
-from hfmds.algorithm.local_work import Memory, Progress, SynthesisHealth
+from hfmds.algorithm.local_work import Memory, Progress, SynthesisHealth, no_progress
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.sampling import choose, initial_noise
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.synthesis import (
+from hfmds.algorithm.torch_steps.losses import (
     class_activation,
     hard_features,
     matching_loss,
@@ -42,7 +42,7 @@ def synthesise(
     shard: LabelledImages = SHARD,
     memory: Memory | None = None,
     seed: int = 5,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> tuple[SyntheticBatch, Memory, SynthesisHealth]:
     task = work(recipe, shard, given, seed=seed, memory=memory)
     made = method_of(recipe).synthesise(task, progress)

@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from hfmds.algorithm.local_work import Progress, TrainedModel
+from hfmds.algorithm.local_work import Progress, TrainedModel, no_progress
 from hfmds.algorithm.methods.method_registry import method_of
-from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.models.building import initial_weights, model_with, weights_of
 from hfmds.algorithm.pixels import normalise
 from hfmds.algorithm.prototypes import prototypes_at_refresh
-from hfmds.algorithm.sampling import Indices, choose, epoch_batches
+from hfmds.algorithm.sampling import choose, epoch_batches
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.training import LocalTraining, minimise
+from hfmds.algorithm.torch_steps.torch_training import (
+    Batch,
+    BatchLoss,
+    SgdSteps,
+    TorchTraining,
+)
+from hfmds.algorithm.training import train as train_locally
 from hfmds.domain.learning import LabelledImages, Weights
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import Normalisation, TrainingRecipe
@@ -41,7 +46,7 @@ def train(
     seed: int = 1,
     given: Weights | None = None,
     shard: LabelledImages = SHARD,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> TrainedModel:
     return method_of(HFMDS).train(work(HFMDS, shard, given, seed=seed, pool=pool), progress)
 
@@ -91,11 +96,13 @@ def test_agrees_with_a_naive_loop(pool: LabelledImages | None):
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 1.0])
 def test_alpha_weighs_the_real_loss_and_the_rest_the_synthetic_one(alpha: float):
     recipe = replace(HFMDS, training=replace(HFMDS.training, alpha=alpha))
-    training = LocalTraining(work(recipe, SHARD, pool=POOL, seed=11))
-    loss = loss_with_pool(training)(np.array([2, 7, 5])).item()
+    training = TorchTraining(work(recipe, SHARD, pool=POOL, seed=11))
+    drawn = choose(9, 3, generator(11, "synthetic"))
+    batch = training.batch(np.array([2, 7, 5]), drawn)
+    loss = method_of(recipe).loss(training)(batch).value.item()
 
     real = mean_cross_entropy(SHARD, [2, 7, 5])
-    synthetic = mean_cross_entropy(POOL, choose(9, 3, generator(11, "synthetic")).tolist())
+    synthetic = mean_cross_entropy(POOL, drawn.tolist())
     assert loss == pytest.approx(alpha * real + (1 - alpha) * synthetic, rel=1e-5)
     assert real != pytest.approx(synthetic, rel=1e-3)
 
@@ -112,7 +119,7 @@ def mean_cross_entropy(source: LabelledImages, rows: list[int]) -> float:
 
 def test_a_batch_is_normalised_as_everywhere_and_laid_out_for_speed():
     recipe = replace(
-        RECIPE,
+        HFMDS,
         model=replace(SPEC, channels=3),
         normalisation=Normalisation((0.4, 0.5, 0.3), (0.25, 0.2, 0.3)),
     )
@@ -125,24 +132,23 @@ def test_a_batch_is_normalised_as_everywhere_and_laid_out_for_speed():
         for count in (6, 4)
     )
     given = initial_weights(recipe.model, 0)
-    training = LocalTraining(work(recipe, shard, given, pool=pool))
-    batch, labels = training.batch(np.array([5, 0, 2, 6 + 3, 6 + 1]))
+    training = TorchTraining(work(recipe, shard, given, pool=pool))
+    batch = training.batch(np.array([5, 0, 2]), np.array([3, 1]))
     pixels = np.concatenate([shard.pixels[[5, 0, 2]], pool.pixels[[3, 1]]])
-    np.testing.assert_array_equal(batch.numpy(), normalise(pixels, recipe.normalisation))
-    assert batch.is_contiguous(memory_format=torch.channels_last)
-    assert labels.tolist() == [*shard.labels[[5, 0, 2]], *pool.labels[[3, 1]]]
+    np.testing.assert_array_equal(batch.images.numpy(), normalise(pixels, recipe.normalisation))
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+    assert batch.labels.tolist() == [*shard.labels[[5, 0, 2]], *pool.labels[[3, 1]]]
 
 
 def test_a_pool_in_half_precision_is_normalised_as_everywhere():
     random = np.random.default_rng(1)
     halves = random.uniform(0, 1, (4, *SPEC.image_shape)).astype(np.float16)
     pool = LabelledImages(halves, np.array([0, 1, 2, 0]))
-    batch, _ = LocalTraining(work(RECIPE, SHARD, pool=pool)).batch(
-        np.array([1, len(SHARD) + 3, len(SHARD)])
-    )
+    training = TorchTraining(work(HFMDS, SHARD, pool=pool))
+    batch = training.batch(np.array([1]), np.array([3, 0]))
     own, others = normalise(SHARD.pixels[[1]], RECIPE.normalisation), halves[[3, 0]]
     expected = np.concatenate([own, normalise(others, RECIPE.normalisation)])
-    np.testing.assert_array_equal(batch.numpy(), expected)
+    np.testing.assert_array_equal(batch.images.numpy(), expected)
 
 
 def test_fedavg_does_not_look_at_a_pool():
@@ -239,17 +245,18 @@ def test_local_prototypes_are_running_means_of_what_the_local_model_gives_in_tra
     assert_same(trained.weights, train(POOL).weights)  # looking on changes nothing
 
     found: dict[int, list[np.ndarray]] = {}
-    training = LocalTraining(task)
-    loss = loss_with_pool(training)
+    training = TorchTraining(task)
+    loss = method_of(LOCAL).loss(training)
 
-    def looked_on(rows: Indices) -> torch.Tensor:
+    def observed(batch: Batch) -> BatchLoss:
+        real = len(batch.labels) // 2
         with torch.no_grad():
-            z = training.model.features(training.batch(rows)[0])
-        for label, features in zip(SHARD.labels[rows].tolist(), z.numpy(), strict=True):
+            z = training.model.features(batch.images[:real])
+        for label, features in zip(batch.labels[:real].tolist(), z.numpy(), strict=True):
             found.setdefault(label, []).append(features.copy())
-        return loss(rows)
+        return loss(batch)
 
-    minimise(training, looked_on)
+    train_locally(task, SgdSteps(training, observed))
     assert sorted(trained.memory) == sorted(str(c) for c in found)
     for c, features in found.items():
         mean = np.mean(features, axis=0)

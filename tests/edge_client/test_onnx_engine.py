@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 from edge_client.engines.graphs import Graphs, array_of, known_opset, open_graphs, providers_for
-from edge_client.engines.onnx_engine import OnnxEngine, _Batches
+from edge_client.engines.onnx_engine import OnnxEngine
+from edge_client.engines.plan_steps import PlanTraining
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.pixels import normalise
-from hfmds.algorithm.sampling import choose
-from hfmds.algorithm.seeds import generator
 from hfmds.domain.learning import LabelledImages
-from hfmds.domain.methods import FedAvg, FedMix, Moon
+from hfmds.domain.methods import FedAvg, FedMix, Hfmds, Moon
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.plans.format import BATCH, OPSET, Graph, Plan, TensorSpec, encode_plan
@@ -76,8 +75,10 @@ def test_a_pool_in_half_precision_is_normalised_beside_own_images(tmp_path: Path
     made = random.uniform(0, 1, (4, 1, 2, 2)).astype(np.float16)
     pool = LabelledImages(made, np.ones(4, np.int64))
     rows = np.array([3, 0, 4])
-    given = array_of(_Batches(work(tmp_path, shard=own), pool).tensors(rows)["images"])
-    chosen = choose(len(pool), 3, generator(1, "synthetic"))
+    chosen = np.array([2, 0, 3])
+    task = work(tmp_path, shard=own, pool=pool, recipe=replace(RECIPE, method=Hfmds()))
+    graphs = Graphs(plan(), ["CPUExecutionProvider"], threads=1)
+    given = array_of(PlanTraining(graphs, task).batch(rows, chosen)["images"])
     by = RECIPE.normalisation
     expected = [normalise(own.pixels[rows], by), normalise(made[chosen], by)]
     np.testing.assert_array_equal(given, np.concatenate(expected))

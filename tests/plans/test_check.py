@@ -8,8 +8,8 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 
-from hfmds.algorithm import adam
 from hfmds.algorithm.models import architectures
+from hfmds.algorithm.torch_steps import optimisers
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import CorruptData
 from hfmds.plans import steps
@@ -116,7 +116,7 @@ def test_adam_without_its_epsilon_is_noticed(
     normed: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(adam, "_EPSILON", 0.0)
+        patch.setattr(optimisers, "_EPSILON", 0.0)
         exported = export(Steps(normed).by_name["synthesise"])
     with pytest.raises(CorruptData, match="next:images"):
         require_same(normed, "synthesise", exported)

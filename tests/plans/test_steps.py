@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from hfmds.algorithm.evaluation import evaluate
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.pixels import normalise, to_pixels
 from hfmds.algorithm.prototypes import prototypes_at_refresh
 from hfmds.algorithm.sampling import choose, epoch_batches, initial_noise
 from hfmds.algorithm.seeds import generator
+from hfmds.algorithm.torch_steps.torch_evaluation import evaluate
 from hfmds.domain.learning import LabelledImages, Weights
 from hfmds.domain.recipe import Recipe
 from hfmds.plans.format import ANCHOR, GRAPHS, MOMENTUM, NEXT, PARAMETER

@@ -23,8 +23,6 @@ from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.domain.learning import Weights
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
-from hfmds.kernels.convolution import thrifty
-from hfmds.kernels.linear import row_wise
 
 # A new module draws from torch's one generator per process. Without the lock a model built in
 # another thread would take numbers out of the seed's stream, and w_0 would be anybody's.
@@ -67,16 +65,15 @@ def model_with(spec: ModelSpec, weights: Weights) -> SplitModel:
     return copy.deepcopy(template, {id(own[name]): _like(own[name], given[name]) for name in own})
 
 
-def quick_model(spec: ModelSpec, weights: Weights, device: str = "cpu") -> SplitModel:
-    """As `model_with`, on the device that computes and in the form that is quick there.
+def model_on(device: str, spec: ModelSpec, weights: Weights) -> SplitModel:
+    """Build a network for computing: on torch's `device`, in channels_last, the faster layout."""
+    return model_with(spec, weights).to(device).to(memory_format=torch.channels_last)
 
-    It takes images in channels_last.
-    """
-    model = model_with(spec, weights).to(device).to(memory_format=torch.channels_last)
-    if device == "cpu":
-        thrifty(model)
-        row_wise(model)
-    return model
+
+def images_on(device: str, normalised: NDArray[np.float32]) -> Tensor:
+    """Load normalised images for a network of `model_on`."""
+    images = torch.from_numpy(normalised).to(device)
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 @lru_cache(maxsize=4)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from hfmds.algorithm.aggregation.compression import Packed, pack, split_memory, unpacked
 from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
-from hfmds.algorithm.evaluation import evaluate, evaluate_locally
 from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.local_work import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.pool import merge
 from hfmds.algorithm.sampling import Candidate, choose_cohort
 from hfmds.algorithm.seeds import task_seed
+from hfmds.algorithm.torch_steps.torch_evaluation import evaluate, evaluate_locally
 from hfmds.domain.learning import (
     MEASUREMENTS,
     DeviceEvaluation,

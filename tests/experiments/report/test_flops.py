@@ -37,14 +37,14 @@ def test_hfmds_trains_on_as_many_synthetic_images_and_synthesises() -> None:
     assert counted.training == SHARD * TRAINING
     assert counted.training_with_pool == 2 * SHARD * TRAINING
     images, steps = 3, 2
-    # Features of the shard; the CAM and the margins of z and z_h; per step forward and the
+    # Features and logits of the shard; the CAM and the logits of z_h; per step forward and the
     # gradient of the images; once more at the beginning for the two gradients' ratio; and forward
     # over the images as sent.
     through_classifier = 2 * CLASSIFIER
     features = FORWARD - through_classifier
-    expected = SHARD * features
+    expected = SHARD * FORWARD
     expected += images * 2 * through_classifier  # CAM: forward, and back to the features
-    expected += images * 2 * through_classifier  # margins
+    expected += images * through_classifier  # the margin of z_h
     expected += images * steps * 2 * FORWARD
     # L_HFM's gradient does not pass the classifier, L_C's does.
     expected += images * (FORWARD + features + FORWARD)

@@ -22,18 +22,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
-from hfmds.algorithm.adam import Adam
-from hfmds.algorithm.finite_checks import require_finite_loss
 from hfmds.algorithm.leakage.measurement import measured
-from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, TrainedModel
+from hfmds.algorithm.local_work import (
+    LocalWork,
+    Progress,
+    Synthesis,
+    TrainedModel,
+    no_progress,
+)
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.methods.pooled import loss_with_pool
 from hfmds.algorithm.models.building import load_weights, seeded, weights_of
 from hfmds.algorithm.models.weight_groups import as_part, part_of
 from hfmds.algorithm.pixels import normalise, to_pixels
-from hfmds.algorithm.sampling import choose, epoch_batches
+from hfmds.algorithm.sampling import Indices, choose
 from hfmds.algorithm.seeds import derive_seed, generator
-from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.torch_steps.optimisers import Adam
+from hfmds.algorithm.training import run_epochs
 from hfmds.domain.learning import LabelledImages, Weights
 from hfmds.domain.methods import FedGan
 from hfmds.domain.recipe import ModelSpec, Normalisation
@@ -113,16 +117,13 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         }
 
     def train(
-        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+        self, work: LocalWork, progress: Progress = no_progress, device: str = "cpu"
     ) -> TrainedModel:
         if work.round_number > self.settings.gan_rounds:
             return super().train(work, progress, device)
         return self._train_gan(work, progress, device)
 
-    def loss(self, training: LocalTraining) -> Loss:
-        return loss_with_pool(training)
-
-    def _train_gan(self, work: LocalWork, progress: Progress | None, device: str) -> TrainedModel:
+    def _train_gan(self, work: LocalWork, progress: Progress, device: str) -> TrainedModel:
         settings, shard = self.settings, work.shard
         generator_net, discriminator = self._networks_with(work.weights)
         generator_net.to(device)
@@ -134,42 +135,40 @@ class FedGanMethod(FedAvgMethod[FedGan]):
 
         images = torch.from_numpy(normalise(shard.pixels, work.recipe.normalisation)).to(device)
         labels = torch.from_numpy(shard.labels).to(device)
-        order, random = generator(work.seed, "real"), generator(work.seed, "noise")
-        steps_per_epoch = math.ceil(len(shard) / settings.gan_batch_size)
-        steps = settings.gan_epochs * steps_per_epoch
-        step, epoch_loss = 0, 0.0
-        for _ in range(settings.gan_epochs):
-            epoch_loss = 0.0
-            for batch in epoch_batches(len(shard), settings.gan_batch_size, order):
-                rows = torch.from_numpy(batch).to(device)
-                real, y = images[rows], labels[rows]
-                with torch.no_grad():
-                    fake = generator_net(_noise(len(batch), settings, random).to(device), y)
-                judged_real, judged_fake = discriminator(real, y), discriminator(fake, y)
-                discriminator_loss = (
-                    F.softplus(-judged_real).mean() + F.softplus(judged_fake).mean()
-                )
-                discriminator_step.step(discriminator_loss)
-                # The non-saturating loss: the generator wants its images to pass as real. It steps
-                # after the discriminator, where Algorithm 1 takes both steps at once.
-                fake = generator_net(_noise(len(batch), settings, random).to(device), y)
-                generator_step.step(F.softplus(-discriminator(fake, y)).mean())
+        random = generator(work.seed, "noise")
 
-                step += 1
-                epoch_loss += require_finite_loss(
-                    discriminator_loss.item(), step, steps, "fedgan.gan_learning_rate"
-                )
-                if progress:
-                    progress(step, steps)
+        def step(batch: Indices) -> float:
+            rows = torch.from_numpy(batch).to(device)
+            real, y = images[rows], labels[rows]
+            with torch.no_grad():
+                fake = generator_net(_noise(len(batch), settings, random).to(device), y)
+            judged_real, judged_fake = discriminator(real, y), discriminator(fake, y)
+            discriminator_loss = F.softplus(-judged_real).mean() + F.softplus(judged_fake).mean()
+            discriminator_step.step(discriminator_loss)
+            # The non-saturating loss: the generator wants its images to pass as real. It steps
+            # after the discriminator. Algorithm 1 takes both steps at once.
+            fake = generator_net(_noise(len(batch), settings, random).to(device), y)
+            generator_step.step(F.softplus(-discriminator(fake, y)).mean())
+            return discriminator_loss.item()
+
+        loss = run_epochs(
+            step,
+            len(shard),
+            settings.gan_batch_size,
+            settings.gan_epochs,
+            generator(work.seed, "real"),
+            progress,
+            "fedgan.gan_learning_rate",
+        )
         weights = {
             **as_part("gan/generator", weights_of(generator_net)),
             **as_part("gan/discriminator", weights_of(discriminator)),
         }
-        return TrainedModel(weights, len(shard), epoch_loss / steps_per_epoch)
+        return TrainedModel(weights, len(shard), loss)
 
     @torch.no_grad()
     def synthesise(
-        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+        self, work: LocalWork, progress: Progress = no_progress, device: str = "cpu"
     ) -> Synthesis:
         """Images of the device's own classes, in its own proportions, by the averaged generator."""
         settings, shard = self.settings, work.shard

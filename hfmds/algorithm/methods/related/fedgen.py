@@ -23,16 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hfmds.algorithm.adam import Adam
 from hfmds.algorithm.aggregation.aggregation import Aggregate
 from hfmds.algorithm.finite_checks import require_finite_loss
-from hfmds.algorithm.local_work import LocalWork, Progress, TrainedModel
+from hfmds.algorithm.local_work import LocalWork, Progress, TrainedModel, no_progress
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.models.building import build_model, load_weights, seeded, weights_of
 from hfmds.algorithm.models.weight_groups import as_part, part_of
-from hfmds.algorithm.sampling import Indices
 from hfmds.algorithm.seeds import derive_seed, generator
-from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.torch_steps.optimisers import Adam
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, Loss, TorchTraining
 from hfmds.domain.learning import Update, Weights
 from hfmds.domain.methods import LABEL_COUNTS, FedGen
 from hfmds.domain.recipe import ModelSpec
@@ -77,14 +76,14 @@ class FedGenMethod(FedAvgMethod[FedGen]):
     # --- on a device ----------------------------------------------------------------------------
 
     def train(
-        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+        self, work: LocalWork, progress: Progress = no_progress, device: str = "cpu"
     ) -> TrainedModel:
         trained = super().train(work, progress, device)
         counts = np.bincount(work.shard.labels, minlength=work.recipe.model.classes)
         weights = {**trained.weights, LABEL_COUNTS: counts.astype(np.float32)}
         return TrainedModel(weights, trained.samples, trained.loss)
 
-    def loss(self, training: LocalTraining) -> Loss:
+    def loss(self, training: TorchTraining) -> Loss:
         work, settings = training.work, self.settings
         if work.round_number == 1:  # the generator has learned nothing yet
             return super().loss(training)
@@ -94,20 +93,20 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         random = generator(work.seed, "generated")
         decay = settings.decay ** (work.round_number - 1)
 
-        def loss(rows: Indices) -> Tensor:
-            images, labels = training.batch(rows)
-            logits = model(images)
+        def loss(batch: Batch) -> BatchLoss:
+            labels = batch.labels
+            z = model.features(batch.images)
+            logits = model.classifier(z)
             with torch.no_grad():
                 same = generate(network, labels, random)
-                drawn = torch.from_numpy(random.choice(known, len(rows))).to(training.device)
+                drawn = torch.from_numpy(random.choice(known, len(labels))).to(training.device)
                 other = generate(network, drawn, random)
                 # What the classifier says of generated features of the same classes.
                 target = F.softmax(model.classifier(same), dim=1)
             latent = F.kl_div(F.log_softmax(logits, dim=1), target, reduction="batchmean")
             label = F.cross_entropy(model.classifier(other), drawn)
-            return F.cross_entropy(logits, labels) + decay * (
-                settings.label_weight * label + settings.latent_weight * latent
-            )
+            generated = settings.label_weight * label + settings.latent_weight * latent
+            return BatchLoss(F.cross_entropy(logits, labels) + decay * generated, z)
 
         return loss
 

@@ -20,12 +20,12 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
 from hfmds.algorithm.leakage.measurement import measured
-from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis
+from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, no_progress
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.pixels import of_levels
-from hfmds.algorithm.sampling import Indices, choose
+from hfmds.algorithm.sampling import choose
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, Loss, TorchTraining
 from hfmds.domain.learning import LabelledImages, SyntheticBatch
 from hfmds.domain.methods import FedMix
 from hfmds.errors import InvalidInput
@@ -34,30 +34,35 @@ from hfmds.errors import InvalidInput
 class FedMixMethod(FedAvgMethod[FedMix]):
     """FedAvg, with mixup between own images and averages of the others'."""
 
-    def loss(self, training: LocalTraining) -> Loss:
+    def loss(self, training: TorchTraining) -> Loss:
         pool = training.work.pool
         if not pool:
             return super().loss(training)
         if pool.shares is None:
             raise InvalidInput("the pool has no class shares; FedMix needs the averaged labels")
         shares = torch.from_numpy(pool.shares).to(training.device)
-        first = len(training.work.shard)
 
-        def loss(rows: Indices) -> Tensor:
-            images, labels = training.batch(rows)
-            # An average for each image; Algorithm 2 takes one for the whole batch. The loss has the
-            # same mean, and varies less.
-            averaged = training.pool_rows(len(shares), len(rows))
-            averages, _ = training.batch(averaged)
-            average_labels = shares[torch.from_numpy(averaged - first).to(training.device)]
-            return mixup_loss(
-                training.model, images, labels, averages, average_labels, self.settings.mixing
+        def loss(batch: Batch) -> BatchLoss:
+            # Departure: each image has an average of its own. Algorithm 2 takes one for a whole
+            # batch. The loss has the same mean, and varies less.
+            assert batch.pool_rows is not None
+            averages = training.pool_images(batch.pool_rows)
+            average_labels = shares[torch.from_numpy(batch.pool_rows).to(training.device)]
+            return BatchLoss(
+                mixup_loss(
+                    training.model,
+                    batch.images,
+                    batch.labels,
+                    averages,
+                    average_labels,
+                    self.settings.mixing,
+                )
             )
 
         return loss
 
     def synthesise(
-        self, work: LocalWork, progress: Progress | None = None, device: str = "cpu"
+        self, work: LocalWork, progress: Progress = no_progress, device: str = "cpu"
     ) -> Synthesis:
         return Synthesis(averages(work, self.settings))
 

@@ -5,33 +5,22 @@ loss = loss(real) + mu / 2 * |w - w^t|^2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor
-
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.sampling import Indices
-from hfmds.algorithm.training import LocalTraining, Loss
+from hfmds.algorithm.torch_steps.losses import proximal_term
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, Loss, TorchTraining
 from hfmds.domain.methods import FedProx
 
 
 class FedProxMethod(FedAvgMethod[FedProx]):
-    """FedAvg with a rope: the proximal term."""
+    """FedAvg that pulls weights back to the global model, by the proximal term."""
 
-    def loss(self, training: LocalTraining) -> Loss:
+    def loss(self, training: TorchTraining) -> Loss:
         parameters = list(training.model.parameters())
         anchor = [p.detach().clone() for p in parameters]  # w^t
         on_real = super().loss(training)
 
-        def loss(rows: Indices) -> Tensor:
-            return on_real(rows) + self.settings.mu / 2 * squared_distance(parameters, anchor)
+        def loss(batch: Batch) -> BatchLoss:
+            value, z = on_real(batch)
+            return BatchLoss(value + proximal_term(parameters, anchor, self.settings.mu), z)
 
         return loss
-
-
-def squared_distance(parameters: Sequence[Tensor], anchor: Sequence[Tensor]) -> Tensor:
-    """|w - w^t|^2, over all parameters as one vector."""
-    return torch.stack(
-        [(p - a).square().sum() for p, a in zip(parameters, anchor, strict=True)]
-    ).sum()

@@ -9,51 +9,54 @@ model at the end of its last round.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
-from hfmds.algorithm.local_work import Memory
+from hfmds.algorithm.local_work import LocalWork, Progress, TrainedModel, no_progress
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
-from hfmds.algorithm.sampling import Indices
-from hfmds.algorithm.training import LocalTraining, Loss
-from hfmds.domain.learning import Weights
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, Loss, TorchTraining
 from hfmds.domain.methods import Moon
 
 
 class MoonMethod(FedAvgMethod[Moon]):
-    """FedAvg, with features drawn to the global model's and away from the last local one's."""
+    """FedAvg that draws features to the global model's and away from the last local model's."""
 
-    def loss(self, training: LocalTraining) -> Loss:
-        # A device's first round has no model to be contrasted with, so the term is left out. MOON's
-        # own code does so in the run's first round; a device that it samples later for the first
-        # time is contrasted with random weights there.
+    def train(
+        self, work: LocalWork, progress: Progress = no_progress, device: str = "cpu"
+    ) -> TrainedModel:
+        trained = super().train(work, progress, device)
+        return replace(trained, memory=trained.weights)  # z_prev of the next round is by them
+
+    def loss(self, training: TorchTraining) -> Loss:
+        # Departure: a device's first round has no previous model, so the term is left out. MOON's
+        # own code does this in the run's first round only. Devices that it samples later for the
+        # first time are contrasted with random weights.
         if not training.work.memory:
             return super().loss(training)
         model = training.model
         global_model = training.network(training.work.weights).eval()
         previous_model = training.network(training.work.memory).eval()
 
-        def loss(rows: Indices) -> Tensor:
-            images, labels = training.batch(rows)
-            # MOON puts a projection head between features and classifier, and compares its output.
-            # Departure: the features of the common network are compared as they are, so that all
-            # methods train the same one; MOON's own code can do this, too.
-            z = model.features(images)
+        def loss(batch: Batch) -> BatchLoss:
+            # Departure: MOON compares the output of a projection head between features and
+            # classifier. Here the features are compared as they are, so that all methods train
+            # the same network. MOON's own code offers this, too.
+            z = model.features(batch.images)
             with torch.no_grad():
-                z_global = global_model.features(images)
-                z_previous = previous_model.features(images)
+                z_global = global_model.features(batch.images)
+                z_previous = previous_model.features(batch.images)
             contrast = contrastive_loss(z, z_global, z_previous, self.settings.temperature)
-            return F.cross_entropy(model.classifier(z), labels) + self.settings.mu * contrast
+            on_real = F.cross_entropy(model.classifier(z), batch.labels)
+            return BatchLoss(on_real + self.settings.mu * contrast, z)
 
         return loss
 
-    def remember(self, training: LocalTraining, weights: Weights) -> Memory:
-        return weights
-
 
 def contrastive_loss(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
-    """l_con, averaged over samples."""
+    """l_con: the mean over samples."""
     similar = F.cosine_similarity(z, z_global, dim=1)
     dissimilar = F.cosine_similarity(z, z_previous, dim=1)
     logits = torch.stack([similar, dissimilar], dim=1) / temperature

@@ -15,7 +15,7 @@ from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of
 from hfmds.algorithm.methods.related.fedgen import diversity_loss
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.seeds import derive_seed, generator
-from hfmds.algorithm.training import LocalTraining
+from hfmds.algorithm.torch_steps.torch_training import TorchTraining
 from hfmds.domain.learning import LabelledImages, Update, Weights
 from hfmds.domain.methods import FedGen
 from hfmds.domain.recipe import AggregationRecipe
@@ -90,8 +90,8 @@ def test_diversity_is_written_out_pair_by_pair():
 
 def test_the_devices_loss_and_its_gradient_are_as_written_out():
     given, rows = in_the_second_round(), np.array([3, 0, 9, 5])
-    training = LocalTraining(work(FEDGEN, SHARD, given, round_number=2, seed=11))
-    loss = METHOD.loss(training)(rows)
+    training = TorchTraining(work(FEDGEN, SHARD, given, round_number=2, seed=11))
+    loss = METHOD.loss(training)(training.batch(rows)).value
 
     labels = SHARD.labels[rows]
     random = generator(11, "generated")
@@ -123,9 +123,10 @@ def test_the_regularisation_fades_from_round_to_round():
 
     def extra(round_number: int) -> float:
         task = work(FEDGEN, SHARD, in_the_second_round(), round_number=round_number)
-        training = LocalTraining(task)
-        plain = method_of(RECIPE).loss(training)(rows).item()
-        return METHOD.loss(training)(rows).item() - plain
+        training = TorchTraining(task)
+        batch = training.batch(rows)
+        plain = method_of(RECIPE).loss(training)(batch).value.item()
+        return METHOD.loss(training)(batch).value.item() - plain
 
     assert extra(2) > 0.1
     assert extra(5) == pytest.approx(extra(2) * 0.9**3, rel=1e-4)

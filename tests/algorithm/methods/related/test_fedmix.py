@@ -16,7 +16,7 @@ from hfmds.algorithm.methods.related.fedmix import mixup_loss
 from hfmds.algorithm.models.building import model_with
 from hfmds.algorithm.sampling import choose
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.training import LocalTraining
+from hfmds.algorithm.torch_steps.torch_training import TorchTraining
 from hfmds.domain.learning import LabelledImages, SyntheticBatch
 from hfmds.domain.methods import FedMix
 from hfmds.domain.recipe import Recipe
@@ -132,12 +132,12 @@ def averages(shard: LabelledImages = SHARD, **settings: float) -> SyntheticBatch
 
 def test_a_step_mixes_each_image_with_an_average_of_the_pool():
     pool = averages(images(9, seed=2))
-    training = LocalTraining(work(recipe(), SHARD, pool=pool.images, seed=11))
+    training = TorchTraining(work(recipe(), SHARD, pool=pool.images, seed=11))
     rows = np.array([6, 2])
-    loss = method_of(recipe()).loss(training)(rows).item()
+    drawn = choose(4, 2, generator(11, "synthetic"))
+    loss = method_of(recipe()).loss(training)(training.batch(rows, drawn)).value.item()
 
     model = model_with(SPEC, weights()).double()
-    drawn = choose(4, 2, generator(11, "synthetic"))
     shares = pool.images.shares
     assert shares is not None
     total = 0.0

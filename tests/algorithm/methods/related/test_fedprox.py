@@ -8,11 +8,11 @@ import torch
 
 from hfmds.algorithm.local_work import TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
-from hfmds.algorithm.methods.related.fedprox import squared_distance
 from hfmds.algorithm.models.building import load_weights, model_with, weights_of
 from hfmds.algorithm.sampling import epoch_batches
 from hfmds.algorithm.seeds import generator
-from hfmds.algorithm.training import LocalTraining
+from hfmds.algorithm.torch_steps.losses import proximal_term
+from hfmds.algorithm.torch_steps.torch_training import TorchTraining
 from hfmds.domain.learning import LabelledImages, Weights
 from hfmds.domain.methods import FedProx
 from tests.algorithm.examples import RECIPE, SPEC, assert_same, images, weights, work
@@ -33,19 +33,21 @@ def distance(left: Weights, right: Weights) -> float:
 def test_distance_is_over_all_parameters_as_one_vector():
     parameters = [torch.tensor([1.0, 2.0]), torch.tensor([[3.0]])]
     anchor = [torch.tensor([0.0, 4.0]), torch.tensor([[6.0]])]
-    assert squared_distance(parameters, anchor).item() == 1 + 4 + 9
+    assert proximal_term(parameters, anchor, mu=0.5).item() == 0.25 * (1 + 4 + 9)
 
 
 def test_the_proximal_term_is_half_mu_times_the_squared_distance_to_the_global_weights():
     recipe = replace(RECIPE, method=FedProx(mu=0.3))
     rows = np.array([4, 0, 9])
-    training = LocalTraining(work(recipe, SHARD))
+    training = TorchTraining(work(recipe, SHARD))
     loss = method_of(recipe).loss(training)
     plain = method_of(RECIPE).loss(training)
-    assert loss(rows).item() == plain(rows).item()  # still at w^t
+    batch = training.batch(rows)
+    assert loss(batch).value.item() == plain(batch).value.item()  # still at w^t
     load_weights(training.model, weights(1))
     expected = 0.3 / 2 * distance(weights(1), weights())
-    assert loss(rows).item() - plain(rows).item() == pytest.approx(expected, rel=1e-5)
+    apart = loss(batch).value.item() - plain(batch).value.item()
+    assert apart == pytest.approx(expected, rel=1e-5)
 
 
 def test_every_step_is_pulled_back_by_mu_times_the_way_gone():

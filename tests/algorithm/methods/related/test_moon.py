@@ -10,7 +10,7 @@ import torch
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.methods.related.moon import contrastive_loss
 from hfmds.algorithm.models.building import load_weights, model_with
-from hfmds.algorithm.training import LocalTraining
+from hfmds.algorithm.torch_steps.torch_training import TorchTraining
 from hfmds.domain.learning import Weights
 from hfmds.domain.methods import Moon
 from tests.algorithm.examples import RECIPE, SPEC, assert_same, images, weights, work
@@ -54,21 +54,22 @@ def test_it_is_log_2_when_both_are_alike_and_falls_towards_the_global_features()
 
 
 def test_the_loss_adds_mu_times_the_contrast_of_three_models():
-    training = LocalTraining(work(MOON, SHARD, weights(0), memory=weights(1)))
+    training = TorchTraining(work(MOON, SHARD, weights(0), memory=weights(1)))
     loss = method_of(MOON).loss(training)
     load_weights(training.model, weights(2))  # on its way from w^t
     rows = [3, 8, 1]
-    plain = method_of(RECIPE).loss(training)(np.array(rows)).item()
+    batch = training.batch(np.array(rows))
+    plain = method_of(RECIPE).loss(training)(batch).value.item()
     three = zip(*(features(weights(i), rows) for i in (2, 0, 1)), strict=True)
     expected = sum(contrast(z, of_global, of_previous, 0.4) for z, of_global, of_previous in three)
-    assert loss(np.array(rows)).item() == pytest.approx(plain + 0.7 * expected / 3, rel=1e-5)
+    assert loss(batch).value.item() == pytest.approx(plain + 0.7 * expected / 3, rel=1e-5)
 
 
 def test_only_the_model_in_training_is_moved_by_it():
-    training = LocalTraining(work(MOON, SHARD, memory=weights(1)))
+    training = TorchTraining(work(MOON, SHARD, memory=weights(1)))
     loss = method_of(MOON).loss(training)
     load_weights(training.model, weights(2))
-    moved = {id(leaf) for leaf in leaves(loss(np.array([3, 8, 1])))}
+    moved = {id(leaf) for leaf in leaves(loss(training.batch(np.array([3, 8, 1]))).value)}
     assert moved == {id(parameter) for parameter in training.model.parameters()}
 
 
