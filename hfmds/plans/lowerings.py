@@ -16,7 +16,6 @@ from torch._decomp import get_decompositions
 from torch.onnx.ops import symbolic
 
 from hfmds.errors import InvalidInput
-from hfmds.kernels.convolution import Matrix, Scheme, saving_scheme
 
 aten = torch.ops.aten
 
@@ -103,8 +102,6 @@ def _convolution(
 ) -> Any:
     if transposed or x.dim() != 4 or groups > 1:
         return NotImplemented
-    if by := _saving(x, weight, stride, padding, dilation, groups):
-        return _thrifty(x, weight, bias, by, padding[0])
     n, (out_channels, _, *kernel) = x.shape[0], weight.shape
     matrix = weight.flatten(2).transpose(1, 2).reshape(out_channels, -1)
     if _in_rows(weight.shape):
@@ -139,13 +136,10 @@ def _convolution_backward(
             "cannot be made a plan of; let its devices use the torch engine"
         )
     of_x = of_weight = of_bias = None
-    by = _saving(x, weight, stride, padding, dilation, groups) if output_mask[1] else None
-    if by is not None:
-        of_x, of_weight = _thrifty_backward(grad, x, weight, by, padding[0], output_mask[0])
-    elif output_mask[1]:
+    if output_mask[1]:
         by_weight = _grouped_weight_gradient if groups > 1 else _weight_gradient
         of_weight = by_weight(grad, x, weight.shape, stride, padding, dilation, groups)
-    if output_mask[0] and by is None:  # after the other, whose columns are then no longer in memory
+    if output_mask[0]:  # after the other, whose columns are then no longer in memory
         by_x = _grouped_input_gradient if groups > 1 else _input_gradient
         of_x = by_x(grad, x.shape, weight, stride, padding, dilation, groups)
     if output_mask[2]:
@@ -229,84 +223,6 @@ def _weight_gradient(
         of_each = _product(columns, by_position, (n, columns.shape[1], out_channels))
         total = of_each.sum(0).t()
     return total.reshape(out_channels, -1, in_channels).transpose(1, 2).reshape(shape)
-
-
-# Where it can be done with fewer products (`hfmds.kernels.convolution`), it is: a whole training
-# step takes 15.5 ms so and 20.4 otherwise (AVX2). Kernels lie as the gradient by x takes them: a
-# product with a turned matrix takes longer the larger that is.
-
-
-def _saving(
-    x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int
-) -> Scheme | None:
-    first, second, third = ((pair[0], pair[1]) for pair in (stride, padding, dilation))
-    out_channels, channels, tall, taps = weight.shape
-    shape = (out_channels, channels, tall, taps)
-    return saving_scheme(shape, x.shape[3], first, second, third, groups)
-
-
-def _thrifty(x: Tensor, weight: Tensor, bias: Tensor | None, by: Scheme, pad: int) -> Tensor:
-    n, (out_channels, _, tall, _) = x.shape[0], weight.shape
-    patches, out_height = _patches(x, tall, by, pad)
-    kernels = _kernels(weight, by).transpose(1, 2)
-    y = _applied(by.of_output, _product(patches, kernels, (*patches.shape[:2], out_channels)))
-    if bias is not None:
-        y = y.view(-1, out_channels) + bias
-    y = y.view(len(by.of_output), n, out_height, out_channels)
-    return y.permute(1, 3, 2, 0).contiguous()
-
-
-def _thrifty_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, by: Scheme, pad: int, wants_x: bool
-) -> tuple[Tensor | None, Tensor]:
-    """The gradients by x, if it is wanted, and by the weight."""
-    n, channels, height, width = x.shape
-    out_channels, _, tall, taps = weight.shape
-    products = len(by.of_input)
-    patches, out_height = _patches(x, tall, by, pad)
-    of_y = _applied(by.of_output.T, _by_width(grad)).view(products, -1, out_channels)
-    of_kernels = _product(of_y.transpose(1, 2), patches, (products, out_channels, tall * channels))
-    of_weight = _applied(by.of_kernel.T, of_kernels).view(taps, out_channels, tall, channels)
-    of_weight = of_weight.permute(1, 3, 2, 0)
-    if not wants_x:
-        return None, of_weight
-    of_patches = _product(of_y, _kernels(weight, by), patches.shape)
-    of_patches = of_patches.view(products * n, out_height * tall, channels)
-    # What patches have in common is summed by a product with zeros and ones.
-    row = torch.arange(out_height)[:, None] + torch.arange(tall) - pad
-    ones = (torch.arange(height)[:, None] == row.reshape(1, -1)).to(x.dtype)
-    of_rows = _product(ones, of_patches, (products * n, height, channels)).view(products, -1)
-    of_x = _applied(by.of_input.T, of_rows).view(width, n, height, channels)
-    return of_x.permute(1, 3, 2, 0).contiguous(), of_weight
-
-
-def _patches(x: Tensor, tall: int, by: Scheme, pad: int) -> tuple[Tensor, int]:
-    """[products, n * out height, tall * channels], and the output's height."""
-    n, channels, height, _ = x.shape
-    x, products = _padded(x, (pad, 0), (pad, 0)), len(by.of_input)
-    rows = _applied(by.of_input, _by_width(x)).view(products * n, height + 2 * pad, channels)
-    out_height = height + 2 * pad - tall + 1
-    at = torch.arange(out_height)[:, None] + torch.arange(tall)
-    patches = _gathered(rows, 1, at, (products * n, out_height, tall, channels))
-    return patches.view(products, -1, tall * channels), out_height
-
-
-def _kernels(weight: Tensor, by: Scheme) -> Tensor:
-    """[products, out channels, tall * channels]."""
-    out_channels, _, _, taps = weight.shape
-    turned = weight.permute(3, 0, 2, 1).reshape(taps, -1)
-    return _applied(by.of_kernel, turned).view(len(by.of_kernel), out_channels, -1)
-
-
-def _by_width(x: Tensor) -> Tensor:
-    """[width, n * height * channels]."""
-    return x.permute(3, 0, 2, 1).reshape(x.shape[3], -1)
-
-
-def _applied(matrix: Matrix, x: Tensor) -> Tensor:
-    """A matrix of a scheme, to the first dimension of x; the others are one then."""
-    flat = x.reshape(x.shape[0], -1)
-    return _product(torch.from_numpy(matrix), flat, (matrix.shape[0], flat.shape[1]))
 
 
 def _in_rows(shape: Sequence[int]) -> bool:

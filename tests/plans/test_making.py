@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
@@ -44,23 +43,6 @@ class Motley(nn.Module):
         x = F.max_pool2d(F.silu(self.depthwise(x)), 2)  # with a row and a column left over
         x = F.avg_pool2d(F.gelu(self.grouped(x)), 2, stride=1, padding=1)  # of 3x4
         return F.relu(self.pointwise(F.adaptive_avg_pool2d(x, (3, 2)))).mean((2, 3))
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(images))
-        return logits
-
-
-class Broad(nn.Module):
-    """Has convolutions that are made with fewer products, with zeros around the images."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(spec.channels, 32, 3, padding=1)
-        self.second = nn.Conv2d(32, 32, 5, padding=(2, 1), bias=False)
-        self.classifier = nn.Linear(32, spec.classes)
-
-    def features(self, images: Tensor) -> Tensor:
-        return F.relu(self.second(F.relu(self.first(images)))).mean((2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(images))
@@ -109,7 +91,6 @@ REFUSED = {
 def own_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(architectures, "_registered", {})
     register_architecture("motley", Motley)
-    register_architecture("broad", Broad)
     for name, network in REFUSED.items():
         register_architecture(name, network)
     threads = torch.get_num_threads()
@@ -151,14 +132,6 @@ def test_a_network_of_many_layers_has_a_plan() -> None:
         "next:buffer:norm.running_var",
         "next:buffer:norm.num_batches_tracked",
     }
-
-
-def test_a_convolution_is_made_with_fewer_products(papers: Plan) -> None:
-    """Rows of 12 have 7 frequencies, of which 5 take three products each; of 13 + 2, 8."""
-    broad = ModelSpec("broad", channels=1, height=7, width=13)
-    for plan, products in ((papers, [17, 12]), (make_plan(PlanSpec(broad, ("train",))), [22, 13])):
-        graph = onnx.load_from_string(plan.graph("train").onnx)
-        assert products in [list(constant.dims) for constant in graph.graph.initializer]
 
 
 def test_an_export_repeats_to_the_byte() -> None:
