@@ -1,4 +1,4 @@
-"""Runs an engine in a thread, so that the event loop goes on renewing leases meanwhile."""
+"""Runs an engine in a thread, so that the event loop can renew leases during a computation."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ R = TypeVar("R")
 
 
 class _Abandoned(Exception):
-    """Ends a computation from within: nobody wants its result any more."""
+    """Ends a computation from within, after the caller cancelled it."""
 
 
 class Observer(Protocol):
-    """Looks on while something is computed."""
+    """Follows a computation."""
 
     def show(self, text: str) -> None:
-        """Hear, after each step, how far it is."""
+        """Take the progress after a step, as text."""
 
     def check(self, what: str) -> None:
-        """End the computation by an error, if it must not go on."""
+        """Raise an error if the computation must not go on."""
 
 
 class _NoObserver:
@@ -45,25 +45,26 @@ async def compute(
     work: Callable[[Progress], R],
     *,
     observer: Observer = NO_OBSERVER,
-    tell_every_seconds: float = 10.0,
+    log_every_seconds: float = 10.0,
 ) -> R:
-    """`work(progress)` in a thread. Cancelling this ends the work at its next step.
+    """Run `work(progress)` in a thread; `what` names it in logs.
 
-    It returns only when the thread is done: two computations never compete for the processor.
+    Cancelling this call ends the work at its next step. The call returns only when the thread is
+    done, so two computations never compete for the processor.
     """
     abandoned = threading.Event()
-    started = told = time.monotonic()
+    started = logged_at = time.monotonic()
 
     def progress(done: int, steps: int) -> None:
-        nonlocal told
+        nonlocal logged_at
         if abandoned.is_set():
             raise _Abandoned
         observer.check(what)
         now = time.monotonic()
         text = describe_step(what, done, steps, now - started)
         observer.show(text)
-        if now - told >= tell_every_seconds:
-            told = now
+        if now - logged_at >= log_every_seconds:
+            logged_at = now
             log.info("%s", text)
 
     running = asyncio.ensure_future(asyncio.to_thread(work, progress))

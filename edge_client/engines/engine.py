@@ -1,8 +1,8 @@
-"""The seam between a device's work and what computes it.
+"""The seam between a device's tasks and the library that computes them.
 
-An engine takes and gives values of `hfmds.algorithm`, knows no network and keeps nothing between
-calls: the same work gives the same result. It runs in a thread, calls `progress` after
-every step, and lets whatever that raises pass: so a device drops work that is no longer wanted.
+An engine takes and returns values of `hfmds.algorithm.local_work`. It keeps nothing between calls:
+the same work gives the same result. It runs in a thread and calls `progress` after every step. An
+exception from `progress` ends the work: so a device drops a task that the coordinator took back.
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ from hfmds.errors import ConfigurationError
 
 
 class Engine(Protocol):
-    """Something that can train, synthesise and evaluate."""
+    """Trains, synthesises and evaluates."""
 
     @property
     def name(self) -> str:
-        """What the device tells the coordinator it computes with, e.g. "torch-cpu"."""
+        """The engine's name in the device's profile, e.g. "torch-cpu"."""
 
     @property
     def needs_plan(self) -> bool:
-        """Whether it computes by the run's plan, and each work must have one."""
+        """Whether the engine computes by a plan, so that each work must have one."""
 
     def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
-        """ClientUpdate of Algorithm 1, by the recipe's method."""
+        """Run ClientUpdate of Algorithm 1, by the recipe's method."""
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
-        """DataSynthesis of Algorithm 1, by the recipe's method."""
+        """Run DataSynthesis of Algorithm 1, by the recipe's method."""
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
-        """How the task's model does on the device's own data."""
+        """Measure how the task's model does on the device's own data."""
 
 
 def open_engine(settings: EdgeSettings, left_bytes: Callable[[], int] = lambda: 0) -> Engine:
-    """The engine the settings name; ConfigurationError if this machine cannot run it.
+    """Open the engine that the settings name.
 
-    `left_bytes` says how much memory a task may use; 0: that is not known.
+    `left_bytes` tells how much memory a task may use; 0 means unknown.
+
+    Raises ConfigurationError: this machine cannot run the engine.
     """
     if settings.mixed_precision and settings.engine == "onnx":
         raise ConfigurationError(
             "HFMDS_MIXED_PRECISION is set, but a plan computes in float32 only; unset it, or set "
             "HFMDS_ENGINE to torch"
         )
-    # Imported here: a device has one of them, and a device with onnxruntime has no torch.
+    # Imported here because a device has only one of them installed.
     try:
         if settings.engine == "onnx":
             from edge_client.engines.onnx_engine import OnnxEngine

@@ -1,6 +1,6 @@
 """Runs a plan's graphs in onnxruntime.
 
-Tensors go in and come out by name. What a step gives for the next one stays onnxruntime's, so that
+Tensors go in and come out by name. They stay onnxruntime's own from one call to the next, so
 weights are not copied at every step.
 """
 
@@ -26,9 +26,9 @@ Tensors: TypeAlias = Mapping[str, Any]
 
 _ON_A_CPU = "CPUExecutionProvider"
 _ON_CUDA = "CUDAExecutionProvider"
-# What is taken of what there is, the best first. Not among them is what makes each graph anew for
-# each size of a batch, for minutes (TensorRT, QNN), which onnxruntime itself would put first.
-_BY_ITSELF = (
+# Providers that `auto` may take, the best first. TensorRT and QNN are left out: they compile each
+# graph again for each batch size, which takes minutes. onnxruntime itself would put them first.
+_AUTOMATIC = (
     _ON_CUDA,
     "ROCMExecutionProvider",
     "CoreMLExecutionProvider",
@@ -38,9 +38,9 @@ _BY_ITSELF = (
     _ON_A_CPU,
 )
 
-_ERRORS, _SILENT = 3, 4  # what onnxruntime logs, from which severity on
+_ERRORS, _SILENT = 3, 4  # lowest severity that onnxruntime logs
 
-# A graph that gives what it gets, but for its end: the version of the operators that it is made of.
+# A graph that returns its input. The last byte is missing: the version of its operators.
 _LEAST_GRAPH = (
     b'\x08\x07:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04'
     b"\n\x02\x08\x01b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10"
@@ -48,11 +48,14 @@ _LEAST_GRAPH = (
 
 
 def providers_for(compute_device: str, available: Sequence[str]) -> list[str]:
-    """What onnxruntime computes with, the best first; ConfigurationError if that is not here."""
+    """List the providers that onnxruntime may compute with, the best first.
+
+    Raises ConfigurationError: onnxruntime has no such provider here.
+    """
     if compute_device == "cpu":
         return [_ON_A_CPU]
     if compute_device == "auto":
-        return [one for one in _BY_ITSELF if one in available]
+        return [provider for provider in _AUTOMATIC if provider in available]
     if compute_device == "mps":
         raise ConfigurationError(
             "HFMDS_COMPUTE_DEVICE is mps, which is torch's; set HFMDS_ENGINE to torch, or let "
@@ -67,7 +70,7 @@ def providers_for(compute_device: str, available: Sequence[str]) -> list[str]:
 
 
 class Graphs:
-    """The graphs of one plan, each opened when it is first needed."""
+    """The graphs of one plan. Each is opened at its first call."""
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class Graphs:
         threads: int,
         left_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`left_bytes` says how much memory there is for a call; 0: that is not known."""
+        """`left_bytes` tells how much memory a call may use; 0 means unknown."""
         self._plan = plan
         self._providers = list(providers)
         self._threads = threads
@@ -85,15 +88,15 @@ class Graphs:
 
     @property
     def model(self) -> ModelSpec:
-        """The model that they are made for."""
+        """The model that the plan is for."""
         return self._plan.model
 
     def memory_bytes(self, name: str, batch: int) -> int:
-        """About what a call with so many images needs."""
+        """Estimate the memory of a call with a batch of this size."""
         return self._plan.graph(name).memory_bytes(batch)
 
     def require_memory(self, name: str, batch: int) -> None:
-        """Refuse a call with so many images for which there is not enough memory."""
+        """Raise LimitExceeded if a call with this batch needs more memory than is left."""
         needed, left = self.memory_bytes(name, batch), self._left_bytes()
         if left and needed > left:
             raise LimitExceeded(
@@ -103,16 +106,19 @@ class Graphs:
             )
 
     def call(self, name: str, *given: Tensors) -> dict[str, Any]:
-        """What the graph makes of these tensors; more may be given than it takes."""
+        """Run a graph and return its outputs. It ignores tensors that the graph does not take."""
         graph = self._plan.graph(name)
-        feeds = {spec.name: _found(name, spec, given) for spec in graph.inputs}
+        feeds = {spec.name: _input_of(name, spec, given) for spec in graph.inputs}
         wanted = [spec.name for spec in graph.outputs]
         session = self._sessions.get(name) or self._open(name, graph)
         return dict(zip(wanted, session.run_with_ort_values(wanted, feeds), strict=True))
 
     def weights(self, name: str, weights: Weights) -> dict[str, Any]:
-        """The weights as the graph takes them; InvalidInput if they are of another model."""
-        taken: dict[str, Any] = {}
+        """Convert weights to the graph's inputs.
+
+        Raises InvalidInput: the weights are of another model.
+        """
+        inputs: dict[str, Any] = {}
         for spec in self._plan.graph(name).inputs:
             kind, _, own_name = spec.name.partition(":")
             if f"{kind}:" not in (PARAMETER, BUFFER):
@@ -128,11 +134,11 @@ class Graphs:
                     f"weight {own_name!r} has shape {list(values.shape)}, in the plan "
                     f"{list(spec.shape)}; check the recipe's channels, image size and classes"
                 )
-            taken[spec.name] = tensor(values.astype(spec.numpy_dtype))
-        return taken
+            inputs[spec.name] = tensor(values.astype(spec.numpy_dtype))
+        return inputs
 
     def names(self, name: str, prefix: str) -> Iterator[str]:
-        """The inputs of a graph whose names begin so, without that."""
+        """Yield the graph's inputs whose names start with the prefix, without the prefix."""
         for spec in self._plan.graph(name).inputs:
             if spec.name.startswith(prefix):
                 yield spec.name.removeprefix(prefix)
@@ -140,18 +146,19 @@ class Graphs:
     def _open(self, name: str, graph: Graph) -> Any:
         options = _sharing_memory()
         options.intra_op_num_threads = self._threads
-        # A thread that waits for work by spinning takes the processor from the other: two threads
-        # trained in 17 ms and 24 ms of processor time, where spinning they took 18 and 34.
+        # Without spinning, two threads train a step in 17 ms and 24 ms of processor time. With
+        # spinning they take 18 ms and 34 ms.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.inter_op_num_threads = 1
-        # Batches differ in size, and what it remembers of one takes twice the memory and no less
-        # time. A layout for convolutions of constant weights only costs copies here.
+        # Batches differ in size. Memory patterns take twice the memory and save no time.
         options.enable_mem_pattern = False
+        # The next level changes layouts for convolutions with constant weights. Here the weights
+        # are inputs, so it would only add copies.
         extended = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.graph_optimization_level = extended
         try:
             session = onnxruntime.InferenceSession(graph.onnx, options, providers=self._providers)
-        except Exception as error:  # whoever waits for it gets it
+        except Exception as error:  # onnxruntime has no common base class
             raise InvalidInput(
                 f"onnxruntime {onnxruntime.__version__} cannot load graph {name!r} of the plan "
                 f"({type(error).__name__}); update onnxruntime here, or use the torch engine"
@@ -161,10 +168,10 @@ class Graphs:
 
 
 def give_back_memory() -> None:
-    """Give the system back what is in no tensor any more; to be called between tasks.
+    """Return unused memory to the system; call this between tasks.
 
-    By itself onnxruntime keeps what it has had. Then what a task may use again would seem to be
-    gone, and a device with little memory would refuse its second task.
+    onnxruntime keeps all memory it once had. A device with little memory would count it as used,
+    and refuse its second task.
     """
     shrinking = onnxruntime.RunOptions()
     shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -175,7 +182,7 @@ def give_back_memory() -> None:
 
 @cache
 def known_opset() -> int:
-    """The latest version of ONNX's operators that onnxruntime here knows; it can only be tried."""
+    """Find the latest version of ONNX's operators that onnxruntime knows, by trying."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
     known = OPSET
@@ -183,7 +190,7 @@ def known_opset() -> int:
         try:
             graph = _LEAST_GRAPH + bytes([known + 1])
             onnxruntime.InferenceSession(graph, options, providers=[_ON_A_CPU])
-        except Exception:  # noqa: BLE001 (onnxruntime has no better one)
+        except Exception:  # noqa: BLE001  # onnxruntime has no common base class
             return known
         known += 1
 
@@ -195,7 +202,7 @@ def _least_session() -> Any:
 
 
 def _sharing_memory() -> Any:
-    """Options of a graph that works in the arena of all."""
+    """Return session options with which graphs share one arena."""
     _share_memory()
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.use_env_allocators", "1")
@@ -205,14 +212,14 @@ def _sharing_memory() -> Any:
 
 @cache
 def _share_memory() -> None:
-    """Let all graphs of this process work in one arena.
+    """Let all graphs of this process allocate from one arena.
 
-    With one for each, what synthesis has used is not there for training: a device that trains the
-    paper's CNN on 10 + 10 images and makes 100 has 308 MB at its peak then, and 205 MB so.
+    With an arena for each graph, training cannot use the memory of synthesis. A device that trains
+    the paper's CNN on 10 + 10 images and synthesises 100 then peaks at 308 MB instead of 205 MB.
     """
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
-    # It grows by what is asked for, not to the next power of two; all else is as usual.
+    # The arena grows by the bytes asked for, not to the next power of two. -1: the default.
     as_needed = onnxruntime.OrtArenaCfg(0, 1, -1, -1)
     onnxruntime.create_and_register_allocator(memory, as_needed)
 
@@ -220,23 +227,26 @@ def _share_memory() -> None:
 def open_graphs(
     path: Path, providers: Sequence[str], threads: int, left_bytes: Callable[[], int]
 ) -> Graphs:
-    """The graphs of the plan in a file; InvalidInput if this version cannot take it."""
+    """Open the plan in a file.
+
+    Raises InvalidInput: the file is no plan, or made for other versions.
+    """
     plan = read_plan(path, "the plan", max_opset=known_opset())
     return Graphs(plan, providers, threads, left_bytes)
 
 
 def tensor(values: NDArray[Any]) -> Any:
-    """An array for onnxruntime; it must not be changed afterwards."""
+    """Wrap an array for onnxruntime. The caller must not change the array afterwards."""
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values))
 
 
 def scalar(value: float) -> Any:
-    """A number for onnxruntime."""
+    """Wrap a number for onnxruntime."""
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.array(value, np.float32))
 
 
 def array_of(value: Any) -> NDArray[Any]:
-    """A tensor's values."""
+    """Return a tensor's values."""
     values: NDArray[Any] = value.numpy()
     return values
 
@@ -246,7 +256,7 @@ def number_of(value: Any) -> float:
     return float(array_of(value))
 
 
-def _found(graph: str, spec: TensorSpec, given: Sequence[Tensors]) -> Any:
+def _input_of(graph: str, spec: TensorSpec, given: Sequence[Tensors]) -> Any:
     for tensors in given:
         if spec.name in tensors:
             return tensors[spec.name]

@@ -1,4 +1,4 @@
-"""The reference engine: `hfmds.algorithm` in torch. The only edge module with torch."""
+"""The reference engine: `hfmds.algorithm` in torch. No other edge module imports torch."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from hfmds.domain.learning import Evaluation
 
 
 class TorchEngine:
-    """Torch on the processor, on a CUDA GPU or on Apple's."""
+    """Computes with torch on the processor, on a CUDA GPU or on an Apple GPU."""
 
     needs_plan = False
 
     def __init__(
         self, compute_device: str = "cpu", threads: int = 1, *, mixed_precision: bool = False
     ) -> None:
-        """`mixed_precision`: train with bfloat16 where that is enough, and float32 elsewhere."""
+        """With `mixed_precision`, training uses bfloat16 where torch considers it safe."""
         self._device = find_compute_device(compute_device, "HFMDS_COMPUTE_DEVICE")
         self._mixed_precision = mixed_precision
         torch.set_num_threads(threads)
         self.name = f"torch-{self._device}"
 
     def train(self, work: LocalWork, progress: Progress) -> TrainedModel:
-        # Without its cache, which would go on with the weights of the first step.
+        # The cache would keep using the weights of the first step.
         with torch.autocast(
             self._device, torch.bfloat16, enabled=self._mixed_precision, cache_enabled=False
         ):
             return method_of(work.recipe).train(work, progress, self._device)
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
-        # Always in float32: what it matches are shares of a feature down to 1e-6.
+        # Always in float32: synthesis matches shares of features as small as 1e-6.
         return method_of(work.recipe).synthesise(work, progress, self._device)
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:

@@ -1,9 +1,9 @@
-"""A plan: what a device computes, as ONNX graphs, so that it needs no torch and no code of ours.
+"""A plan: the steps that a device computes, as ONNX graphs, so that the device needs no torch.
 
-A plan is one file: safetensors, with the bytes of each graph as a uint8 tensor of the graph's name,
-and the manifest as JSON in the header. It belongs to a model and holds no weights. Writing is
-deterministic, so equal plans have equal digests. docs/plans.md has each graph's inputs and outputs.
-Knows no torch and runs no graph.
+A plan is one safetensors file. Each graph is a uint8 tensor of the graph's name, and the header
+holds the manifest as JSON. A plan belongs to a model and holds no weights. Writing is
+deterministic: equal plans have equal digests. docs/plans.md lists the inputs and outputs of each
+graph. This module imports no torch and runs no graph.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from hfmds.errors import InvalidInput
 
 FORMAT_VERSION = 1
 OPSET = 18
-"""The version of ONNX's operators that our graphs are made of."""
+"""The version of ONNX's operators in our graphs."""
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 
 GRAPHS = (
     "train",  # one step of SGD on a weighted batch
-    "train_proximal",  # the same, with FedProx's term
-    "features",  # what the extractor and the classifier make of images
-    "targets",  # hard features, their class activation, and what synthesis is to match
+    "train_proximal",  # the same with FedProx's proximal term
+    "features",  # features and logits of images
+    "targets",  # hard features, their class activation, and the distributions to match
     "synthesise",  # one step of Adam on synthetic images
-    "assess",  # losses and gradient norms by which a broken synthesis is noticed
-    "evaluate",  # loss and correct answers on labelled images
+    "assess",  # losses and gradient norms, which show a broken synthesis
+    "evaluate",  # loss and number of correct answers on labelled images
 )
 
 _GRAPHS_BY_METHOD: dict[type[Method], tuple[str, ...]] = {
@@ -46,13 +46,13 @@ _GRAPHS_BY_METHOD: dict[type[Method], tuple[str, ...]] = {
     Hfmds: ("train", "features", "targets", "synthesise", "assess", "evaluate"),
 }
 
-# In front of a weight's name: what of it a graph takes. An output that takes an input's place at
-# the next step has its name with NEXT in front.
+# Prefixes of a weight's name in a graph's inputs. The output NEXT + input replaces that input at
+# the next step.
 PARAMETER, MOMENTUM, ANCHOR, BUFFER = "parameter:", "momentum:", "anchor:", "buffer:"
 NEXT = "next:"
 
 BATCH = "n"
-"""The dimension that every call may choose anew, of at least 1."""
+"""The batch dimension: at least 1, and each call may choose it."""
 
 _MANIFEST = "plan"  # its key in the header
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "int64": np.dtype(np.int64)}
@@ -78,31 +78,31 @@ class TensorSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Its type in numpy."""
+        """The dtype in numpy."""
         return _DTYPES[self.dtype]
 
     def shape_for(self, batch: int) -> tuple[int, ...]:
-        """Its shape with so many images."""
+        """Return the shape for a batch of this size."""
         return tuple(batch if isinstance(d, str) else d for d in self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A pure function of tensors: an ONNX file, and what it takes and gives."""
+    """A pure function of tensors: an ONNX file with its inputs and outputs."""
 
     onnx: bytes
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    # Memory of its tensors, inputs and outputs too: so much, and so much more for each image.
+    # Memory of all tensors, inputs and outputs included: a fixed part and a part for each image.
     fixed_bytes: int
     bytes_per_image: int
 
     def __post_init__(self) -> None:
         if self.fixed_bytes < 0 or self.bytes_per_image < 0:
-            raise InvalidInput("a graph of the plan says that it needs less memory than none")
+            raise InvalidInput("a graph of the plan states a negative memory; fetch the plan again")
 
     def memory_bytes(self, batch: int) -> int:
-        """What one call with so many images needs, weights and all; without the runtime itself."""
+        """Return the memory of one call, weights included, without the runtime itself."""
         return self.fixed_bytes + batch * self.bytes_per_image
 
 
@@ -121,7 +121,7 @@ def plan_spec(recipe: Recipe) -> PlanSpec:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a device computes for a model; the weights come with each task."""
+    """Everything a device computes for a model. The weights come with each task."""
 
     model: ModelSpec
     features: int  # of the model's extractor
@@ -129,7 +129,7 @@ class Plan:
     opset: int = OPSET
 
     def graph(self, name: str) -> Graph:
-        """One of its graphs."""
+        """Return one graph; InvalidInput if the plan has none of that name."""
         if name not in self.graphs:
             raise InvalidInput(
                 f"the plan of {self.model.architecture} has no graph {name!r}; update the "
@@ -139,7 +139,7 @@ class Plan:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """The plan as a file."""
+    """Encode the plan as a file."""
     manifest = {
         "format": FORMAT_VERSION,
         "opset": plan.opset,
@@ -154,10 +154,11 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def read_plan(path: Path, what: str, *, max_opset: int = OPSET) -> Plan:
-    """The plan in a file, which `what` names in errors.
+    """Read a plan from a file; `what` names the file in errors.
 
-    InvalidInput: it is malformed, or made for another version; `max_opset` is the highest that the
-    caller's runtime knows.
+    `max_opset` is the highest version of operators that the caller's runtime knows.
+
+    Raises InvalidInput: the file is malformed, or made for another version.
     """
     size_bytes = path.stat().st_size
     if size_bytes > MAX_PLAN_BYTES:
@@ -170,9 +171,9 @@ def read_plan(path: Path, what: str, *, max_opset: int = OPSET) -> Plan:
             model=ModelSpec(**manifest["model"]),
             features=int(manifest["features"]),
             graphs={
-                name: _graph(tensors.get_tensor(name), told, f"{what}, graph {name!r}")
-                for name, told in manifest["graphs"].items()
-                if name in GRAPHS  # what a later version may have added is nothing to us
+                name: _graph(tensors.get_tensor(name), entry, f"{what}, graph {name!r}")
+                for name, entry in manifest["graphs"].items()
+                if name in GRAPHS  # a later version may have added others
             },
             opset=manifest["opset"],
         )
@@ -212,25 +213,25 @@ def _require_versions(manifest: dict[str, Any], what: str, max_opset: int) -> No
         )
     if opset > max_opset:
         raise InvalidInput(
-            f"{what} is made of ONNX operators of version {opset}, the runtime here knows them up "
+            f"{what} has ONNX operators of version {opset}, the runtime here knows versions up "
             f"to {max_opset}; update onnxruntime"
         )
 
 
-def _graph(onnx: NDArray[np.uint8], told: dict[str, Any], what: str) -> Graph:
+def _graph(onnx: NDArray[np.uint8], entry: dict[str, Any], what: str) -> Graph:
     if onnx.dtype != np.uint8 or onnx.ndim != 1:
         raise InvalidInput(f"{what}: it is {onnx.dtype} {list(onnx.shape)}, not a row of bytes")
     data = onnx.tobytes()
-    if digest_of(data) != Digest(told["sha256"], told["size_bytes"]):
+    if digest_of(data) != Digest(entry["sha256"], entry["size_bytes"]):
         raise InvalidInput(f"{what}: its bytes are not those of the manifest; fetch the plan again")
     return Graph(
         onnx=data,
-        inputs=_specs(told["inputs"]),
-        outputs=_specs(told["outputs"]),
-        fixed_bytes=int(told["fixed_bytes"]),
-        bytes_per_image=int(told["bytes_per_image"]),
+        inputs=_specs(entry["inputs"]),
+        outputs=_specs(entry["outputs"]),
+        fixed_bytes=int(entry["fixed_bytes"]),
+        bytes_per_image=int(entry["bytes_per_image"]),
     )
 
 
-def _specs(told: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(one["name"], one["dtype"], tuple(one["shape"])) for one in told)
+def _specs(entries: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(spec["name"], spec["dtype"], tuple(spec["shape"])) for spec in entries)

@@ -1,7 +1,7 @@
-"""Makes the plan of a model: exports each of its graphs, and checks it. Takes some twenty seconds.
+"""Makes a plan: exports each graph and checks it. That takes about twenty seconds.
 
-As a program it is what the coordinator runs, so that neither its event loop nor its memory has to
-do with it: `python -m hfmds.plans.making FILE` with the plan's spec as JSON on standard input.
+The coordinator runs this module as a program, because an export blocks the interpreter and needs
+1 GB: `python -m hfmds.plans.making FILE`, with the plan's spec as JSON on standard input.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from hfmds.plans.steps import Steps
 
 
 def make_plan(spec: PlanSpec) -> Plan:
-    """The model's plan, which computes what torch does.
+    """Make a plan whose graphs compute what torch computes.
 
-    InvalidInput: the network has something that a plan cannot. CorruptData: a graph came out wrong.
+    Raises InvalidInput: a plan cannot express the network.
+    Raises CorruptData: an exported graph differs from torch.
     """
     model = spec.model
     steps, reference = Steps(model), Steps(model, torch.float64)
@@ -33,12 +34,12 @@ def make_plan(spec: PlanSpec) -> Plan:
     return Plan(
         model,
         steps.features,
-        {name: _made(name, model, steps, reference) for name in spec.graphs},
+        {name: _checked_graph(name, model, steps, reference) for name in spec.graphs},
     )
 
 
 def _require_no_dropout(network: nn.Module, model: ModelSpec) -> None:
-    """Refuse by name what tracing would find without one; what has none it finds (`export`)."""
+    """Refuse dropout layers by name. The export finds other random operators, without a name."""
     for name, layer in network.named_modules():
         if isinstance(layer, _DropoutNd) and layer.p > 0:
             raise InvalidInput(
@@ -47,13 +48,13 @@ def _require_no_dropout(network: nn.Module, model: ModelSpec) -> None:
             )
 
 
-def _made(name: str, model: ModelSpec, steps: Steps, reference: Steps) -> Graph:
+def _checked_graph(name: str, model: ModelSpec, steps: Steps, reference: Steps) -> Graph:
     what = f"graph {name!r} of {model.architecture!r}"
     try:
         graph = export(steps.by_name[name])
     except HfmdsError:
         raise
-    except Exception as error:  # whatever a network may have that torch's exporter does not know
+    except Exception as error:  # torch's exporter raises many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]
         raise InvalidInput(
             f"{what} cannot be exported ({reason}); let its devices use the torch engine"
@@ -63,7 +64,7 @@ def _made(name: str, model: ModelSpec, steps: Steps, reference: Steps) -> Graph:
 
 
 def main() -> None:
-    """Make a plan in a process of its own; what is wrong goes to standard error, as one line."""
+    """Make a plan in this process; report an error as one line on standard error."""
     torch.set_num_threads(1)
     values = json.load(sys.stdin)
     spec = PlanSpec(ModelSpec(**values["model"]), tuple(values["graphs"]))

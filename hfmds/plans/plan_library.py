@@ -1,7 +1,7 @@
-"""Makes plans in a process of their own, and finds those that were made before.
+"""Makes plans in a child process, and keeps them in a folder.
 
-An export takes some twenty seconds of a processor and 1 GB, and torch's tracing holds the
-interpreter: nothing that a server should do in its own process.
+An export takes about twenty seconds of a processor and 1 GB of memory, and torch's tracing holds
+the interpreter's lock. A server must not do that in its own process.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from hfmds.plans.format import FORMAT_VERSION, OPSET, PlanSpec
 
 _THIS_PROCESS = secrets.token_hex(8)
 _PLAN_NAME = re.compile("[0-9a-f]{64}")
-_BEING_MADE = "hfmds-plan-"  # how a folder's name begins in which one is
+_UNFINISHED = "hfmds-plan-"  # prefix of folders in which a plan is being made
 _ABANDONED_AFTER_SECONDS = 24 * 3600.0
 
 
 @lru_cache(maxsize=256)
 def plan_key(spec: PlanSpec) -> str:
-    """Names all that a plan is made from, in 64 hex digits: with the same key it is the same plan.
+    """Hash everything that a plan is made from, as 64 hex digits. Equal keys mean equal plans.
 
-    A network that somebody else brought may change under its name: its plans last for a process.
+    A network that a user registered may change under its name. Its key holds for this process only.
     """
-    made_from = {
+    inputs = {
         "format": FORMAT_VERSION,
         "opset": OPSET,
         "spec": asdict(spec),
@@ -47,12 +47,12 @@ def plan_key(spec: PlanSpec) -> str:
         "code": _code(),
         "versions": [version(package) for package in ("torch", "onnx", "onnxscript")],
     }
-    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 @cache
 def _code() -> str:
-    """The digest of all our code that plans are made by, so that none outlives a change of it."""
+    """Hash all our code that makes plans, so that no plan outlives a change of it."""
     package = Path(__file__).parents[1]
     sha256 = hashlib.sha256()
     for folder in ("algorithm", "domain", "plans"):
@@ -63,39 +63,39 @@ def _code() -> str:
 
 
 class PlanLibrary:
-    """Plans by key in a folder, which several processes may share; without one nothing is kept."""
+    """Plans by key in a folder that several processes may share. Without a folder none is kept."""
 
     def __init__(self, folder: Path | None = None, max_bytes: int = 256 * 1024 * 1024) -> None:
-        """Above `max_bytes` the least recently used ones leave the folder."""
+        """Above `max_bytes`, the least recently used plans leave the folder."""
         self._folder = folder
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()  # one export at a time is enough for a machine
+        self._lock = threading.Lock()  # one export at a time: it takes a processor and 1 GB
         self._running: subprocess.Popen[str] | None = None
         self._closed = False
 
     def plan(self, spec: PlanSpec) -> bytes:
         """Give the plan as a file's bytes. If there is none yet, making it takes long.
 
-        InvalidInput: the network cannot be made a plan of. Unavailable: this was closed meanwhile.
+        Raises InvalidInput: the network cannot have a plan. Raises Unavailable: `close` was called.
         """
         with self._lock:
-            kept = self._folder / plan_key(spec) if self._folder else None
-            if kept and (found := _used(kept)):
-                return found
+            path = self._folder / plan_key(spec) if self._folder else None
+            if path and (data := _read_and_touch(path)):
+                return data
             with tempfile.TemporaryDirectory(
-                prefix=_BEING_MADE, dir=_made(self._folder) if self._folder else None
+                prefix=_UNFINISHED, dir=_existing(self._folder) if self._folder else None
             ) as folder:
-                made = Path(folder) / "plan"
-                self._make(spec, made)
-                data = made.read_bytes()
-                if kept:
-                    made.replace(kept)
+                unfinished = Path(folder) / "plan"
+                self._make(spec, unfinished)
+                data = unfinished.read_bytes()
+                if path:
+                    unfinished.replace(path)
             if self._folder:
                 _make_room(self._folder, self._max_bytes)
             return data
 
     def close(self) -> None:
-        """End an export that is under way, and begin no other."""
+        """Kill a running export, and start no other."""
         self._closed = True
         running = self._running
         if running:
@@ -103,7 +103,7 @@ class PlanLibrary:
 
     def _make(self, spec: PlanSpec, path: Path) -> None:
         if self._closed:
-            raise Unavailable("the process is stopping; no plan is made any more")
+            raise Unavailable("the process is stopping; ask again when it is back")
         command = [sys.executable, "-m", "hfmds.plans.making", str(path)]
         with subprocess.Popen(  # noqa: S603  (our own program)
             command,
@@ -115,42 +115,44 @@ class PlanLibrary:
             self._running = process
             if self._closed:
                 process.kill()
-            _, told = process.communicate(json.dumps(asdict(spec)))
+            _, messages = process.communicate(json.dumps(asdict(spec)))
             self._running = None
         if self._closed:
-            raise Unavailable("the process is stopping; the plan is made when it is back")
+            raise Unavailable("the process is stopping; ask again when it is back")
         if process.returncode:
-            reason = told.strip().splitlines()[-1] if told.strip() else "it was killed"
+            reason = messages.strip().splitlines()[-1] if messages.strip() else "it was killed"
             raise InvalidInput(f"the plan of {spec.model.architecture!r} was not made: {reason}")
 
 
-def _used(path: Path) -> bytes | None:
-    """A plan that is wanted now, if it is here."""
+def _read_and_touch(path: Path) -> bytes | None:
+    """Read a plan and mark it as used now; None if it is not there."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    with suppress(FileNotFoundError, PermissionError):  # another process's, which may make room
+    with suppress(FileNotFoundError, PermissionError):  # another process may own or delete it
         os.utime(path)
     return data
 
 
 def _make_room(folder: Path, max_bytes: int) -> None:
-    """Drop what was not used for longest, and what an export that was killed has left."""
+    """Delete the least recently used plans, and what killed exports left behind."""
     files: dict[Path, os.stat_result] = {}
     for path in folder.iterdir():
-        with suppress(FileNotFoundError):  # another process makes room, too
+        with suppress(FileNotFoundError):  # another process may delete it first
             files[path] = path.stat()
     abandoned_before, total_bytes = time.time() - _ABANDONED_AFTER_SECONDS, 0
     for path in sorted(files, key=lambda path: files[path].st_mtime_ns, reverse=True):
         if _PLAN_NAME.fullmatch(path.name):
             total_bytes += files[path].st_size
-            if total_bytes > max_bytes and total_bytes > files[path].st_size:  # but for the newest
+            if (
+                total_bytes > max_bytes and total_bytes > files[path].st_size
+            ):  # the newest one stays
                 path.unlink(missing_ok=True)
-        elif path.name.startswith(_BEING_MADE) and files[path].st_mtime < abandoned_before:
+        elif path.name.startswith(_UNFINISHED) and files[path].st_mtime < abandoned_before:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _made(folder: Path) -> Path:
+def _existing(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder

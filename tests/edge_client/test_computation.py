@@ -41,7 +41,7 @@ async def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) ->
             progress(step, 4)
 
     with log_context(round=1):
-        await compute("training", work, tell_every_seconds=0)
+        await compute("training", work, log_every_seconds=0)
     assert caplog.messages == [
         "training: step 1 of 4 (25 %), about 0 s left",
         "training: step 2 of 4 (50 %), about 0 s left",

@@ -167,7 +167,7 @@ def test_a_distance_of_a_million_weights_is_exact_enough() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.matrix(one_in=20)
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
 @pytest.mark.parametrize("size", [20, 33, 48, 64, 96])
