@@ -1,7 +1,4 @@
-"""Learning that left the finite numbers, told with the setting to lower.
-
-Only numpy: engines share it.
-"""
+"""Refuses losses and images that are not finite, and names the setting to lower. Only numpy."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from hfmds.errors import Diverged
 def require_finite_loss(
     loss: float, step: int, steps: int, rate: str = "training.learning_rate"
 ) -> float:
-    """The loss, unless training has diverged; `rate` is the setting to lower then."""
+    """Return the loss. Raises Diverged if it is not finite; `rate` names the setting to lower."""
     if not math.isfinite(loss):
         raise Diverged(
             f"training diverged: the loss is {loss} at step {step} of {steps}; "
@@ -26,7 +23,7 @@ def require_finite_loss(
 
 
 def require_finite_synthesis(loss: float, step: int, steps: int) -> None:
-    """Refuse to go on with a synthesis whose loss is no number."""
+    """Raise Diverged if the loss of a synthesis is not finite."""
     if not math.isfinite(loss):
         raise Diverged(
             f"synthesis diverged: the loss is {loss} at step {step} of {steps}; "
@@ -35,7 +32,7 @@ def require_finite_synthesis(loss: float, step: int, steps: int) -> None:
 
 
 def require_finite_images(images: NDArray[np.float32], steps: int) -> None:
-    """Refuse images that the last step, or bad weights and no step, have spoilt."""
+    """Raise Diverged if an image is not finite, after the last step or from bad weights."""
     if not np.isfinite(images).all():
         raise Diverged(
             f"synthesis diverged: after {steps} steps an image is not a finite number; "

@@ -1,4 +1,4 @@
-"""Between pixels and the normalised space the model sees. Only numpy: engines share it."""
+"""Converts between pixels and the normalised space of the model. Only numpy."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hfmds.domain.recipe import Normalisation
 
 
 def levels(pixels: Pixels) -> NDArray[np.float32]:
-    """Pixels of either type as grey levels, 0 to 255."""
+    """Return pixels of either type as grey levels, 0 to 255."""
     values = pixels.astype(np.float32)
     return values if pixels.dtype == np.uint8 else values * np.float32(255)
 
 
 def as_uint8(pixels: Pixels) -> NDArray[np.uint8]:
-    """Pixels of either type, rounded to whole grey levels."""
+    """Round pixels of either type to whole grey levels."""
     return levels(pixels).round().astype(np.uint8)
 
 
 def of_levels(values: NDArray[np.floating], pixel_type: str) -> Pixels:
-    """Grey levels as pixels of the type a recipe names, rounded to the nearest."""
+    """Convert grey levels to pixels of the recipe's type, rounded to the nearest."""
     if pixel_type == "fp16":
         return (values / 255).astype(np.float16)
     return values.round().astype(np.uint8)
@@ -36,7 +36,7 @@ def normalise(pixels: Pixels, by: Normalisation) -> NDArray[np.float32]:
 def to_pixels(
     normalised: NDArray[np.float32], by: Normalisation, pixel_type: str = "uint8"
 ) -> Pixels:
-    """The inverse of `normalise`: clamped to valid pixels, rounded to the nearest."""
+    """Invert `normalise`: clamp to valid pixels, and round to the nearest."""
     mean, std = _per_channel(by)
     unit: NDArray[np.float32] = np.clip(normalised * std + mean, 0, 1)
     return of_levels(unit * np.float32(255), pixel_type)

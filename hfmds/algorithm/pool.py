@@ -1,7 +1,7 @@
-"""D_syn: many devices' synthetic batches as one. Only numpy: the store does the same merge.
+"""D_syn: merges the synthetic batches of many devices into one pool. Only numpy.
 
-The order is by device id and exact duplicates are kept once, so that the pool depends on what was
-contributed and not on who was first.
+Samples are in the order of device ids, and exact duplicates are kept once. So a pool depends on the
+contributions and not on their order of arrival. Simulation and synthesis store use the same code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hfmds.errors import InvalidInput
 
 
 def content_hash(images: LabelledImages, index: int) -> str:
-    """SHA-256 in hex of one sample: its label, its shape, its pixels and its class shares."""
+    """Hash one sample, as SHA-256 in hex: its label, shape, pixels and class shares."""
     pixels = images.pixels[index]
     header = f"{images.labels[index]}:{'x'.join(map(str, pixels.shape))}:".encode()
     shares = b"" if images.shares is None else images.shares[index].tobytes()
@@ -24,7 +24,7 @@ def content_hash(images: LabelledImages, index: int) -> str:
 
 
 class Merge:
-    """Takes batches in device-id order, one at a time; of equal samples the first stays."""
+    """Merges batches one at a time, in device-id order. Of equal samples the first stays."""
 
     def __init__(self) -> None:
         self.duplicates = 0
@@ -32,11 +32,11 @@ class Merge:
 
     @property
     def samples(self) -> int:
-        """How many were kept so far."""
+        """Number of samples kept so far."""
         return len(self._seen)
 
     def add(self, batch: SyntheticBatch) -> SyntheticBatch:
-        """The samples of the batch that are new: `batch` itself if all are, maybe none."""
+        """Return the batch's new samples: `batch` itself if all are new, possibly none."""
         fresh = [index for index in range(len(batch)) if self._is_first(batch, index)]
         self.duplicates += len(batch) - len(fresh)
         if len(fresh) == len(batch):
@@ -51,13 +51,13 @@ class Merge:
 
 
 def merge(batches: Mapping[str, SyntheticBatch]) -> SyntheticBatch:
-    """All batches, by device id, as one."""
+    """Merge batches by device id into one batch."""
     merging = Merge()
     return concatenate([merging.add(batches[device_id]) for device_id in sorted(batches)])
 
 
 def concatenate(batches: Sequence[SyntheticBatch]) -> SyntheticBatch:
-    """Batches one behind the other, as they are."""
+    """Concatenate batches as they are."""
     if not batches:
         raise InvalidInput("there is no synthetic batch to make a pool of")
     shapes = {batch.images.pixels.shape[1:] for batch in batches}

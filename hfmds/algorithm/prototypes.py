@@ -1,9 +1,9 @@
-"""Prototypes: the centre of each class's features on one device. Only numpy: engines share it.
+"""Prototypes zbar_c: the centre of each class's features on one device. Only numpy.
 
-The paper averages the features that the local model gives during training. That is an option
-(`Hfmds.local_prototypes`). Departure, measured: by default they come from the global model at
-synthesis time, because a drifting local model's features are twice as large before the first
-refresh, and hard features then land far across the boundary.
+Departure from the paper, measured: by default the global model makes them at synthesis time. The
+paper averages the local model's features during training; that is an option
+(`Hfmds.local_prototypes`). Before the first refresh, features of the drifting local model are twice
+as large, and hard features then land far across the decision boundary.
 """
 
 from __future__ import annotations
@@ -19,70 +19,71 @@ from hfmds.domain.methods import Hfmds
 from hfmds.errors import InvalidInput
 
 Prototypes: TypeAlias = Mapping[int, NDArray[np.float32]]
-"""zbar_c by class c. The device keeps them from one time to the next; they never leave it."""
+"""zbar_c by class c. The device keeps them between refreshes. They never leave it."""
 
 
 class ClassMeans:
-    """z_c: the mean feature of each class, over all that was added."""
+    """z_c: the mean feature of each class over all added samples."""
 
     def __init__(self) -> None:
         self._sums: dict[int, NDArray[np.float64]] = {}
         self._counts: dict[int, int] = {}
 
     def add(self, features: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
+        """Count these features towards the means of their classes."""
         for c in np.unique(labels).tolist():
             of_class = features[labels == c]
             self._sums[c] = self._sums.get(c, 0) + of_class.sum(axis=0, dtype=np.float64)
             self._counts[c] = self._counts.get(c, 0) + len(of_class)
 
     def items(self) -> Iterator[tuple[int, NDArray[np.float64]]]:
-        """Each class that was seen, with its mean."""
+        """Yield each class that has samples, with its mean."""
         return ((c, total / self._counts[c]) for c, total in self._sums.items())
 
 
 def prototypes_at_refresh(
     memory: Memory, features: NDArray[np.float32], labels: NDArray[np.int64], settings: Hfmds
 ) -> Prototypes:
-    """The prototypes to synthesise with, from what the global model gives for the device's images.
+    """Return the prototypes for a synthesis; `features` are the global model's, of all images.
 
-    Where they are the local model's, the features stand in for classes it has not trained on yet.
+    With local prototypes, these features serve only classes that have no prototype yet.
     """
     means = ClassMeans()
     means.add(features, labels)
     momentum = 1.0 if settings.local_prototypes else settings.prototype_momentum
-    return update_prototypes(_remembered(memory), means, momentum)
+    return update_prototypes(_from_memory(memory), means, momentum)
 
 
 def prototypes_after_training(memory: Memory, seen: ClassMeans, settings: Hfmds) -> Memory:
-    """What a device whose local model makes the prototypes remembers of a round's training."""
-    return _kept(update_prototypes(_remembered(memory), seen, settings.prototype_momentum))
+    """Return what a device with local prototypes keeps after a round's training."""
+    return _to_memory(update_prototypes(_from_memory(memory), seen, settings.prototype_momentum))
 
 
 def prototypes_after_refresh(prototypes: Prototypes, settings: Hfmds) -> Memory:
-    """What a device remembers of a refresh: nothing where its training makes the prototypes."""
-    return {} if settings.local_prototypes else _kept(prototypes)
+    """Return what a device keeps after a refresh: nothing if its training makes the prototypes."""
+    return {} if settings.local_prototypes else _to_memory(prototypes)
 
 
-def _kept(prototypes: Prototypes) -> Memory:
+def _to_memory(prototypes: Prototypes) -> Memory:
     return {str(c): zbar for c, zbar in prototypes.items()}
 
 
-def _remembered(memory: Memory) -> Prototypes:
+def _from_memory(memory: Memory) -> Prototypes:
     return {int(c): zbar for c, zbar in memory.items()}
 
 
 def update_prototypes(previous: Prototypes, means: ClassMeans, momentum: float) -> Prototypes:
-    """zbar_c <- (1 - lambda) z_c + lambda zbar_c of the time before.
+    """zbar_c <- (1 - lambda) z_c + lambda zbar_c of the last refresh.
 
-    The paper prints the previous z_c, without the bar, but speaks of momentum: it is read as a
-    running mean. A class's first prototype is its first mean; an absent class keeps its prototype.
+    The paper prints the last z_c, without the bar, but speaks of momentum. We read it as a running
+    mean. The first prototype of a class is its first mean. An absent class keeps its prototype.
     """
     updated = dict(previous)
     for c, mean in means.items():
         before = previous.get(c, mean)
         if before.shape != mean.shape:
             raise InvalidInput(
-                f"the prototype of class {c} has {before.shape[0]} features, the model "
+                f"the prototype of class {c} has {before.shape[0]} features, the model has "
                 f"{mean.shape[0]}; it is from another run: remove it"
             )
         updated[c] = ((1 - momentum) * mean + momentum * before).astype(np.float32)

@@ -1,6 +1,7 @@
-"""Which module acts for which method's settings. To add a method: settings, a module, a line here.
+"""Maps the settings of each method to the class that implements it.
 
-(And, for devices behind a network, a message in protos/hfmds/v1/common.proto.)
+To add a method, write its settings (`hfmds.domain.methods`), a module here, and a line in
+`_METHOD_CLASSES`. Devices behind a network also need a message in protos/hfmds/v1/common.proto.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hfmds.domain.methods import (
 from hfmds.domain.recipe import Recipe
 from hfmds.errors import InvalidInput
 
-_ACTORS: dict[type[Method], type[FedAvgMethod[Any]]] = {
+_METHOD_CLASSES: dict[type[Method], type[FedAvgMethod[Any]]] = {
     FedAvg: FedAvgMethod,
     FedProx: FedProxMethod,
     Moon: MoonMethod,
@@ -43,24 +44,24 @@ _ACTORS: dict[type[Method], type[FedAvgMethod[Any]]] = {
 
 
 def method_of(recipe: Recipe) -> FedAvgMethod[Any]:
-    """What acts for the recipe's method."""
-    return _ACTORS[type(recipe.method)](recipe)
+    """Return the implementation of the recipe's method."""
+    return _METHOD_CLASSES[type(recipe.method)](recipe)
 
 
 def first_checkpoint(recipe: Recipe) -> Checkpoint:
-    """Where a run begins: w^0, by the recipe's seed."""
+    """Return the checkpoint before round 1: w^0, drawn from the recipe's seed."""
     return Checkpoint(0, method_of(recipe).first_weights(derive_seed(recipe.seed, "weights")))
 
 
 def weights_bytes(recipe: Recipe) -> int:
-    """The size of a run's weights, with all parts of them, without making them.
+    """Compute the size of a run's weights, all parts included, without making them.
 
-    InvalidInput: they are so large that torch cannot even count them.
+    Raises InvalidInput: the weights are too large for torch to count.
     """
     try:
         with torch.device("meta"):
             weights = method_of(recipe).first_weights(0)
-    except (RuntimeError, TypeError, OverflowError) as error:  # what torch says of such sizes
+    except (RuntimeError, TypeError, OverflowError) as error:  # torch's errors for such sizes
         raise InvalidInput(
             f"the weights of {recipe.model.architecture} with method {recipe.method.name} are too "
             "large to be counted; make the images, the classes or the method's networks smaller"

@@ -1,6 +1,6 @@
-"""What a method does at the server, without torch: the mean of what devices send.
+"""The server's part of a method, without torch: it combines what devices send.
 
-A method whose server learns, too, has its own way there, in torch, which is loaded for it alone.
+A method whose server learns, such as FedGen, overrides this in torch. Torch is loaded only then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Settings = TypeVar("Settings", bound=Method, covariant=True)
 
 
 class MethodServer(Generic[Settings]):
-    """The server's part of every method that does not say otherwise."""
+    """The server's part of a method; by default, aggregation by the recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -30,9 +30,9 @@ class MethodServer(Generic[Settings]):
         updates: Iterable[Update],
         server_state: Weights | None = None,
     ) -> Aggregate:
-        """w^{t+1} from w^t and the updates, which come in device-id order.
+        """Compute w^{t+1} from w^t and the updates, which come in device-id order.
 
-        `server_state` is what the last aggregate had of it; none in the first round.
+        `server_state` is that of the last round's result; None in the first round.
         """
         trained = [name for name in weights if self.settings.trains(name, round_number)]
         return combine(
@@ -46,7 +46,7 @@ class MethodServer(Generic[Settings]):
 
 
 def server_of(recipe: Recipe) -> MethodServer[Any]:
-    """What acts for the recipe's method at the server."""
+    """Return the server's part of the recipe's method."""
     if not recipe.method.server_learns:
         return MethodServer(recipe)
     from hfmds.algorithm.methods.method_registry import method_of  # with torch

@@ -1,8 +1,8 @@
-"""How the name of a network in a recipe becomes a network, in torch.
+"""Finds the network that a recipe names, in torch.
 
-A recipe names an architecture. Besides our own networks that is one that this machine's owner
-brought: registered in code, or installed with a package that has an entry point in the group
-`hfmds.models`. A recipe can never make a machine import anything else.
+A network is ours, or the owner of the machine provides it: registered in code, or installed with a
+package that has an entry point in the group `hfmds.models`. A recipe can never make a machine
+import anything else.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hfmds.errors import ConfigurationError, Conflict, HfmdsError, InvalidInput
 ENTRY_POINT_GROUP = "hfmds.models"
 
 Factory: TypeAlias = Callable[[ModelSpec], nn.Module]
-"""Builds the network for a spec's images and classes; often simply the class of the network."""
+"""Builds the network for a spec's images and classes; often the class of the network itself."""
 
 _OURS: dict[str, Factory] = {PAPER_CNN: PaperCNN, RESNET_GN: ResNetGN}
 _registered: dict[str, Factory] = {}
-_loaded: dict[str, Factory] = {}  # from entry points, when first asked for
-_found_sound: set[ModelSpec] = set()
+_loaded: dict[str, Factory] = {}  # from entry points, at first use
+_sound_specs: set[ModelSpec] = set()
 
 
 def register_architecture(name: str, factory: Factory, *, replace: bool = False) -> None:
-    """Let recipes in this process name a network of one's own.
+    """Let recipes in this process name a network of your own.
 
-    Other processes do not hear of it: what a fleet of devices is to train has to be installed on
-    each of them, with an entry point.
+    Other processes do not know it. A network that a fleet trains must be installed on every device,
+    with an entry point.
     """
     if name in _OURS:
         raise Conflict(f"{name!r} is a network of HFMDS-FL itself; choose another name")
@@ -44,33 +44,33 @@ def register_architecture(name: str, factory: Factory, *, replace: bool = False)
             f"another network is registered as {name!r}; choose another name, or say replace=True"
         )
     _registered[name] = factory
-    _found_sound.difference_update([s for s in _found_sound if s.architecture == name])
+    _sound_specs.difference_update([s for s in _sound_specs if s.architecture == name])
 
 
 def known_architectures() -> list[str]:
-    """All names a recipe may use on this machine."""
+    """List all names that a recipe may use on this machine."""
     return sorted({*_OURS, *_registered, *entry_points(group=ENTRY_POINT_GROUP).names})
 
 
 def build_architecture(spec: ModelSpec) -> SplitModel:
-    """A new network, drawn from torch's generator; the first of its kind is tried out.
+    """Build a network with random weights from torch's generator; check the first of a spec.
 
-    What comes back need not be a subclass of SplitModel, but has all that one declares.
+    The network need not be a subclass of SplitModel, but it has all members of SplitModel.
     """
     factory = factory_of(spec)
-    if spec.architecture not in _OURS and spec not in _found_sound:
-        # Tried on a network of its own, so that the one handed out is as its factory made it.
+    if spec.architecture not in _OURS and spec not in _sound_specs:
+        # The check uses a network of its own, so that the result is as its factory made it.
         with torch.random.fork_rng(devices=[]):
-            tried = _build(factory, spec)
-            require_split(tried, spec.architecture)
-            if torch.get_default_device().type != "meta":  # no values there to look at
-                require_sound(cast(SplitModel, tried), spec)
-                _found_sound.add(spec)
+            candidate = _build(factory, spec)
+            require_split(candidate, spec.architecture)
+            if torch.get_default_device().type != "meta":  # meta tensors have no values to check
+                require_sound(cast(SplitModel, candidate), spec)
+                _sound_specs.add(spec)
     return cast(SplitModel, _build(factory, spec))
 
 
 def factory_of(spec: ModelSpec) -> Factory:
-    """What builds the network that a spec names."""
+    """Find the factory of the network that a spec names."""
     name = spec.architecture
     for known in (_OURS, _registered, _loaded):
         if name in known:
@@ -82,22 +82,22 @@ def factory_of(spec: ModelSpec) -> Factory:
         raise InvalidInput(
             f"model.architecture {name!r} is not known here"
             + (f" (did you mean {nearest[0]!r}?)" if nearest else "")
-            + f"; choose one of: {', '.join(names)}; or install the package that brings it, "
+            + f"; choose one of: {', '.join(names)}; or install the package that provides it, "
             "on the coordinator and on every device"
         )
     if len(installed) > 1:
         packages = " and ".join(sorted(_package(entry) for entry in installed))
         raise ConfigurationError(
-            f"model.architecture {name!r} is brought by {packages}; uninstall all but one"
+            f"packages {packages} all provide model.architecture {name!r}; uninstall all but one"
         )
-    with torch.random.fork_rng(devices=[]):  # a package may draw numbers as it is imported
+    with torch.random.fork_rng(devices=[]):  # an import may draw random numbers
         return _loaded.setdefault(name, _load(installed[0]))
 
 
 def _load(entry: EntryPoint) -> Factory:
     try:
         factory = entry.load()
-    except Exception as error:  # whoever waits for it gets it
+    except Exception as error:  # a network may raise anything
         raise ConfigurationError(
             f"model.architecture {entry.name!r}: {entry.value!r} of package {_package(entry)} "
             f"cannot be imported: {_reason(error)}; repair or reinstall that package"
@@ -119,7 +119,7 @@ def _build(factory: Factory, spec: ModelSpec) -> nn.Module:
         return factory(spec)
     except HfmdsError:
         raise
-    except Exception as error:  # whoever waits for it gets it
+    except Exception as error:  # a network may raise anything
         raise InvalidInput(
             f"{spec.architecture!r} cannot be built for images of {list(spec.image_shape)} "
             f"(channels, height, width) and {spec.classes} classes: {_reason(error)}"

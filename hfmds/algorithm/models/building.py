@@ -1,7 +1,6 @@
-"""Networks in torch, and their weights as numpy arrays by name.
+"""Builds networks in torch, and converts their weights from and to numpy arrays by name.
 
-Which networks there are is in `networks`, how to bring one's own in `architectures`. Knows no
-training and no synthesis.
+Our networks are in `networks`. How users add their own is in `architectures`.
 """
 
 from __future__ import annotations
@@ -24,44 +23,44 @@ from hfmds.domain.learning import Weights
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
 
-# A new module draws from torch's one generator per process. Without the lock a model built in
-# another thread would take numbers out of the seed's stream, and w_0 would be anybody's.
+# A new module draws from torch's generator, which the process shares. Without the lock, a model
+# built in another thread would take numbers out of the seed's stream, and w^0 would vary.
 _building = threading.RLock()
 
 
 def build_model(spec: ModelSpec) -> SplitModel:
-    """The network a spec names, with random weights."""
+    """Build the network that a spec names, with random weights."""
     with _building:
         return build_architecture(spec)
 
 
 def model_bytes(spec: ModelSpec) -> int:
-    """The size of a model's weights, without making them."""
+    """Compute the size of a model's weights without making them."""
     with torch.device("meta"):
         return sum(4 * tensor.numel() for tensor in build_model(spec).state_dict().values())
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Networks built within draw from this seed; the process's random state stays as it was."""
+    """Let networks built within draw from this seed; keep the process's random state."""
     with _building, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def initial_weights(spec: ModelSpec, seed: int) -> Weights:
-    """w_0, by torch's own initialisation."""
+    """Draw w^0 by torch's own initialisation."""
     with seeded(seed):
         return weights_of(build_model(spec))
 
 
 def model_with(spec: ModelSpec, weights: Weights) -> SplitModel:
-    """The network a spec names, holding these weights; other parts of them are left aside."""
+    """Build the network that a spec names with these weights; ignore parts of other networks."""
     template = _template(spec, factory_of(spec))
     own = template.state_dict(keep_vars=True)
     given = _require_fit(own, classifier_of(weights))
-    # A copy, because drawing weights only to replace them costs as much as a training step; and
-    # what deepcopy finds in its memo it takes for copied already.
+    # Drawing weights only to replace them would cost as much as a training step. deepcopy takes
+    # objects in its memo as already copied, so the copy gets the given weights.
     return copy.deepcopy(template, {id(own[name]): _like(own[name], given[name]) for name in own})
 
 
@@ -78,24 +77,24 @@ def images_on(device: str, normalised: NDArray[np.float32]) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _template(spec: ModelSpec, factory: Factory) -> SplitModel:
-    """A network to copy; of another factory, should the name be registered anew, another one."""
+    """Build a network to copy. `factory` is part of the key: a name may be registered again."""
     with seeded(0):
         return build_model(spec)
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """A copy of a model's parameters and buffers, as contiguous float32 arrays."""
+    """Copy a model's parameters and buffers to contiguous float32 arrays."""
     return {name: _array_of(tensor) for name, tensor in model.state_dict().items()}
 
 
 def _array_of(tensor: Tensor) -> NDArray[np.float32]:
-    if tensor.is_meta:  # of a network that is only to be measured: a form without content
+    if tensor.is_meta:  # of a network that is only measured: a shape without values
         return np.broadcast_to(np.float32(0), tensor.shape)
     return np.array(tensor.float().numpy(force=True), order="C")
 
 
 def load_weights(model: nn.Module, weights: Weights) -> None:
-    """Copy weights into a model, refusing any that are missing, unexpected or of another shape."""
+    """Copy weights into a model; refuse missing and unexpected weights and other shapes."""
     own = model.state_dict()
     _require_fit(own, weights)
     for name, tensor in own.items():
@@ -103,7 +102,7 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
 
 
 def _require_fit(own: Mapping[str, Tensor], weights: Weights) -> Weights:
-    """The weights, unless a model that has tensors of its `own` by name cannot hold them."""
+    """Return the weights; InvalidInput if a model with the tensors `own` cannot hold them."""
     missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     if missing or unexpected:
         raise InvalidInput(
@@ -121,9 +120,9 @@ def _require_fit(own: Mapping[str, Tensor], weights: Weights) -> Weights:
 
 
 def _like(tensor: Tensor, array: NDArray[np.float32]) -> Tensor:
-    """A tensor of the same kind with a copy of these values."""
-    # A whole number, such as BatchNorm's count of batches, may come back as a mean over devices:
-    # its fraction is cut off here.
+    """Copy these values into a new tensor of the same kind."""
+    # Integers, such as BatchNorm's count of batches, may return as a mean over devices. Their
+    # fraction is cut off here.
     values = torch.tensor(array).to(tensor.dtype)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(values, tensor.requires_grad)

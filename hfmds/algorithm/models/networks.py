@@ -1,6 +1,6 @@
-"""The networks that come with HFMDS-FL, in torch. No other module depends on which one it is.
+"""The networks of HFMDS-FL itself, in torch. No other module depends on which one a run uses.
 
-How a name in a recipe becomes a network, and how to bring one's own, is in `architectures`.
+How a recipe names a network, and how users add their own, is in `architectures`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hfmds.errors import InvalidInput
 class PaperCNN(SplitModel):
     """The paper's network: two 5x5 convolutions, each pooled 2x2, then 1600 -> 512 -> classes.
 
-    1600 is what is left of 3x32x32; other image sizes give another number there.
+    1600 follows from images of 3x32x32. Other sizes give another number.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -29,7 +29,7 @@ class PaperCNN(SplitModel):
         self.classifier = nn.Linear(512, spec.classes)
 
     def features(self, images: Tensor) -> Tensor:
-        # relu(pool(x)) = pool(relu(x)), in value and gradient, with a quarter of the relu's work.
+        # relu(pool(x)) = pool(relu(x)) in value and gradient, for a quarter of the ReLU's work.
         x = F.relu(F.max_pool2d(self.conv1(images), 2))
         x = F.relu(F.max_pool2d(self.conv2(x), 2))
         return F.relu(self.hidden(x.flatten(1)))
@@ -42,23 +42,23 @@ def _after_convolutions(side: int) -> int:
 class ResNetGN(SplitModel):
     """A residual network of eight layers with group normalisation: 128 features, 0.3 M weights.
 
-    Group and not batch normalisation, because the statistics of a batch are those of its device's
-    classes: averaged over devices whose data are not alike they fit none of them. The weights do
-    not depend on the image size.
+    The norm is GroupNorm and not BatchNorm. Batch statistics are those of a device's classes, and
+    their average over devices with unlike data fits none of them. The weights do not depend on the
+    image size.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         _require_size(RESNET_GN, spec, least=8)
         self.stem = nn.Sequential(_convolution(spec.channels, 16), _normalisation(16), nn.ReLU())
-        # Every block halves the image. With a first block at full size, of 32 channels, training
-        # took three times as long and did no better on 2,000 images of CIFAR-10 (8 epochs, one
-        # seed: 38 % against 41 %).
+        # Every block halves the image. With a first block at full size, of 32 channels, training took
+        # three times as long and was no better on 2,000 images of CIFAR-10 (8 epochs, one seed:
+        # 38 % against 41 %).
         self.blocks = nn.Sequential(*(_ResidualBlock(width) for width in (16, 32, 64)))
         self.classifier = nn.Linear(128, spec.classes)
 
     def features(self, images: Tensor) -> Tensor:
-        # The last block ends in a ReLU, so the mean over positions is not negative.
+        # The last block ends in a ReLU, so the mean over positions is never negative.
         x: Tensor = self.blocks(self.stem(images))
         return x.mean(dim=(2, 3))
 
@@ -84,7 +84,7 @@ class _ResidualBlock(nn.Module):
 
 
 def _convolution(width_in: int, width: int, kernel_size: int = 3, stride: int = 1) -> nn.Conv2d:
-    # No bias: the normalisation that follows has one.
+    # No bias: the norm that follows has one.
     return nn.Conv2d(width_in, width, kernel_size, stride, padding=kernel_size // 2, bias=False)
 
 

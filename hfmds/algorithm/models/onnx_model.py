@@ -1,8 +1,7 @@
-"""A trained classifier as an ONNX file that needs nothing else to be used.
+"""Saves a trained classifier as an ONNX file that works by itself.
 
-The graph takes pixels in [0, 1] and normalises them itself, so that who uses it cannot do that
-wrongly. Export can go wrong without an error: the file is compared with the network in torch before
-it is handed out.
+The graph takes pixels in [0, 1] and normalises them itself, so that users cannot get that wrong.
+An export can fail silently, so the file is compared with the network in torch.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from hfmds.errors import CorruptData
 from hfmds.onnx_runtime import onnxruntime
 
 _CHECKED_BATCHES = (1, 3)  # the batch must not have become a constant
-_TOLERANCE = 1e-4  # of the largest logit: the engines add up in another order
+_TOLERANCE = 1e-4  # of the largest logit: the two engines sum in different orders
 
 
 class _FromPixels(nn.Module):
     """A classifier with its normalisation in front."""
 
-    # Named as no operator is: the exporter would call both by the same name.
+    # No operator has these names. The exporter would confuse a buffer and an operator.
     pixel_mean: Tensor
     pixel_std: Tensor
 
@@ -48,9 +47,9 @@ class _FromPixels(nn.Module):
 
 
 def save_onnx(recipe: Recipe, weights: Weights, path: Path, origin: str) -> None:
-    """Save the recipe's network with these weights; `origin` says in the file where it is from.
+    """Save the recipe's network with these weights; the file names `origin` as its source.
 
-    CorruptData: the file does not compute what the network does, and is not kept.
+    Raises CorruptData: the file computes something else than the network. It is deleted.
     """
     model = _FromPixels(model_with(recipe.model, weights), recipe.normalisation).eval()
     shape = recipe.model.image_shape
@@ -73,7 +72,7 @@ def _quietly_export(model: nn.Module, example: Tensor, path: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Not optimised: torch's exporter takes small constants for zero.
+            # No optimisation: torch's optimiser replaces small constants by zero.
             torch.onnx.export(
                 model,
                 (example,),
@@ -91,10 +90,10 @@ def _quietly_export(model: nn.Module, example: Tensor, path: Path) -> None:
 
 
 def _describe(recipe: Recipe, path: Path, origin: str) -> None:
-    """Write what a user has to know into the file."""
+    """Write what a user must know into the file's metadata."""
     names = recipe.class_names or tuple(str(number) for number in range(recipe.model.classes))
     normalisation = {"mean": recipe.normalisation.mean, "std": recipe.normalisation.std}
-    told = {
+    metadata = {
         "origin": origin,
         "architecture": recipe.model.architecture,
         "class_names": json.dumps(names),
@@ -102,7 +101,7 @@ def _describe(recipe: Recipe, path: Path, origin: str) -> None:
         "normalisation_inside": json.dumps(normalisation),
     }
     graph = onnx.load(path)
-    onnx.helper.set_model_props(graph, told)
+    onnx.helper.set_model_props(graph, metadata)
     try:
         onnx.checker.check_model(graph)
     except onnx.checker.ValidationError as error:
@@ -118,10 +117,10 @@ def _require_equal(model: nn.Module, pixels: NDArray[np.float32], path: Path) ->
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    (found,) = session.run(["logits"], {"pixels": pixels})
-    apart = float(np.abs(found - expected).max())
+    (logits,) = session.run(["logits"], {"pixels": pixels})
+    apart = float(np.abs(logits - expected).max())
     allowed = _TOLERANCE * max(1.0, float(np.abs(expected).max()))
-    if not apart <= allowed:  # also of a NaN
+    if not apart <= allowed:  # a NaN fails, too
         raise CorruptData(
             f"the ONNX file's logits are {apart:.2g} away from those of torch, more than "
             f"{allowed:.2g}; it was not saved. Try another version of torch or onnxruntime"

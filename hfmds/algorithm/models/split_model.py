@@ -1,7 +1,6 @@
-"""What a network must declare for HFMDS-FL, and the check that it does, in torch.
+"""The interface of networks, and checks that a network follows it, in torch.
 
-Feature matching needs to know where the extractor ends and the classifier begins. Knows no network,
-no training and no synthesis.
+Feature matching needs to know where the extractor ends and the classifier begins.
 """
 
 from __future__ import annotations
@@ -16,25 +15,26 @@ from hfmds.errors import InvalidInput
 
 
 class SplitModel(nn.Module, ABC):
-    """A classifier f^d on top of a feature extractor f^e, with features that are not negative.
+    """A classifier f^d on top of a feature extractor f^e.
 
-    Feature matching reads `features * relu(CAM)` as a distribution, hence the last clause.
+    Features are never negative, because feature matching reads `features * relu(CAM)` as a
+    distribution.
     """
 
     classifier: nn.Module  # f^d(w^d; z) = q, the logits
 
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:
-        """z = f^e(w^e; x): [n, features], from normalised images [n, channels, height, width]."""
+        """Compute z = f^e(w^e; x), [n, features], of images [n, channels, height, width]."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits q."""
+        """Compute the logits q."""
         logits: Tensor = self.classifier(self.features(images))
         return logits
 
 
 def require_split(model: object, name: str) -> None:
-    """Refuse what does not declare its extractor and classifier, or has weights we cannot send."""
+    """Refuse a model without extractor or classifier, or with weights that cannot be sent."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(
             f"the factory of {name!r} made a {type(model).__name__}; it must make a torch.nn.Module"
@@ -56,12 +56,12 @@ def require_split(model: object, name: str) -> None:
                 f"{name!r} has no tensor of known shape in {key!r}; lazy modules and extra state "
                 "cannot be sent: take all sizes from the ModelSpec and keep state in buffers"
             )
-        if "/" in key:  # the mark of what a method learns besides its network
+        if "/" in key:  # marks weights of a method's other networks
             raise InvalidInput(f"{name!r} has a weight named {key!r}; name it without a slash")
 
 
 def require_sound(model: SplitModel, spec: ModelSpec) -> None:
-    """Refuse a network by what it makes of two images; leaves it in evaluation mode."""
+    """Refuse a network that misbehaves on two images; leave it in evaluation mode."""
     name = repr(spec.architecture)
     images = torch.randn(2, *spec.image_shape, generator=torch.Generator().manual_seed(0))
     model.eval()
@@ -70,7 +70,7 @@ def require_sound(model: SplitModel, spec: ModelSpec) -> None:
         logits = model.classifier(features)
         directly = model(images)
         idle = _parameters_without_gradient(model, directly)
-    except Exception as error:  # whoever waits for it gets it
+    except Exception as error:  # a network may raise anything
         raise InvalidInput(
             f"{name} fails on images of {list(spec.image_shape)} (channels, height, width): "
             f"{type(error).__name__}: {error}"
@@ -92,9 +92,9 @@ def require_sound(model: SplitModel, spec: ModelSpec) -> None:
         )
     if directly.shape != logits.shape or not torch.allclose(directly, logits, 1e-4, 1e-5):
         raise InvalidInput(
-            f"{name} gives other logits when called than classifier(features(images)); training "
-            "would use the ones and synthesis the others: do everything before the last layers in "
-            "features"
+            f"{name} gives other logits when called than classifier(features(images)), and "
+            "evaluation would use other logits than training: do everything before the last "
+            "layers in features"
         )
     if idle:
         raise InvalidInput(

@@ -1,7 +1,7 @@
-"""Weights that hold more than one network. Only numpy.
+"""Splits and joins the weights of several networks. Only numpy.
 
-The classifier's weights have the names torch gives them. What a method learns besides, such as a
-generator, has names with the part in front: "generator/output.weight".
+The classifier's weights have torch's own names. Other networks of a method, such as a generator,
+put their part in front: "generator/output.weight".
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ _BEHIND_PART = "/"
 
 
 def classifier_of(weights: Weights) -> Weights:
-    """The classifier's weights alone."""
+    """Return the classifier's weights alone."""
     return {name: weights[name] for name in weights if _BEHIND_PART not in name}
 
 
 def part_of(weights: Weights, part: str) -> Weights:
-    """The weights of another part, by the names its network knows."""
+    """Return the weights of another part, by the names in its network."""
     prefix = part + _BEHIND_PART
     return {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)}
 
 
 def as_part(part: str, weights: Weights) -> Weights:
-    """A network's weights, named as a part."""
+    """Return a network's weights with the part in front of their names."""
     return {f"{part}{_BEHIND_PART}{name}": weights[name] for name in weights}

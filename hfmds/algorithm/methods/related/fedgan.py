@@ -1,16 +1,16 @@
 """FedGAN (Rasouli, Sun, Rajagopal, 2020): a generative adversarial network by averaging.
 
-In each of its first rounds every device trains generator and discriminator on its own data, and
-the server averages both (its Algorithm 1, with one round as the synchronisation interval). As the
-HFMDS-FL paper uses it, this happens before the classifier is trained: then each device makes images
-with the averaged generator, and the classifier learns from own data and that pool.
+In each of the first rounds, every device trains generator and discriminator on its own data, and
+the server averages both (FedGAN's Algorithm 1, with one round as the synchronisation interval). The
+HFMDS-FL paper does this before it trains the classifier. Then each device makes images with the
+averaged generator, and the classifier learns from own data and that pool.
 
-The HFMDS-FL paper does not say which networks. Ours are small, and conditional on the class, for
-images need labels: transposed convolutions for the generator; strided ones, and a projection of the
-class (Miyato and Koyama, 2018), for the discriminator. GroupNorm, because a device's batches are of
-one or two classes, and batch statistics would give away which.
+The HFMDS-FL paper does not name the networks. Ours are small, and conditional on the class because
+images need labels. The generator has transposed convolutions. The discriminator has strided
+convolutions and a projection of the class (Miyato and Koyama, 2018). The norm is GroupNorm: a
+device's batches have one or two classes, and batch statistics would give away which.
 
-FedGAN weights devices by their numbers of samples; here the mean is uniform, as for all methods.
+Departure: FedGAN weights devices by their samples. Here the mean is uniform, as for all methods.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from hfmds.domain.learning import LabelledImages, Weights
 from hfmds.domain.methods import FedGan
 from hfmds.domain.recipe import ModelSpec, Normalisation
 
-_BETAS = (0.5, 0.999)  # Adam's, as is usual for GANs
+_BETAS = (0.5, 0.999)  # of Adam, as usual for GANs
 _SLOPE = 0.2  # of the leaky ReLU
 _CHUNK = 256  # images at a time where no gradient is needed, to bound memory
 
 
 class Generator(nn.Module):
-    """Noise and a class to an image in the model's normalised space."""
+    """Turns noise and a class into an image in the model's normalised space."""
 
     def __init__(self, spec: ModelSpec, normalisation: Normalisation, settings: FedGan) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Generator(nn.Module):
         self.up2 = nn.ConvTranspose2d(middle, narrow, 4, stride=2, padding=1)
         self.norm3 = nn.GroupNorm(1, narrow)
         self.output = nn.Conv2d(narrow, spec.channels, 3, padding=1)
-        # Of the recipe, not learned: so they do not travel with the weights.
+        # Constants of the recipe: they do not travel with the weights.
         mean = torch.tensor(normalisation.mean).reshape(-1, 1, 1)
         std = torch.tensor(normalisation.std).reshape(-1, 1, 1)
         self.mean: Tensor
@@ -73,7 +73,7 @@ class Generator(nn.Module):
         self.register_buffer("std", std, persistent=False)
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
-        """One image per row."""
+        """Return one image per row."""
         one_hot = F.one_hot(labels, self.classes).to(noise.dtype)
         x = self.input(torch.cat([noise, one_hot], dim=1)).reshape(-1, *self._start)
         x = self.up1(F.relu(self.norm1(x)))
@@ -84,7 +84,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """How real an image of its class looks: a logit."""
+    """Judges how real an image of its class looks."""
 
     def __init__(self, spec: ModelSpec, settings: FedGan) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Discriminator(nn.Module):
         self.of_class = nn.Embedding(spec.classes, wide)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """One logit per image."""
+        """Return one logit per image."""
         x = F.leaky_relu(self.down1(images), _SLOPE)
         x = F.leaky_relu(self.down2(x), _SLOPE)
         x = F.leaky_relu(self.down3(x), _SLOPE).mean(dim=(2, 3))
@@ -105,7 +105,7 @@ class Discriminator(nn.Module):
 
 
 class FedGanMethod(FedAvgMethod[FedGan]):
-    """FedAvg of a GAN first, then of a classifier that also learns from the GAN's images."""
+    """FedAvg of a GAN, then of a classifier that also learns from the GAN's images."""
 
     def first_weights(self, seed: int) -> Weights:
         with seeded(derive_seed(seed, "gan")):
@@ -128,7 +128,7 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         generator_net, discriminator = self._networks_with(work.weights)
         generator_net.to(device)
         discriminator.to(device)
-        # FedGAN leaves the optimiser open. Adam starts anew each round, as SGD's momentum does.
+        # FedGAN leaves the optimiser open. Adam's state starts at zero each round, as SGD's does.
         rate = settings.gan_learning_rate
         generator_step = Adam(list(generator_net.parameters()), rate, _BETAS)
         discriminator_step = Adam(list(discriminator.parameters()), rate, _BETAS)
@@ -170,7 +170,7 @@ class FedGanMethod(FedAvgMethod[FedGan]):
     def synthesise(
         self, work: LocalWork, progress: Progress = no_progress, device: str = "cpu"
     ) -> Synthesis:
-        """Images of the device's own classes, in its own proportions, by the averaged generator."""
+        """Make images of the device's classes, in its proportions, with the averaged generator."""
         settings, shard = self.settings, work.shard
         network, _ = self._networks_with(work.weights)
         network.to(device).eval()
@@ -185,7 +185,7 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         images = torch.cat(made).numpy(force=True)
         by, pixel_type = work.recipe.normalisation, work.recipe.pool.pixel_type
         pixels = to_pixels(np.ascontiguousarray(images), by, pixel_type)
-        # "Paired" is with a real image of the same class: a GAN's image comes from none.
+        # A GAN's image comes from no real one. Each is paired with one of the same class.
         made_images = LabelledImages(pixels, real.labels)
         return Synthesis(measured(made_images, real.pixels, shard.pixels))
 
@@ -195,7 +195,7 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         return made, Discriminator(spec, self.settings)
 
     def _networks_with(self, weights: Weights) -> tuple[Generator, Discriminator]:
-        with seeded(0):  # so as not to draw from what another run in this process is seeded with
+        with seeded(0):  # leaves other runs' random state alone
             made, judging = self._networks()
         load_weights(made, part_of(weights, "gan/generator"))
         load_weights(judging, part_of(weights, "gan/discriminator"))

@@ -1,13 +1,13 @@
 """FedGen (Zhu, Hong, Zhou, "Data-Free Knowledge Distillation for Heterogeneous FL", 2021).
 
-The server learns a generator G(noise, y) of features that the devices' classifiers agree belong to
-class y (its equation 4), with a term that keeps them diverse. Devices get it with the model, and
-train their classifier also on generated features (its equation 5). No images are shared, but each
-device tells how many of each class it has.
+The server learns a generator G(noise, y) of features that the devices' classifiers recognise as
+class y (equation 4), with a term that keeps the features diverse. Devices receive it with the
+model, and also train their classifier on generated features (equation 5). Devices share no images,
+but each tells the server how many samples of each class it has.
 
-Where paper and the authors' code differ, the code is followed: it weights the loss of each device's
-classifier by the device's share of the class (the paper has the loss of their mean logits), and
-adds the latent term below. Departures from the code are said at their line.
+Where the paper and its authors' code differ, we follow the code. The code weights the loss of each
+device's classifier by the device's share of the class; the paper has the loss of the mean logits.
+The code also adds the latent term below. Departures from the code are marked at their line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GENERATOR = "generator"
 
 
 class FeatureGenerator(nn.Module):
-    """G: noise and a class to features, by one hidden layer as in the authors' code."""
+    """G: turns noise and a class into features, by one hidden layer as in the authors' code."""
 
     def __init__(self, settings: FedGen, classes: int, features: int) -> None:
         super().__init__()
@@ -53,15 +53,15 @@ class FeatureGenerator(nn.Module):
         self.output = nn.Linear(settings.hidden_size, features)
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
-        """Features for these labels."""
+        """Return features for these labels."""
         one_hot = F.one_hot(labels, self.classes).to(noise.dtype)
         hidden = F.relu(self.norm(self.hidden(torch.cat([noise, one_hot], dim=1))))
-        # Not negative, as the features of our networks are; theirs end in a linear layer.
+        # Departure: never negative, like the features of our networks. The code's are linear.
         return F.relu(self.output(hidden))
 
 
 class FedGenMethod(FedAvgMethod[FedGen]):
-    """FedAvg, with classifiers that also learn from generated features."""
+    """FedAvg with classifiers that also learn from generated features."""
 
     def first_weights(self, seed: int) -> Weights:
         classes = self.recipe.model.classes
@@ -85,11 +85,11 @@ class FedGenMethod(FedAvgMethod[FedGen]):
 
     def loss(self, training: TorchTraining) -> Loss:
         work, settings = training.work, self.settings
-        if work.round_number == 1:  # the generator has learned nothing yet
+        if work.round_number == 1:  # the generator is untrained
             return super().loss(training)
         model = training.model
         network = self._generator_with(work.weights).to(training.device).eval()
-        known = np.flatnonzero(work.weights[LABEL_COUNTS])  # classes that the last cohort has
+        known = np.flatnonzero(work.weights[LABEL_COUNTS])  # classes in the last cohort
         random = generator(work.seed, "generated")
         decay = settings.decay ** (work.round_number - 1)
 
@@ -101,7 +101,7 @@ class FedGenMethod(FedAvgMethod[FedGen]):
                 same = generate(network, labels, random)
                 drawn = torch.from_numpy(random.choice(known, len(labels))).to(training.device)
                 other = generate(network, drawn, random)
-                # What the classifier says of generated features of the same classes.
+                # The classifier's answer for generated features of the same classes.
                 target = F.softmax(model.classifier(same), dim=1)
             latent = F.kl_div(F.log_softmax(logits, dim=1), target, reduction="batchmean")
             label = F.cross_entropy(model.classifier(other), drawn)
@@ -123,15 +123,15 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         counts: dict[str, NDArray[np.float32]] = {}
 
         def kept() -> Iterator[Update]:
-            """The updates, with their classifiers and class counts put aside on the way."""
+            """Yield the updates, and copy their classifiers and class counts."""
             for update in updates:
-                yield update  # refused there unless it has all that is taken here
+                yield update  # aggregation refuses it unless it has every weight
                 self.settings.check_update(update.weights, f"device {update.device_id!r}")
                 heads[update.device_id] = _classifier_layers(update.weights)
                 counts[update.device_id] = np.array(update.weights[LABEL_COUNTS])
 
         combined = super().aggregate(round_number, weights, kept(), server_state)
-        # Whom the rule leaves out does not teach the generator either.
+        # Devices that the rule leaves out do not teach the generator either.
         devices = combined.devices
         held = np.stack([counts[device_id] for device_id in devices])
         network = self._generator_with(weights)
@@ -140,15 +140,14 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         try:
             self._teach(network, [heads[d] for d in devices], torch.from_numpy(held), seed)
         except Diverged as error:
-            # The same updates would diverge again: without a generator better than the last, the
-            # run still goes on.
+            # The same updates would diverge again. The run goes on with the last generator.
             trouble = f"the generator stays as it was: {error}"
             log.warning("round %d: %s", round_number, trouble)
             network = self._generator_with(weights)
         learned = {
             **combined.weights,
             **as_part(_GENERATOR, weights_of(network)),
-            # Always the plain mean: of classes that few devices have, the median would be 0.
+            # Always the plain mean. The median of a class that few devices have would be 0.
             LABEL_COUNTS: held.mean(axis=0, dtype=np.float64).astype(np.float32),
         }
         return replace(combined, weights=learned, trouble=trouble)
@@ -163,14 +162,14 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         """Train the generator until the devices' classifiers recognise its features."""
         settings, classifier = self.settings, build_model(self.recipe.model).eval().classifier
         known = np.flatnonzero(counts.sum(dim=0).numpy())
-        # The share of each device in each class, by what it holds. The code counts the batches it
-        # drew, starting at 1, and by a broadcast weights with the mean over the batch's classes.
+        # Departure: a device's share of a class follows from the samples it holds. The code counts
+        # drawn batches, starting at 1, and by a broadcast uses the mean over the batch's classes.
         shares = counts / counts.sum(dim=0).clamp(min=1)
         random = generator(seed, "teach")
         network.train()
-        # Adam starts anew each round, where the authors keep its moments: so that the server, too,
-        # has no state but the weights, and a resumed run goes on to the bit. Nor do rate and
-        # weights decay as theirs do (0.98 per round, 0.01).
+        # Departure: Adam's moments start at zero each round. The server then has no state besides
+        # the weights, and a resumed run continues to the bit. Learning rate and weights do not
+        # decay as in the code (0.98 per round, 0.01).
         optimiser = Adam(list(network.parameters()), settings.generator_learning_rate)
         for step in range(1, settings.generator_steps + 1):
             labels = torch.from_numpy(random.choice(known, settings.generator_batch_size))
@@ -199,14 +198,14 @@ class FedGenMethod(FedAvgMethod[FedGen]):
 
     def _generator_with(self, weights: Weights) -> FeatureGenerator:
         own = part_of(weights, _GENERATOR)
-        with seeded(0):  # so as not to draw from what another run in this process is seeded with
+        with seeded(0):  # leaves other runs' random state alone
             network = self._new_generator(features=len(own["output.weight"]))
         load_weights(network, own)
         return network
 
 
 def generate(network: FeatureGenerator, labels: Tensor, random: np.random.Generator) -> Tensor:
-    """Features for these labels, from fresh noise."""
+    """Generate features for these labels from fresh noise."""
     features: Tensor = network(_noise(network, len(labels), random).to(labels.device), labels)
     return features
 
@@ -214,7 +213,7 @@ def generate(network: FeatureGenerator, labels: Tensor, random: np.random.Genera
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
     """exp(-mean of |noise_i - noise_j|^2 * |features_i - features_j|): far noise, far features.
 
-    Both distances are means over their elements; the pairs are all, also of one with itself.
+    Both distances are means over elements. The mean is over all pairs, also of a row with itself.
     """
     noise_distance = torch.cdist(noise, noise).square() / noise.shape[1]
     feature_distance = torch.cdist(features, features, p=1) / features.shape[1]
@@ -227,7 +226,7 @@ def _noise(network: FeatureGenerator, count: int, random: np.random.Generator) -
 
 
 def _classifier_layers(weights: Weights) -> dict[str, Tensor]:
-    """The classifier's own layers, by the names they have within it; copied, as updates are."""
+    """Copy the classifier's layers, by their names within the classifier."""
     prefix = "classifier."
     return {
         name.removeprefix(prefix): torch.tensor(weights[name])

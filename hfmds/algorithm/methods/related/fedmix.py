@@ -1,15 +1,15 @@
 """FedMix (Yoon et al., "Approximation of Mixup under Mean Augmented Federated Learning", 2021).
 
-Before training, devices share averages of a few of their images, and of the labels. Mixup with the
-others' images, which nobody has, is then approximated by a Taylor expansion around (1 - lambda) x
-that needs only their averages x_g, y_g (its Proposition 1 and Algorithm 2):
+Before training, devices share averages of a few of their images and of the labels. A device has no
+images of other devices, so mixup with them is approximated: a Taylor expansion around
+(1 - lambda) x needs only the averages x_g and y_g (Proposition 1 and Algorithm 2):
 
     loss = (1 - lambda) l(f((1 - lambda) x), y) + lambda l(f((1 - lambda) x), y_g)
            + lambda dl/dx(f((1 - lambda) x), y) . x_g
 
 The last term is itself a gradient, so training differentiates twice. Its factor is that of
-Proposition 1; others derive the first term with its factor, and so have lambda (1 - lambda) in the
-last: a difference of the order that the expansion leaves out.
+Proposition 1. Some implementations differentiate the first term with its factor, and so have
+lambda (1 - lambda) in the last. The difference is of the order that the expansion leaves out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hfmds.errors import InvalidInput
 
 
 class FedMixMethod(FedAvgMethod[FedMix]):
-    """FedAvg, with mixup between own images and averages of the others'."""
+    """FedAvg with mixup between a device's images and averages of other devices' images."""
 
     def loss(self, training: TorchTraining) -> Loss:
         pool = training.work.pool
@@ -75,23 +75,23 @@ def mixup_loss(
     average_labels: Tensor,
     mixing: float,
 ) -> Tensor:
-    """The approximated mixup of own images (x, y) with averages (x_g, y_g), one each."""
-    # In the normalised space that the model sees: mixing is the same there as with pixels, but
-    # (1 - lambda) x is x drawn to the mean pixel and not to black, and lambda x_g is smaller.
+    """Approximate the mixup of each own image (x, y) with one average (x_g, y_g)."""
+    # Mixing happens in the model's normalised space. There (1 - lambda) x moves x to the mean
+    # pixel and not to black, and lambda x_g is smaller. The sum is the same as with pixels.
     shrunk = ((1 - mixing) * images).requires_grad_()
     logits = model(shrunk)
     on_own = F.cross_entropy(logits, labels)
-    on_others = F.cross_entropy(logits, average_labels)  # takes shares of classes
-    # The mean's gradient: 1/B is in it already, so the products are summed over the batch.
+    on_others = F.cross_entropy(logits, average_labels)  # targets are shares of classes
+    # The gradient of a mean already has the factor 1/B, so the products are summed.
     (slope,) = torch.autograd.grad(on_own, shrunk, create_graph=True)
     return (1 - mixing) * on_own + mixing * on_others + mixing * (slope * averages).sum()
 
 
 def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
-    """What one device shares: averages of M_k of its images each.
+    """Make the averages that one device shares, each of M_k of its images.
 
-    No image is in two of them, so a small shard gives fewer than asked for. Averages that overlap
-    could be solved for the images: three pairs out of a, b and c give all three away.
+    No image is in two averages, so a small shard gives fewer than the settings ask for. Overlapping
+    averages could be solved for the images: three pairs out of a, b and c give away all three.
     """
     shard, size = work.shard, settings.images_per_average
     if len(shard) < size:
@@ -106,5 +106,5 @@ def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
     one_hot = np.eye(work.recipe.model.classes, dtype=np.float32)
     shares = one_hot[shard.labels[groups]].mean(axis=1)
     mixtures = LabelledImages(pixels, shares.argmax(axis=1), shares)
-    # "Paired" is with the first image of the group; of two images both are equally near.
+    # Each average is paired with the first image of its group. Of two, both are equally near.
     return measured(mixtures, shard.pixels[groups[:, 0]], shard.pixels)
