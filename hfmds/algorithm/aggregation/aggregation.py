@@ -1,11 +1,11 @@
-"""Global aggregation: w^{t+1} from w^t and the updates, as the recipe wants it. Only numpy.
+"""Global aggregation: computes w^{t+1} from w^t and the updates, by the recipe. Only numpy.
 
-    clip       each update's change from w^t, to a longest norm
-    combine    all updates into one, by a rule (`rules`)
-    step       from w^t by the combined change (`server_optimisers`)
+    clip       limits the norm of each update's change from w^t
+    combine    joins all updates into one, by a rule (`rules`)
+    step       moves w^t by the combined change (`server_optimisers`)
 
-By default the mean, as in the paper, and nothing else. Whether it is a mean or not, updates count
-in device-id order: the same updates give the same bits on every run and every fleet.
+The default is the paper's: the mean, without clipping or a server optimiser. Updates count in
+device-id order, so the same updates give the same bits on every run and every fleet.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from hfmds.errors import Diverged, InvalidInput, Unavailable, WrongState
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """w^{t+1}, and what went into it."""
+    """w^{t+1} and how it came about."""
 
     weights: Weights
-    devices: tuple[str, ...]  # whose updates count; Multi-Krum leaves some out
+    devices: tuple[str, ...]  # those whose updates count; Multi-Krum leaves some out
     loss: float  # mean over these devices
     traffic: Traffic  # of all devices
     server_state: Weights = field(default_factory=dict)
-    trouble: str = ""  # what the server could not do, though the run goes on
+    trouble: str = ""  # what failed on the server, although the run goes on
 
 
 def combine(
@@ -44,15 +44,15 @@ def combine(
     measured: Callable[[str], bool] = lambda name: False,
     server_state: Weights | None = None,
 ) -> Aggregate:
-    """w^{t+1}; `names` are the weights that updates have, and must have, and the others stay.
+    """Compute w^{t+1} from updates in device-id order.
 
-    Updates must come in device-id order. If they come as a sequence, each can be reached at any
-    time, and none is kept in memory whole; if one by one, the mean keeps one of them at a time, and
-    the other rules all.
+    `names` are the weights that each update must have; other weights stay. From a sequence of
+    updates, blocks are read as needed, and no update is in memory as a whole. From an iterator, the
+    mean keeps one update in memory at a time, and the other rules keep all.
 
-    Weights that are `measured` and not learned, such as BatchNorm's statistics, are combined by the
-    rule, but do not count in norms and distances, where a count of batches would outweigh all that
-    is learned; and the server takes no step with them: a variance must not become negative.
+    `measured` tells which weights are measured and not learned, such as BatchNorm's statistics. The
+    rule combines them, but norms and distances leave them out: a count of batches would outweigh
+    everything else. The server optimiser leaves them out, too: a variance must stay positive.
     """
     learned = [name for name in names if not measured(name)]
     arrived: list[Update] = []
@@ -64,7 +64,7 @@ def combine(
             if settings.clip_norm:
                 update = clipped(update, weights, learned, settings.clip_norm)
             yield update
-            del update  # while the next one is made, this one is not needed
+            del update  # frees it before the next one is made
 
     chosen: Sequence[Update] = arrived
     if settings.rule == "mean" and not isinstance(updates, Sequence):
@@ -86,7 +86,7 @@ def combine(
                 combined = rules.mean(every, weights, names, settings.weighting)
     stepped, state = server_step(settings, weights, combined, learned, server_state or {})
     loss = 0.0
-    for update in chosen:  # not by sum(), whose bits depend on the version of Python
+    for update in chosen:  # the bits of sum() depend on the version of Python
         loss += update.loss
     return Aggregate(
         weights=stepped,
@@ -98,9 +98,9 @@ def combine(
 
 
 def clipped(update: Update, weights: Weights, learned: Collection[str], longest: float) -> Update:
-    """The update, its change shortened to this norm if it is longer.
+    """Shorten an update's change from w^t to the norm `longest`, if it is longer.
 
-    (Sun et al., "Can You Really Backdoor Federated Learning?", 2019.)
+    Sun et al., "Can You Really Backdoor Federated Learning?", 2019.
     """
     squares = 0.0
     values, before = np.empty(BLOCK_VALUES, np.float32), np.empty(BLOCK_VALUES, np.float32)
@@ -108,7 +108,7 @@ def clipped(update: Update, weights: Weights, learned: Collection[str], longest:
         new, old = values[: len(block)], before[: len(block)]
         read_block(update.weights, block, new)
         read_block(weights, block, old)
-        # Not by a dot product: how BLAS adds up depends on the machine and its threads.
+        # Not a dot product: the order of BLAS's sums depends on the machine and its threads.
         squares += float(np.square(np.subtract(new, old, dtype=np.float64)).sum())
     if not np.isfinite(squares):
         raise Diverged(
@@ -137,23 +137,23 @@ def _require_enough(arrived: Sequence[Update], settings: AggregationRecipe) -> N
 def _require_fit(
     update: Update, before: Sequence[Update], weights: Weights, names: Collection[str]
 ) -> None:
-    """Refuse an update that is out of order or of another model, by its device's name."""
-    whose = f"the update of device {update.device_id!r}"
+    """Refuse an update that is out of order or of another model; the error names the device."""
+    what = f"the update of device {update.device_id!r}"
     if before and update.device_id <= before[-1].device_id:
         raise InvalidInput(
-            f"{whose} comes after that of {before[-1].device_id!r}; "
+            f"{what} comes after that of {before[-1].device_id!r}; "
             "updates must come once per device, in device-id order"
         )
     wanted = set(names)
     missing, unexpected = wanted - update.weights.keys(), update.weights.keys() - wanted
     if missing or unexpected:
         raise InvalidInput(
-            f"{whose} is of another model: missing {sorted(missing)}, "
+            f"{what} is of another model: missing {sorted(missing)}, "
             f"unexpected {sorted(unexpected)}"
         )
     for name in names:
         shape, expected = shape_of(update.weights, name), shape_of(weights, name)
         if shape != expected:
             raise InvalidInput(
-                f"{whose} has {name!r} of shape {list(shape)}, the model {list(expected)}"
+                f"{what} has {name!r} of shape {list(shape)}, the model {list(expected)}"
             )

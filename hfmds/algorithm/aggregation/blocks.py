@@ -1,7 +1,7 @@
-"""Tensors in blocks: runs of values short enough to stay in the processor's cache. Only numpy.
+"""Reads tensors in blocks: runs of values that fit in the processor's cache. Only numpy.
 
-What goes over many updates goes block by block, so that its memory depends neither on how many
-there are nor on how large a tensor is; and in several threads, if blocks do not need each other.
+Aggregation reads many updates block by block. Its memory then depends neither on the number of
+updates nor on the size of a tensor, and several threads can share the blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hfmds.domain.learning import LazyTensors, Weights
 
 BLOCK_VALUES = 1 << 15  # 128 KiB of float32, and 256 KiB of the float64 they are summed in
 _MOST_THREADS = 4
-# For a thread of its own: to read and add them takes it a millisecond, its start a tenth of that.
+# Fewest values for one more thread: reading them takes 1 ms, starting the thread 0.1 ms.
 _LEAST_VALUES = 1 << 20
 
 
@@ -39,7 +39,7 @@ class Block:
 def blocks_of(
     weights: Weights, names: Collection[str], most: int = BLOCK_VALUES
 ) -> Iterator[Block]:
-    """All values of these tensors, in blocks of at most so many."""
+    """Yield all values of these tensors in blocks of at most `most` values."""
     for name in names:
         size = prod(shape_of(weights, name))
         for start in range(0, size, most):
@@ -47,12 +47,12 @@ def blocks_of(
 
 
 def shape_of(tensors: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
-    """A tensor's shape; of one that is stored, without reading it."""
+    """Return a tensor's shape without reading stored tensors."""
     return tensors.shape(name) if isinstance(tensors, LazyTensors) else tensors[name].shape
 
 
 def dtype_of(tensors: Mapping[str, NDArray[Any]], name: str) -> np.dtype[Any]:
-    """The type of a tensor's values; of one that is stored, without reading them."""
+    """Return the type of a tensor's values without reading stored tensors."""
     return tensors.dtype(name) if isinstance(tensors, LazyTensors) else tensors[name].dtype
 
 
@@ -65,10 +65,10 @@ def read_block(tensors: Mapping[str, NDArray[Any]], block: Block, out: NDArray[A
 
 
 def threads_for(values: int) -> int:
-    """How many threads are worth it to read so many values."""
+    """Return the number of threads that pay off for reading this many values."""
     try:
         processors = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # Linux only
         processors = os.cpu_count() or 1
     return max(1, min(processors, _MOST_THREADS, values // _LEAST_VALUES))
 
@@ -76,40 +76,39 @@ def threads_for(values: int) -> int:
 def in_threads(
     work: Callable[[Iterable[Block]], None], blocks: Sequence[Block], threads: int
 ) -> None:
-    """Have the work done on all blocks, in so many threads: each takes the next when it is ready.
+    """Run `work` in several threads; each thread takes the next block when it is ready.
 
-    If it fails, then with the error of the first block for which it does, as in one thread: they
-    are begun in order, so nobody has stopped before that one.
+    If blocks fail, this raises the error of the first of them, as a single thread would. Threads
+    take blocks in order, so every block before that one was processed.
     """
-    left, begun = enumerate(blocks), [0] * threads
-    failed: dict[int, BaseException] = {}  # by the block that was begun last
+    numbered_blocks, current = enumerate(blocks), [0] * threads
+    errors: dict[int, BaseException] = {}  # by the number of the block
 
     def take(thread: int) -> Iterator[Block]:
-        for begun[thread], block in left:
+        for current[thread], block in numbered_blocks:
             yield block
 
     def do(thread: int) -> None:
         try:
             work(take(thread))
-        except BaseException as error:  # noqa: BLE001  # it is raised below
-            failed[begun[thread]] = error
+        except BaseException as error:  # noqa: BLE001  # raised below
+            errors[current[thread]] = error
 
-    # The first of them is this one. A process that stops does not wait for the others, as it does
-    # not for the run's thread that they work for.
+    # This thread is the first. The others are daemons: a process that stops does not wait for them.
     others = [Thread(target=do, args=(number,), daemon=True) for number in range(1, threads)]
     for other in others:
         other.start()
     do(0)
     for other in others:
         other.join()
-    if failed:
-        raise failed[min(failed)]
+    if errors:
+        raise errors[min(errors)]
 
 
 class Moved(LazyTensors):
-    """Weights as if the device had begun elsewhere: to + factor * (weights - origin).
+    """Weights as if the device had started elsewhere: to + factor * (weights - origin).
 
-    Only of these names; the others are as they are.
+    This applies to the weights in `names`. Other weights stay as they are.
     """
 
     def __init__(
@@ -159,17 +158,18 @@ class Moved(LazyTensors):
 
 
 class Draft:
-    """New weights, written block by block."""
+    """New weights that are written block by block."""
 
     def __init__(self, like: Weights, names: Collection[str]) -> None:
         self._like = like
         self._values = {n: np.empty(prod(shape_of(like, n)), np.float32) for n in names}
 
     def write(self, block: Block, values: NDArray[np.floating[Any]]) -> None:
+        """Set the values of a block."""
         self._values[block.name][block.start : block.stop] = values
 
     def finish(self) -> Weights:
-        """All weights; those that were not written are as before."""
+        """Return all weights. Weights that were not written are those of `like`."""
         return {
             name: self._values[name].reshape(shape_of(self._like, name))
             if name in self._values

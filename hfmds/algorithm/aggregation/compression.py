@@ -1,16 +1,16 @@
-"""Updates in fewer bytes: a device sends its change from w^t in half or quarter precision.
+"""Compresses updates: a device sends its change from w^t in half or quarter precision. Only numpy.
 
-    fp16   half-precision floats. Their error is at most 1/2048 of a value (and 3e-8 of the least
-           ones), little beside what another order of the batches does; so it is not fed back, and
-           a device has nothing to remember.
-    int8   whole numbers from -127 to 127, times one scale per tensor, to nearest. What is lost,
-           up to half a scale per value, is kept on the device and added to its next change (error
-           feedback; Seide et al. 2014, Karimireddy et al. 2019), so that over rounds nothing is.
-           Rounding to nearest and not at random: error feedback takes its bias away, and the
-           error is half as large.
+    fp16   half-precision floats. The error is at most 1/2048 of a value, or 3e-8 for the smallest
+           values. Another order of the batches changes more, so there is no error feedback, and a
+           device keeps nothing.
+    int8   integers from -127 to 127 times one scale per tensor, rounded to nearest. The device
+           keeps the rounding error, up to half a scale per value, and adds it to its next change
+           (error feedback; Seide et al. 2014, Karimireddy et al. 2019). Nothing is lost over
+           rounds. Random rounding would have twice the error. Error feedback removes the bias of
+           rounding to nearest.
 
-Tensors of few values, and those that are measured and not learned, are sent as they are, in
-float32. The same on a simulated device and on a real one. Only numpy.
+Small tensors, and tensors that are measured and not learned, stay in float32. Simulated and real
+devices use the same code.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from hfmds.domain.recipe import Recipe
 from hfmds.errors import Diverged
 
 Packed: TypeAlias = Mapping[str, NDArray[Any]]
-"""An update as it is sent: one array per weight, and for int8 its scale, under "scale/"."""
+"""An update as devices send it: one array per weight, and for int8 its scale under "scale/"."""
 
 _SCALE = "scale/"
 _RESIDUAL = "residual/"
-_LEAST_VALUES = 256  # smaller tensors are not worth an error
+_LEAST_VALUES = 256  # smaller tensors stay exact: compressing them saves nothing
 _LEVELS = 127
 _DTYPES: dict[str, np.dtype[Any]] = {"fp16": np.dtype(np.float16), "int8": np.dtype(np.int8)}
 _FLOAT32 = np.dtype(np.float32)
@@ -42,18 +42,19 @@ _FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """What a tensor of an update must be."""
+    """The type and shape that a tensor of an update must have."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
     def size_bytes(self) -> int:
+        """Size of the tensor's values."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
 def packed_form(recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TensorForm]:
-    """What an update that changes weights of these shapes has, and must have."""
+    """Describe the tensors of an update for weights of these shapes."""
     forms: dict[str, TensorForm] = {}
     for name, shape in shapes.items():
         dtype = _dtype_of(recipe, name, shape)
@@ -73,7 +74,7 @@ def _dtype_of(recipe: Recipe, name: str, shape: tuple[int, ...]) -> np.dtype[Any
 
 
 def split_memory(memory: Memory) -> tuple[Memory, Memory]:
-    """What a device remembers of its last training: for the method, and what was not sent."""
+    """Split the memory of a training into the method's part and the rounding errors."""
     residual = {n: array for n, array in memory.items() if n.startswith(_RESIDUAL)}
     if not residual:
         return memory, {}
@@ -83,14 +84,13 @@ def split_memory(memory: Memory) -> tuple[Memory, Memory]:
 def pack(
     recipe: Recipe, weights: Weights, trained: TrainedModel, residual: Memory
 ) -> tuple[Packed, Memory]:
-    """The update to send, and what the device remembers until its next training.
+    """Return the update to send, and the memory that the device keeps until its next training.
 
-    `weights` is w^t, and `residual` what its last training left. Should an update not count,
-    because it came too late, what it carried is lost, as without compression; only what it did not
-    carry is sent later.
+    `weights` is w^t, and `residual` holds the rounding errors of the last update. An update that
+    comes too late is lost, as without compression. The next one carries only its rounding errors.
     """
     packed: dict[str, NDArray[Any]] = {}
-    left: dict[str, NDArray[np.float32]] = {}
+    kept_errors: dict[str, NDArray[np.float32]] = {}
     for name, array in trained.weights.items():
         dtype = _dtype_of(recipe, name, array.shape)
         if dtype == _FLOAT32:
@@ -98,27 +98,27 @@ def pack(
             continue
         change = array - weights[name]
         if dtype == np.float16:
-            with np.errstate(over="ignore"):  # it is looked for here
+            with np.errstate(over="ignore"):  # refused in the next line but one
                 packed[name] = change.astype(np.float16)
             _require_finite(name, packed[name])
             continue
-        if _RESIDUAL + name in residual:  # not in its first round, nor when the GAN's turn is over
+        if _RESIDUAL + name in residual:  # none in a weight's first round
             change += residual[_RESIDUAL + name]
         scale = np.abs(change).max() / np.float32(_LEVELS)
         _require_finite(name, scale)
-        # Also 0 where nothing changed, or too little for a scale.
+        # The scale is 0 if nothing changed, or too little.
         levels = np.rint(change / scale) if scale > 0 else np.zeros_like(change)
         packed[name] = np.clip(levels, -_LEVELS, _LEVELS).astype(np.int8)
         packed[_SCALE + name] = np.asarray(scale, np.float32)
-        left[_RESIDUAL + name] = change - packed[name] * scale
-    return packed, {**trained.memory, **left} if left else trained.memory
+        kept_errors[_RESIDUAL + name] = change - packed[name] * scale
+    return packed, {**trained.memory, **kept_errors} if kept_errors else trained.memory
 
 
 def _require_finite(name: str, values: NDArray[Any] | np.float32) -> None:
     if not np.isfinite(values).all():
         raise Diverged(
-            f"training diverged: the change of {name!r} has values too large to send, or not "
-            "finite; lower training.learning_rate"
+            f"training diverged: the change of {name!r} has values that are too large to send or "
+            "not finite; lower training.learning_rate"
         )
 
 
@@ -126,12 +126,12 @@ def _require_finite(name: str, values: NDArray[Any] | np.float32) -> None:
 
 
 def unpacked(recipe: Recipe, packed: Packed, weights: Weights) -> Weights:
-    """The weights that an update stands for; `weights` is w^t, at which its device began."""
+    """Decode an update to weights; `weights` is w^t, where the device started."""
     return packed if recipe.compression == "none" else UnpackedWeights(packed, weights)
 
 
 class UnpackedWeights(LazyTensors):
-    """w^t + the change that a device sent, decoded as it is read."""
+    """w^t + the change that a device sent, decoded block by block when it is read."""
 
     def __init__(self, packed: Packed, weights: Weights) -> None:
         self._packed = packed
@@ -174,6 +174,6 @@ class UnpackedWeights(LazyTensors):
         change = np.empty(len(out), dtype)
         read_block(self._packed, block, change)
         read_block(self._weights, block, out)
-        # In float32, as on the device, which keeps what is left of exactly this.
-        with np.errstate(over="ignore", invalid="ignore"):  # of scales that nobody has checked yet
+        # In float32, as on the device: its rounding error must be that of this very product.
+        with np.errstate(over="ignore", invalid="ignore"):  # scales are checked later
             out += change * self._scales[name] if name in self._scales else change

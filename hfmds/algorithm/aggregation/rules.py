@@ -1,9 +1,9 @@
-"""Rules by which many updates become one: the mean, and rules that bear hostile updates.
+"""Rules that combine many updates into one: the mean, and rules that tolerate hostile updates.
 
-Updates come in device-id order. A rule goes over them block by block, so that it needs the memory
-of one model and, in each thread, of a block of each update; and it gives the same bits on every run
-and every fleet, in however many threads. Formulas, and what each rule bears, are in
-docs/aggregation.md. Only numpy.
+Updates come in device-id order. A rule reads them block by block. It needs the memory of one model
+and, in each thread, of one block of each update. The bits of the result depend neither on the fleet
+nor on the number of threads. docs/aggregation.md has formulas, and how many hostile devices each
+rule tolerates. Only numpy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hfmds.domain.learning import Update, Weights
 from hfmds.domain.recipe import AggregationRecipe
 from hfmds.errors import Diverged, InvalidInput
 
-# Of an update at once: with less, threads wait for each other, as each read and each addition gives
-# the interpreter away.
+# Values of an update that are summed at once. With fewer, threads wait for each other, because each
+# read and each addition releases the interpreter's lock.
 _SUMMED_VALUES = 1 << 17
 _STACK_VALUES = 1 << 19  # 2 MiB: a block of every update
 
@@ -35,7 +35,6 @@ _STACK_VALUES = 1 << 19  # 2 MiB: a block of every update
 def _in_threads(
     work: Callable[[Iterable[Block]], None], blocks: Sequence[Block], updates: Sequence[Update]
 ) -> None:
-    # When updates are combined, their devices are done, and the other processors without work.
     in_threads(work, blocks, threads_for(len(updates) * sum(map(len, blocks))))
 
 
@@ -45,7 +44,7 @@ def _in_threads(
 def mean(
     updates: Sequence[Update], like: Weights, names: Collection[str], weighting: str = "uniform"
 ) -> Weights:
-    """The mean of updates that can be reached at any time, summed in float64."""
+    """Compute the mean of a sequence of updates, summed in float64."""
     shares = [_share(update, weighting) for update in updates]
     draft = Draft(like, names)
 
@@ -54,12 +53,11 @@ def mean(
         for block in blocks:
             total, values = sums[: len(block)], buffer[: len(block)]
             total.fill(0)
-            with np.errstate(invalid="ignore"):  # of infinities; they are found below
+            with np.errstate(invalid="ignore"):  # infinities are refused below
                 for update, share in zip(updates, shares, strict=True):
                     read_block(update.weights, block, values)
                     _add(total, values, share)
-            # One look at the sum instead of one at each update: it is finite if and only if all
-            # are, because float32 values cannot overflow it.
+            # The sum is finite if and only if all updates are: float32 values cannot overflow it.
             if not np.isfinite(total).all():
                 _refuse_not_finite(updates, block)
             total /= sum(shares)
@@ -72,7 +70,7 @@ def mean(
 def streamed_mean(
     updates: Iterable[Update], like: Weights, names: Collection[str], weighting: str = "uniform"
 ) -> Weights:
-    """The same to the bit, with one update in memory at a time, and two models' size of sums."""
+    """Compute the same mean, to the bit, from an iterator. The sums take the size of two models."""
     blocks = list(blocks_of(like, names))
     sums = [np.zeros(len(block)) for block in blocks]
     buffer, shares = np.empty(BLOCK_VALUES, np.float32), 0
@@ -85,10 +83,10 @@ def streamed_mean(
                 _refuse_not_finite([update], block)
             _add(total, values, share)
         shares += share
-        del update  # the next one is made while the loop's variable still holds this one
+        del update  # frees it before the next one is made
     draft = Draft(like, names)
     for total, block in zip(sums, blocks, strict=True):
-        total /= max(shares, 1)  # without any the caller refuses
+        total /= max(shares, 1)  # the caller refuses a round without updates
         draft.write(block, total)
     return draft.finish()
 
@@ -98,8 +96,8 @@ def _share(update: Update, weighting: str) -> int:
         return 1
     if update.samples < 1:
         raise InvalidInput(
-            f"device {update.device_id!r} says it has {update.samples} samples; where "
-            "aggregation.weighting is samples, it must have at least 1"
+            f"device {update.device_id!r} reports {update.samples} samples; with "
+            "aggregation.weighting samples it must have at least 1"
         )
     return update.samples
 
@@ -123,9 +121,9 @@ def _refuse_not_finite(updates: Iterable[Update], block: Block) -> None:
 
 
 def median(updates: Sequence[Update], like: Weights, names: Collection[str]) -> Weights:
-    """Of every value the median over devices; of an even number, the mean of the two middle ones.
+    """Take the median of every value over devices; of an even number, the mean of the middle two.
 
-    (Yin et al., "Byzantine-Robust Distributed Learning", 2018.)
+    Yin et al., "Byzantine-Robust Distributed Learning", 2018.
     """
     ends = (len(updates) - 1) // 2
     return _middle(updates, like, names, ends)
@@ -134,16 +132,16 @@ def median(updates: Sequence[Update], like: Weights, names: Collection[str]) -> 
 def trimmed_mean(
     updates: Sequence[Update], like: Weights, names: Collection[str], fraction: float
 ) -> Weights:
-    """Of every value the mean over devices without the lowest and highest floor(fraction * n).
+    """Take the mean of every value over devices without the lowest and highest floor(fraction * n).
 
-    (Yin et al., 2018.)
+    Yin et al., 2018.
     """
-    # As it is written: in floats, 0.29 * 100 is below 29.
+    # Rounded first because in floats 0.29 * 100 is below 29.
     return _middle(updates, like, names, int(round(fraction * len(updates), 9)))
 
 
 def _middle(updates: Sequence[Update], like: Weights, names: Collection[str], ends: int) -> Weights:
-    """Of every value the mean over devices without so many at each end."""
+    """Take the mean of every value over devices without the `ends` lowest and highest."""
     draft = Draft(like, names)
     kept = len(updates) - 2 * ends
     most = _stacked_values(updates)
@@ -151,7 +149,7 @@ def _middle(updates: Sequence[Update], like: Weights, names: Collection[str], en
     def combine(blocks: Iterable[Block]) -> None:
         buffer = np.empty((len(updates), most), np.float32)
         for block in blocks:
-            # One row per value: sorting runs of memory is several times as fast as columns.
+            # One row per value: sorting rows is several times as fast as sorting columns.
             ordered = _stack(updates, block, buffer).T.copy()
             ordered.sort(axis=1)
             middle = ordered[:, ends : ends + kept].sum(axis=1, dtype=np.float64)
@@ -162,14 +160,14 @@ def _middle(updates: Sequence[Update], like: Weights, names: Collection[str], en
 
 
 def _stacked_values(updates: Sequence[Update]) -> int:
-    """How many values a block may have where a block of every update is in memory."""
+    """Return the size of blocks of which one of every update is in memory."""
     return max(1, min(BLOCK_VALUES, _STACK_VALUES // len(updates)))
 
 
 def _stack(
     updates: Sequence[Update], block: Block, buffer: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """The values of all updates: one row per update, in `buffer`."""
+    """Read a block of all updates into `buffer`, one row per update."""
     stack = buffer[:, : len(block)]
     for row, update in zip(stack, updates, strict=True):
         read_block(update.weights, block, row)
@@ -184,18 +182,18 @@ def _stack(
 def multi_krum(
     updates: Sequence[Update], like: Weights, learned: Collection[str], settings: AggregationRecipe
 ) -> list[Update]:
-    """The updates that are nearest to their neighbours, m of them, in device-id order.
+    """Choose the m updates that are nearest to their neighbours, in device-id order.
 
-    Blanchard et al., "Machine Learning with Adversaries", 2017: an update's score is the sum of its
-    squared distances to the n - f - 2 nearest others; those with the lowest scores are kept. Their
-    experiments keep m = n - f, which is the default here.
+    Blanchard et al., "Machine Learning with Adversaries", 2017. An update's score is the sum of its
+    squared distances to the n - f - 2 nearest others. The rule keeps the m lowest scores. The
+    default is m = n - f, as in their experiments.
     """
     count, hostile = len(updates), settings.hostile_devices
     distances = squared_distances(updates, like, learned)
-    np.fill_diagonal(distances, np.inf)  # nobody is a neighbour of itself
+    np.fill_diagonal(distances, np.inf)  # an update is no neighbour of itself
     nearest = np.sort(distances, axis=1)[:, : count - hostile - 2]
     kept = settings.kept_devices or count - hostile
-    # A stable order: of equal scores the first device's counts as lower.
+    # The sort is stable: of equal scores, the first device's counts as lower.
     chosen = np.argsort(nearest.sum(axis=1), kind="stable")[:kept]
     return [updates[index] for index in sorted(chosen)]
 
@@ -203,13 +201,13 @@ def multi_krum(
 def squared_distances(
     updates: Sequence[Update], like: Weights, names: Collection[str]
 ) -> NDArray[np.float64]:
-    """|w_i - w_j|^2 for every two updates."""
+    """Compute |w_i - w_j|^2 for every two updates."""
     products = np.zeros((len(updates), len(updates)))
     most = _stacked_values(updates)
     buffer = np.empty((len(updates), most), np.float32)
-    for block in blocks_of(like, names, most):  # in order: so they are added up
-        # |a - b|^2 = a.a + b.b - 2 a.b, of changes and not of weights: in these, which are nearly
-        # the same on all devices, the difference would be lost.
+    for block in blocks_of(like, names, most):  # always in this order, for equal bits
+        # |a - b|^2 = a.a + b.b - 2 a.b, of changes and not of weights. Weights are nearly equal on
+        # all devices, so rounding would swallow the difference.
         before = np.empty(len(block), np.float32)
         read_block(like, block, before)
         changes = np.subtract(_stack(updates, block, buffer), before, dtype=np.float64)

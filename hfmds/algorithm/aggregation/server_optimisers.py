@@ -1,8 +1,8 @@
-"""What the server does with the combined change: takes it as it is, or as a gradient. Only numpy.
+"""Server optimisers: apply the combined change of a round like a gradient. Only numpy.
 
-The change of a round, combined minus w^t, is the pseudo-gradient of Reddi et al., "Adaptive
-Federated Optimization" (2021), Algorithm 2. What an optimiser remembers is named arrays like
-weights, in float32, part of the checkpoint: a resumed run goes on to the bit.
+The change, combined weights minus w^t, is the pseudo-gradient of Reddi et al., "Adaptive Federated
+Optimization" (2021), Algorithm 2. The optimiser's state is float32 arrays by name in the
+checkpoint, so a resumed run continues to the bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hfmds.domain.recipe import AggregationRecipe
 from hfmds.errors import Diverged
 
 Memories: TypeAlias = Mapping[str, NDArray[np.float32]]
-"""What is remembered of a block of a weight, to be changed in place."""
+"""The optimiser's state for a block of a weight; a step changes it in place."""
 
 _VELOCITY, _FIRST_MOMENT, _SECOND_MOMENT = "velocity", "first_moment", "second_moment"
 
@@ -31,39 +31,39 @@ def server_step(
     learned: Collection[str],
     state: Weights,
 ) -> tuple[Weights, Weights]:
-    """w^{t+1} and the optimiser's new state; what is not learned is taken as it was combined.
+    """Return w^{t+1} and the optimiser's new state.
 
-    The arrays of what is learned in `combined` become those of w^{t+1}; `state` stays as it is, for
-    a round may be replayed.
+    The step applies to `learned` weights and writes into their arrays in `combined`. Other weights
+    are taken from `combined` as they are. `state` stays unchanged because a round may be replayed.
     """
     if settings.optimiser == "none":
         return combined, {}
     if settings.optimiser == "fedavgm":
-        step, first = _fedavgm, {_VELOCITY: 0.0}
+        step, initial = _fedavgm, {_VELOCITY: 0.0}
     else:
-        # v begins at tau^2, the least that Reddi et al. allow.
-        step, first = _fedadam, {_FIRST_MOMENT: 0.0, _SECOND_MOMENT: settings.tau**2}
-    remembered = {name: state[name] for name in state}  # also of weights not trained in this round
+        # v starts at tau^2, the smallest value that Reddi et al. allow.
+        step, initial = _fedadam, {_FIRST_MOMENT: 0.0, _SECOND_MOMENT: settings.tau**2}
+    new_state = dict(state)  # also of weights that this round does not train
     for name in learned:
-        for what, value in first.items():
+        for what, value in initial.items():
             key = f"{what}/{name}"
-            earlier = remembered.get(key, np.full(combined[name].shape, value, np.float32))
-            remembered[key] = np.array(earlier)
+            earlier = new_state.get(key, np.full(combined[name].shape, value, np.float32))
+            new_state[key] = np.array(earlier)
     for block in blocks_of(combined, learned):
         here = slice(block.start, block.stop)
         values = combined[block.name].reshape(-1)[here]
-        memories = {w: remembered[f"{w}/{block.name}"].reshape(-1)[here] for w in first}
+        memories = {w: new_state[f"{w}/{block.name}"].reshape(-1)[here] for w in initial}
         old = np.empty(len(block), np.float32)
         read_block(before, block, old)
         change = np.subtract(values, old, dtype=np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):  # looked for below
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
             values[...] = old + step(settings, change, memories)
         if not np.isfinite(values).all():
             raise Diverged(
                 f"the server's step of {settings.optimiser} left the finite numbers in "
                 f"{block.name!r}; lower aggregation.server_learning_rate"
             )
-    return combined, remembered
+    return combined, new_state
 
 
 def _fedavgm(
@@ -79,7 +79,7 @@ def _fedadam(
 ) -> NDArray[np.float64]:
     """FedAdam (Reddi et al., 2021): the step is eta m / (sqrt(v) + tau).
 
-    As in their Algorithm 2 without the correction of the bias that Adam itself has.
+    Like their Algorithm 2, and unlike Adam, it does not correct the bias of m and v.
     """
     beta1, beta2 = settings.beta1, settings.beta2
     m = _remember(memories[_FIRST_MOMENT], beta1, 1 - beta1, change)
@@ -90,6 +90,6 @@ def _fedadam(
 def _remember(
     memory: NDArray[np.float32], keep: float, take: float, new: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """memory <- keep * memory + take * new; then what is kept: a resumed run knows no more."""
+    """memory <- keep * memory + take * new. Return it as stored, as a resumed run reads it."""
     memory[...] = keep * memory.astype(np.float64) + take * new
     return memory.astype(np.float64)

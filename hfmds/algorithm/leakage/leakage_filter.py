@@ -1,7 +1,8 @@
-"""What of a synthetic batch may leave the device that made it, by the recipe's pool policy.
+"""Chooses the samples of a synthetic batch that may leave the device. Only numpy.
 
-The store would refuse or drop the rest; but what leaks must not even be sent, and a device whose
-images are of few classes should have some of them taken rather than none. Only numpy.
+The store applies the same limits again. But images over the limits must not leave the device at
+all. And a device with few classes should send what fits its quota instead of a batch that is
+refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _WHAT = "the synthetic images"
 
 
 def releasable(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
-    """The batch, or what may be sent of it; TooMuchLeakage if nothing may."""
+    """Return the samples that may leave the device; TooMuchLeakage if there are none."""
     require_no_refusal(batch, policy, _WHAT)
     kept = passed(batch, policy)
     if not len(kept):
@@ -25,7 +26,7 @@ def releasable(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
 
 
 def _within_quota(batch: SyntheticBatch, most: int) -> SyntheticBatch:
-    """The first samples of each class, as many as the pool takes; 0: all."""
+    """Return the first `most` samples of each class; 0 means all."""
     labels = batch.images.labels
     if not most or np.bincount(labels).max() <= most:
         return batch

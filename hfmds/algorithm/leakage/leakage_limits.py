@@ -1,6 +1,6 @@
-"""Which synthetic images are over a pool's limits of leakage. Only numpy.
+"""Finds synthetic images that are over a pool's limits of leakage. Only numpy.
 
-A device asks before it sends them (`release.py`), and a store asks again.
+The device checks before it sends them (`leakage_filter`), and the store checks again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.errors import InvalidInput
 
 MAX_TOLD_CHARACTERS = 800
-"""How much a refusal says of single samples: it travels in a header, which is short."""
+"""Most characters about single samples in a refusal: it travels in a short header."""
 
 _LIMIT_OF = {
     "psnr_paired": "psnr_paired_max_db",
@@ -26,11 +26,11 @@ _LIMIT_OF = {
 
 
 class TooMuchLeakage(InvalidInput):
-    """A batch has samples over the limits, and its pool does not take such batches."""
+    """A batch has samples over the limits, and its pool refuses such batches."""
 
 
 def leaking(batch: SyntheticBatch, policy: PoolPolicy) -> NDArray[np.bool_]:
-    """Which samples are over one of the policy's limits."""
+    """Return for each sample whether it is over one of the policy's limits."""
     over = np.zeros(len(batch), np.bool_)
     for measurement, limit in _LIMIT_OF.items():
         over |= getattr(batch, measurement) > getattr(policy, limit)
@@ -40,9 +40,9 @@ def leaking(batch: SyntheticBatch, policy: PoolPolicy) -> NDArray[np.bool_]:
 def passed(
     batch: SyntheticBatch, policy: PoolPolicy, over: NDArray[np.bool_] | None = None
 ) -> SyntheticBatch:
-    """What a pool takes of a batch: `batch` itself, or what is left when leaking ones go.
+    """Return the samples that a pool takes: `batch` itself, or the batch without leaking samples.
 
-    `over`: which ones those are, if that is known already.
+    `over` is the result of `leaking`, if the caller has it already.
     """
     if over is None:
         over = leaking(batch, policy)
@@ -52,7 +52,7 @@ def passed(
 
 
 def require_no_refusal(batch: SyntheticBatch, policy: PoolPolicy, what: str) -> None:
-    """Raise what a pool answers that refuses this batch for its leakage, if it does."""
+    """Raise TooMuchLeakage if the pool refuses this batch; `what` names the batch."""
     if policy.leakage_action == "refuse":
         over = np.flatnonzero(leaking(batch, policy)).tolist()
         if over:
@@ -62,13 +62,13 @@ def require_no_refusal(batch: SyntheticBatch, policy: PoolPolicy, what: str) -> 
 def too_much(
     batch: SyntheticBatch, policy: PoolPolicy, over: Sequence[int], what: str
 ) -> TooMuchLeakage:
-    """The error that says of these samples why they are over the limits."""
+    """Make the error that lists the limits that these samples exceed."""
     reasons = {index: _excesses(batch, policy, index) for index in over}
     return TooMuchLeakage(told(what, len(batch), reasons))
 
 
 def told(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:
-    """Why a batch cannot be taken, from what is wrong with each of its samples."""
+    """Describe why a batch is refused, from the faults of its samples."""
     parts: list[str] = []
     room = MAX_TOLD_CHARACTERS
     for index in sorted(faults):
@@ -82,7 +82,7 @@ def told(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:
 
 
 def _excesses(batch: SyntheticBatch, policy: PoolPolicy, index: int) -> list[str]:
-    """By which measurements a sample is over the limits, in words."""
+    """Describe each limit that a sample exceeds."""
     return [
         f"{measurement} {batch.measurements[measurement][index]:.4g} is above "
         f"{getattr(policy, limit):.4g}"

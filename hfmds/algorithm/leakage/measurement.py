@@ -1,9 +1,9 @@
-"""How much of the real images the synthetic ones give away, as far as PSNR and SSIM can tell.
+"""Measures how similar synthetic images are to real ones, by PSNR and SSIM. Only numpy.
 
-PSNR = 10 log10(1 / MSE) in dB with both images in [0, 1]: the higher, the more alike. SSIM compares
-the structure of small windows, and is 1 for equal images. They are taken on the device, over the
-very pixels that would leave it. This is measured leakage: low numbers are evidence, not proof, that
-nothing private is left in an image. Only numpy.
+PSNR = 10 log10(1 / MSE) in dB with both images in [0, 1]: higher means more alike. SSIM compares
+the structure of small windows, and is 1 for equal images. The device measures the very pixels that
+would leave it. This is measured leakage: low numbers are evidence that an image holds nothing
+private, but no proof.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hfmds.errors import InvalidInput
 
 IDENTICAL_DB = HIGHEST_PSNR_DB
 
-_CHUNK_PIXELS = 1 << 21  # at a time, to bound memory: 16 MB, and a few times that on the way
-_WINDOW = 7  # of SSIM, in pixels each way; of smaller images, their smaller side
+_CHUNK_PIXELS = 1 << 21  # at a time, to bound memory: 16 MB, and temporaries of a few times that
+_WINDOW = 7  # side of SSIM's windows in pixels; at most the image's smaller side
 _LUMINANCE, _CONTRAST = (0.01 * 255) ** 2, (0.03 * 255) ** 2  # C1 and C2 of Wang et al. (2004)
 
 
 def measured(images: LabelledImages, paired_with: Pixels, real: Pixels) -> SyntheticBatch:
-    """The synthetic images with the leakage of each: to its partner, and to the nearest of all."""
+    """Measure each synthetic image against its paired real image and against the nearest one."""
     made = images.pixels
     nearest = real[nearest_real(made, real)]
     return SyntheticBatch(
@@ -40,17 +40,17 @@ def measured(images: LabelledImages, paired_with: Pixels, real: Pixels) -> Synth
 
 
 def psnr_paired(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
-    """PSNR of each synthetic image to the real image of the same index."""
+    """Compute the PSNR of each synthetic image to the real image of the same index."""
     _require_pairs(synthetic, real)
     difference = _flat(synthetic) - _flat(real)
     return _psnr((difference**2).sum(axis=1), difference.shape[1])
 
 
 def ssim_paired(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
-    """SSIM of each synthetic image to the real image of the same index.
+    """Compute the SSIM of each synthetic image to the real image of the same index.
 
-    As Wang et al. (2004), with square windows instead of Gaussian ones: the mean over all windows
-    that lie within the image, and over channels.
+    Like Wang et al. (2004), but with square windows instead of Gaussian ones. The result is the
+    mean over all windows within the image and over channels.
     """
     _require_pairs(synthetic, real)
     found = [_ssim(synthetic[part], real[part]) for part in _chunks(synthetic)]
@@ -58,12 +58,12 @@ def ssim_paired(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
 
 
 def psnr_nearest(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
-    """PSNR of each synthetic image to the real image most like it."""
+    """Compute the PSNR of each synthetic image to the nearest real image."""
     return psnr_paired(synthetic, real[nearest_real(synthetic, real)])
 
 
 def nearest_real(synthetic: Pixels, real: Pixels) -> NDArray[np.int64]:
-    """Which real image is most like each synthetic one, by PSNR; of equal ones the first."""
+    """Find the index of the nearest real image by PSNR; of equally near images the first."""
     if synthetic.shape[1:] != real.shape[1:] or not len(real):
         raise InvalidInput(
             f"images {list(synthetic.shape)} cannot be compared with images {list(real.shape)}"
@@ -74,7 +74,7 @@ def nearest_real(synthetic: Pixels, real: Pixels) -> NDArray[np.int64]:
     found = np.zeros(len(made), np.int64)
     for part in _chunks(real):
         originals = _flat(real[part])
-        # |a - b|^2 = |a|^2 - 2ab + |b|^2; exact for uint8, as all are whole numbers below 2^53.
+        # |a - b|^2 = |a|^2 - 2ab + |b|^2. For uint8 it is exact: integers below 2^53.
         distances = made_squared - 2 * made @ originals.T + (originals**2).sum(axis=1)
         nearer = distances.min(axis=1) < least
         found[nearer] = part.start + distances.argmin(axis=1)[nearer]
@@ -83,7 +83,7 @@ def nearest_real(synthetic: Pixels, real: Pixels) -> NDArray[np.int64]:
 
 
 def summarise_leakage(paired: NDArray[np.float32], nearest: NDArray[np.float32]) -> LeakageSummary:
-    """Mean, 99th percentile and maximum of both."""
+    """Compute mean, 99th percentile and maximum of both."""
     if not len(paired) or not len(nearest):
         raise InvalidInput("there is no synthetic image to summarise the leakage of")
     return LeakageSummary(*_statistics(paired), *_statistics(nearest))
@@ -97,7 +97,7 @@ def _require_pairs(synthetic: Pixels, real: Pixels) -> None:
 
 
 def _chunks(pixels: Pixels) -> Iterator[slice]:
-    """Some images at a time; at least one."""
+    """Yield slices of a bounded number of pixels, of at least one image."""
     many = max(1, _CHUNK_PIXELS // max(1, math.prod(pixels.shape[1:])))
     for start in range(0, len(pixels), many):
         yield slice(start, start + many)
@@ -124,7 +124,7 @@ def _ssim(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
 
 
 def _window_means(values: NDArray[np.float64], side: int) -> NDArray[np.float64]:
-    """The mean over every square window of [n, channels, height, width], by running sums."""
+    """Compute the mean over every square window of [n, channels, height, width]."""
     for axis in (2, 3):
         before = [(1, 0) if dimension == axis else (0, 0) for dimension in range(4)]
         sums = np.pad(values.cumsum(axis), before)

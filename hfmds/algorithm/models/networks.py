@@ -51,9 +51,9 @@ class ResNetGN(SplitModel):
         super().__init__()
         _require_size(RESNET_GN, spec, least=8)
         self.stem = nn.Sequential(_convolution(spec.channels, 16), _normalisation(16), nn.ReLU())
-        # Every block halves the image. With a first block at full size, of 32 channels, training took
-        # three times as long and was no better on 2,000 images of CIFAR-10 (8 epochs, one seed:
-        # 38 % against 41 %).
+        # Every block halves the image. With a first block at full size, of 32 channels, training
+        # took three times as long and was no better on 2,000 images of CIFAR-10 (8 epochs, one
+        # seed: 38 % against 41 %).
         self.blocks = nn.Sequential(*(_ResidualBlock(width) for width in (16, 32, 64)))
         self.classifier = nn.Linear(128, spec.classes)
 
