@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.api.admin_service import AdminServicer
 from coordinator.api.device_service import CoordinatorServicer
-from coordinator.identity.wiring import open_membership
+from coordinator.identity.wiring import open_identity
 from coordinator.monitoring.live_counts import LiveCounts
 from coordinator.monitoring.metrics import Metrics
 from coordinator.replicas.notices import Switchboard
@@ -68,10 +68,10 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         CoordinatorServicer(*devices).add_to(server)
         admin = AdminServicer(app.runs, app.oversight)
         admin.add_to(server)
-        membership = await asyncio.to_thread(
-            open_membership, settings, engine, gate, store, app.leases.leave
+        identity = await asyncio.to_thread(
+            open_identity, settings, engine, gate, store, app.leases.leave
         )
-        membership.add_to(server)
+        identity.add_to(server)
         await asyncio.to_thread(app.drivers.show_ended_runs)
         if replica:
             await asyncio.to_thread(
@@ -89,16 +89,16 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         async with (
             following_rotation(settings.tls, store),
             LiveCounts(app.counts, registry).refreshing(),
-            membership.lookout.looking_out(),
+            identity.revocations.following(),
             server.serving(shutdown),
-            membership.serving_tokens(settings, rpc_metrics, admin, shutdown) as tokens,
+            identity.serving_tokens(settings, rpc_metrics, admin, shutdown) as tokens,
             serving_page(
                 settings.web_listen,
                 app.runs,
                 app.oversight,
                 store,
                 tls=settings.tls,
-                holder=membership.tokens.admin,
+                holder=identity.tokens.admin,
                 gate=gate,
             ) as page,
         ):

@@ -6,10 +6,10 @@ import asyncio
 
 import grpc
 
-from coordinator.identity.enrolment import Enrolment, Issued
+from coordinator.identity.enrolment import DeviceCertificate, DeviceEnrolment
 from coordinator.identity.members import Members
 from coordinator.identity.nonces import LIFETIME_SECONDS
-from coordinator.identity.revocation_sync import Lookout
+from coordinator.identity.revocation_sync import RevocationSync
 from coordinator.identity.tokens import Tokens
 from hfmds.domain.devices import require_id
 from hfmds.domain.fleet import require_token_id
@@ -48,7 +48,7 @@ FLEET_ACCESS = {
 class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
     """EnrolmentService: what devices without a certificate call."""
 
-    def __init__(self, enrolment: Enrolment) -> None:
+    def __init__(self, enrolment: DeviceEnrolment) -> None:
         self._enrolment = enrolment
 
     def add_to(self, server: GrpcServer) -> None:
@@ -81,7 +81,7 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
 class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
     """RenewalService: what devices with a certificate call."""
 
-    def __init__(self, enrolment: Enrolment) -> None:
+    def __init__(self, enrolment: DeviceEnrolment) -> None:
         self._enrolment = enrolment
 
     def add_to(self, server: GrpcServer) -> None:
@@ -103,12 +103,16 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     """FleetService: what admins call."""
 
     def __init__(
-        self, tokens: Tokens, members: Members, enrolment: Enrolment, lookout: Lookout
+        self,
+        tokens: Tokens,
+        members: Members,
+        enrolment: DeviceEnrolment,
+        revocations: RevocationSync,
     ) -> None:
         self._tokens = tokens
         self._members = members
         self._enrolment = enrolment
-        self._lookout = lookout
+        self._revocations = revocations
 
     def add_to(self, server: GrpcServer) -> None:
         register = fleet_pb2_grpc.add_FleetServiceServicer_to_server
@@ -140,10 +144,10 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         self, request: fleet_pb2.RevokeTokenRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.RevokeTokenResponse:
         token_id = require_token_id(request.token_id)
-        self._lookout.token_gate.spare_own()  # it may be the token that the caller has shown
+        self._revocations.token_gate.spare_own()  # it may be the token that the caller has shown
         is_owner = may_as(Kind.OWNER)
         await asyncio.to_thread(self._tokens.revoke, token_id, caller(context), of_people=is_owner)
-        await self._lookout.heed()
+        await self._revocations.apply()
         return fleet_pb2.RevokeTokenResponse()
 
     async def RevokeDevice(
@@ -152,7 +156,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         device_id = require_id(request.device_id, "device_id")
         reason = reason_from(request.reason)
         known = await asyncio.to_thread(self._members.revoke, device_id, reason, caller(context))
-        await self._lookout.heed(device_id)
+        await self._revocations.apply(device_id)
         return fleet_pb2.RevokeDeviceResponse(known=known)
 
     async def RevokeCertificate(
@@ -163,7 +167,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         if own is not None and own.serial == serial:
             raise WrongState("that is the certificate you came with; let another owner revoke it")
         await asyncio.to_thread(self._members.revoke_certificate, serial, reason, caller(context))
-        await self._lookout.heed()
+        await self._revocations.apply()
         return fleet_pb2.RevokeCertificateResponse()
 
     async def QuarantineDevice(
@@ -173,7 +177,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         reason = reason_from(request.reason)
         by = caller(context)
         known = await asyncio.to_thread(self._members.quarantine, device_id, reason, by)
-        await self._lookout.heed(device_id)
+        await self._revocations.apply(device_id)
         return fleet_pb2.QuarantineDeviceResponse(known=known)
 
     async def ReleaseDevice(
@@ -181,7 +185,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.ReleaseDeviceResponse:
         device_id = require_id(request.device_id, "device_id")
         await asyncio.to_thread(self._members.release, device_id, caller(context))
-        await self._lookout.heed()
+        await self._revocations.apply()
         return fleet_pb2.ReleaseDeviceResponse()
 
     async def ForgetRevoked(
@@ -189,7 +193,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.ForgetRevokedResponse:
         terms = forgetting_from(request)
         forgotten = await asyncio.to_thread(self._members.forget, terms, caller(context))
-        await self._lookout.heed()
+        await self._revocations.apply()
         return fleet_pb2.ForgetRevokedResponse(
             devices=forgotten.devices, certificates=forgotten.certificates
         )
@@ -203,7 +207,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         return fleet_pb2.ListMembersResponse(members=entries, next_page_token=after)
 
 
-def _certificate_message(issued: Issued) -> enrolment_pb2.IssuedCertificate:
+def _certificate_message(issued: DeviceCertificate) -> enrolment_pb2.IssuedCertificate:
     return enrolment_pb2.IssuedCertificate(
         chain=issued.chain,
         authority=issued.authority,

@@ -1,6 +1,6 @@
-"""What makes a fleet this fleet: its event log, the key of its nonces, and a count of changes.
+"""The fleet's own row: the id of its event log, the key of its nonces, and a count of changes.
 
-Made once, in the database: all coordinators that share it have them in common.
+The first coordinator writes the row. All coordinators of the database share it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHANGES = select(FleetRow.changes).where(FleetRow.fleet_id == _THE_FLEET)
 
 
 class FleetRecords:
-    """The fleet's own row, and its log."""
+    """The fleet's row and its event log."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
@@ -39,15 +39,15 @@ class FleetRecords:
             self.log_id = row.log_id
 
     def append(self, session: Session, kind: EventKind, **details: object) -> None:
-        """Within the transaction that makes it true: write an event to the fleet's log."""
+        """Within a transaction: write an event to the fleet's log."""
         append_fleet_event(session.connection(), self.log_id, kind, self._clock(), **details)
 
     def note_change(self, session: Session) -> None:
-        """Within the transaction that changes who is shut out: have everybody look."""
+        """Within a transaction that changes the exclusions: make all coordinators read them."""
         of_fleet = update(FleetRow).where(FleetRow.fleet_id == _THE_FLEET)
         session.execute(of_fleet.values(changes=FleetRow.changes + 1))
 
     def changes(self) -> int:
-        """How often who is shut out has changed."""
+        """Return how many times the exclusions have changed."""
         with looking(self._engine) as connection:
             return int(connection.scalar(_CHANGES) or 0)

@@ -1,6 +1,6 @@
-"""The standing of devices: revoked, in quarantine, or neither; and certificates that are dead.
+"""The members of the fleet: which devices are revoked or in quarantine, and revoked certificates.
 
-Everything that shuts somebody out, or lets it in again, is in the log of the fleet.
+Every exclusion, and every end of one, is an event in the log of the fleet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from coordinator.identity.fleet_records import FleetRecords
 from coordinator.identity.revocation_cleanup import (
     forget_certificates,
     forget_devices,
-    forget_run_out,
+    forget_expired,
 )
 from coordinator.records.tables import CertificateRow, DeviceRow, MemberRow, RevokedCertificateRow
 from hfmds.domain.events import EventKind
@@ -25,14 +25,14 @@ from hfmds.errors import LimitExceeded
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.storage.database import reading, transaction
 
-# The whole list goes to the store in one message, of 4 MiB at most.
+# One message of at most 4 MiB carries the list to the store.
 _MOST_REVOKED = 15_000
 _MOST_SERIALS = 15_000
 _MOST_QUARANTINED = 2_000
 
 
 class Members:
-    """The fleet's books. Methods block: call them in a thread."""
+    """Records of the fleet's members. Methods block: call them in a thread."""
 
     def __init__(self, engine: Engine, fleet: FleetRecords, clock: Callable[[], float]) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class Members:
         self._clock = clock
 
     def revoke(self, device_id: str, reason: str, by: str) -> bool:
-        """Shut a device out: all certificates that it has by now are dead. Whether it was known."""
+        """Revoke all present certificates of a device; return whether the device was known."""
         with transaction(self._engine) as session:
             known = _is_known(session, device_id)
             row = member(session, device_id)
@@ -50,7 +50,7 @@ class Members:
                     session.scalar(revoked),
                     _MOST_REVOKED,
                     "devices are revoked",
-                    "forget old ones: hfmds pki forget --devices DAYS",
+                    "delete old revocations: hfmds pki forget --devices DAYS",
                 )
             row.revoked_at = max(row.revoked_at, self._clock())
             row.revoked_until = row.certified_until
@@ -59,29 +59,31 @@ class Members:
             return known
 
     def revoke_certificate(self, serial: str, reason: str, by: str) -> None:
-        """Shut out whoever shows this certificate, or has its key, if that is a device's."""
+        """Revoke a certificate and, if a device has it, all certificates of the same key."""
         with transaction(self._engine) as session:
             if session.get(RevokedCertificateRow, serial) is not None:
                 return
             now = self._clock()
-            forget_run_out(session, now)
+            forget_expired(session, now)
             dead = {serial: 0.0} | _forget_key(session, serial)
             revoked = session.scalar(select(func.count(RevokedCertificateRow.serial))) or 0
             _require_room(
                 revoked + len(dead) - 1,
                 _MOST_SERIALS,
                 "certificates are revoked by their numbers",
-                "forget old ones: hfmds pki forget --certificates DAYS",
+                "delete old revocations: hfmds pki forget --certificates DAYS",
             )
-            for each, until in dead.items():
-                if session.get(RevokedCertificateRow, each) is None:
-                    session.add(RevokedCertificateRow(serial=each, revoked_at=now, until=until))
+            for dead_serial, until in dead.items():
+                if session.get(RevokedCertificateRow, dead_serial) is None:
+                    session.add(
+                        RevokedCertificateRow(serial=dead_serial, revoked_at=now, until=until)
+                    )
             self._note(session, EventKind.CERTIFICATE_REVOKED, serial=serial, reason=reason, by=by)
 
     def quarantine(self, device_id: str, reason: str, by: str) -> bool:
-        """Keep a device from working; a device that is revoked is kept from more already.
+        """Keep a device from working; return whether the device was known.
 
-        Whether it was known.
+        A revoked device stays revoked, which excludes it from more.
         """
         with transaction(self._engine) as session:
             known = _is_known(session, device_id)
@@ -89,9 +91,9 @@ class Members:
             if row.revoked or (row.quarantined and row.reason == reason):
                 return known
             if not row.quarantined:
-                inside = session.scalar(select(func.count()).where(MemberRow.quarantined))
+                quarantined = session.scalar(select(func.count()).where(MemberRow.quarantined))
                 _require_room(
-                    inside,
+                    quarantined,
                     _MOST_QUARANTINED,
                     "devices are in quarantine",
                     "release or revoke others first: hfmds pki devices lists them",
@@ -110,7 +112,7 @@ class Members:
                 self._note(session, EventKind.DEVICE_RELEASED, device=device_id, by=by)
 
     def forget(self, terms: Forgetting, by: str) -> Forgotten:
-        """Make room for others: have old revocations forgotten, as their certificates are over."""
+        """Delete old revocations whose certificates have expired, to make room for new ones."""
         with transaction(self._engine) as session:
             now, devices, certificates = self._clock(), 0, 0
             if terms.devices_seconds is not None:
@@ -118,31 +120,32 @@ class Members:
             if terms.certificates_seconds is not None:
                 certificates = forget_certificates(session, now - terms.certificates_seconds, now)
             if devices or certificates:
-                told = {"devices": devices, "certificates": certificates, "by": by}
-                self._note(session, EventKind.REVOCATIONS_FORGOTTEN, **told)
+                details = {"devices": devices, "certificates": certificates, "by": by}
+                self._note(session, EventKind.REVOCATIONS_FORGOTTEN, **details)
             return Forgotten(devices, certificates)
 
     def list(self, after: str = "", most: int | None = None) -> list[Member]:
-        """All that ever enrolled, were revoked or in quarantine, by id; so many behind an id."""
+        """List devices that ever enrolled or were excluded, by id: at most so many after an id."""
         with reading(self._engine) as session:
             rows = session.scalars(by_device(MemberRow, after, most)).all()
             newest: dict[str, CertificateRow] = {}
-            theirs = select(CertificateRow).order_by(CertificateRow.issued_at)
+            certificates = select(CertificateRow).order_by(CertificateRow.issued_at)
             if most is not None:
-                theirs = theirs.where(CertificateRow.device_id.in_([row.device_id for row in rows]))
-            for row in session.scalars(theirs):
-                newest[row.device_id] = row
+                ids = [row.device_id for row in rows]
+                certificates = certificates.where(CertificateRow.device_id.in_(ids))
+            for certificate in session.scalars(certificates):
+                newest[certificate.device_id] = certificate
             return [_member(row, newest.get(row.device_id)) for row in rows]
 
     def exclusions(self) -> Exclusions:
-        """Who is shut out now."""
+        """Return the exclusions as they are now."""
         with reading(self._engine) as session:
             dead = select(MemberRow).where(MemberRow.revoked_at > 0)
-            inside = select(MemberRow.device_id, MemberRow.reason).where(MemberRow.quarantined)
+            quarantined = select(MemberRow.device_id, MemberRow.reason).where(MemberRow.quarantined)
             return Exclusions(
                 {row.device_id: dead_until(row) for row in session.scalars(dead)},
                 frozenset(session.scalars(select(RevokedCertificateRow.serial))),
-                {row[0]: row[1] for row in session.execute(inside)},
+                {row[0]: row[1] for row in session.execute(quarantined)},
             )
 
     def _note(self, session: Session, kind: EventKind, **details: object) -> None:
@@ -151,14 +154,14 @@ class Members:
 
 
 def _is_known(session: Session, device_id: str) -> bool:
-    """Whether a device of this id has ever enrolled or checked in; else it may be misspelt."""
+    """Return whether a device of this id ever enrolled or checked in. If not, it may be a typo."""
     row = session.get(MemberRow, device_id)
     enrolled = row is not None and row.enrolled_at > 0
     return enrolled or session.get(DeviceRow, device_id) is not None
 
 
 def member(session: Session, device_id: str) -> MemberRow:
-    """The device's row, made if there is none."""
+    """Return the device's row; create it if there is none."""
     row = session.get(MemberRow, device_id)
     if row is None:
         row = MemberRow(
@@ -177,7 +180,7 @@ def member(session: Session, device_id: str) -> MemberRow:
 
 
 def _forget_key(session: Session, serial: str) -> dict[str, float]:
-    """Know no device any more by the key of this certificate; the key's, and when they run out."""
+    """Forget the key of this certificate; return the ends of the key's certificates by serial."""
     row = session.get(CertificateRow, serial)
     if row is None:
         return {}
@@ -189,12 +192,12 @@ def _forget_key(session: Session, serial: str) -> dict[str, float]:
 
 
 def dead_until(row: MemberRow) -> int:
-    """Certificates of the device are dead that begin then or before; they have whole seconds."""
+    """Return the last second at which a revoked certificate of the device may begin."""
     return int(row.revoked_at)
 
 
 def exclusions_of(session: Session, row: MemberRow, serial: str) -> Exclusions:
-    """Those of one device and one certificate, as the books have them at this very moment."""
+    """Return the exclusions of one device and one certificate, as the database has them now."""
     dead = session.get(RevokedCertificateRow, serial) is not None
     return Exclusions(
         {row.device_id: dead_until(row)} if row.revoked_at else {},
@@ -202,11 +205,9 @@ def exclusions_of(session: Session, row: MemberRow, serial: str) -> Exclusions:
     )
 
 
-def _require_room(there: int | None, most: int, what: str, remedy: str) -> None:
-    if (there or 0) >= most:
-        raise LimitExceeded(
-            f"{most} {what}, as many as can be told to every server; {remedy} (docs/security.md)"
-        )
+def _require_room(count: int | None, most: int, what: str, remedy: str) -> None:
+    if (count or 0) >= most:
+        raise LimitExceeded(f"{most} {what}, which is the limit; {remedy} (docs/security.md)")
 
 
 def _member(row: MemberRow, certificate: CertificateRow | None) -> Member:

@@ -1,8 +1,7 @@
-"""Nonces: what is signed with one was signed just now, whatever a device's clock says.
+"""Nonces of enrolment: a signature over one is fresh, whatever the device's clock says.
 
-A nonce carries its own end, and a mark that only this fleet's coordinators can make. So nothing is
-kept of those that are asked for, however many strangers ask; only of those that were used, until
-they are over.
+A nonce carries its own end, and a mark that only coordinators of this fleet can make. So the
+database stores nothing for a nonce that strangers ask for. It stores used nonces until they end.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ _FORM = struct.Struct(">d16s32s")  # its end, random bytes, the mark
 
 
 class Nonces:
-    """Makes nonces, and takes each back once."""
+    """Makes nonces, and accepts each one once."""
 
     def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
         self._key = key
         self._clock = clock
 
     def make(self) -> bytes:
-        """One that is good for a few minutes, at every coordinator of the fleet."""
+        """Make a nonce that every coordinator of the fleet accepts for a few minutes."""
         ends, chosen = self._clock() + LIFETIME_SECONDS, secrets.token_bytes(16)
         return _FORM.pack(ends, chosen, self._mark(ends, chosen))
 
     def spend(self, session: Session, nonce: bytes) -> None:
-        """Within a transaction: take it; TooLate if it is not ours, over, or was taken before."""
+        """Within a transaction: use up the nonce; TooLate if it is foreign, over, or used."""
         ends, chosen = self.require(nonce)
         now, name = self._clock(), chosen.hex()
         session.execute(delete(SpentNonceRow).where(SpentNonceRow.expires_at <= now))
@@ -46,7 +45,7 @@ class Nonces:
         session.add(SpentNonceRow(nonce=name, expires_at=ends))
 
     def require(self, nonce: bytes) -> tuple[float, bytes]:
-        """Its end and its random part; TooLate if it is not ours, or over."""
+        """Return the nonce's end and its random part; TooLate if it is foreign or over."""
         if len(nonce) != _FORM.size:
             raise _unknown()
         ends, chosen, mark = _FORM.unpack(nonce)
@@ -59,4 +58,4 @@ class Nonces:
 
 
 def _unknown() -> TooLate:
-    return TooLate("the nonce is not one of this fleet, was used, or is over; begin again")
+    return TooLate("the nonce is not of this fleet, was used, or has expired; begin again")

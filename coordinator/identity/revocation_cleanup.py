@@ -1,7 +1,7 @@
-"""Revocations that are not needed any more: all that they shut out has run out by itself.
+"""Deletes revocations that nobody needs, because every certificate they exclude has expired.
 
-What certificates of a device there were is known only of those that the device issuer made. So
-whoever has old revocations forgotten vouches for the others, and here is checked what is known.
+The coordinator knows only the certificates that its own issuer made. An operator who deletes old
+revocations vouches for any other certificates; this module checks the known ones.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hfmds.pki.authority import CLOCKS_DIFFER
 
 
 def forget_devices(session: Session, revoked_before: float, now: float) -> int:
-    """Those that were revoked by then; how many.
+    """Delete the revocations of devices from before this time; return how many.
 
-    Kept are devices that have a certificate of before that is good, and those that a token of
-    before would let in again.
+    A revocation stays if the device has an older certificate that is still valid, or if an older
+    token would let the device in again.
     """
     old = _old_devices(revoked_before, now)
-    found = session.scalar(select(func.count()).select_from(old.subquery())) or 0
+    count = session.scalar(select(func.count()).select_from(old.subquery())) or 0
     revoked_at = select(MemberRow.revoked_at).where(MemberRow.device_id == CertificateRow.device_id)
     of_before = CertificateRow.issued_at <= revoked_at.scalar_subquery()
     of_old = CertificateRow.device_id.in_(old)
@@ -28,23 +28,29 @@ def forget_devices(session: Session, revoked_before: float, now: float) -> int:
     is_old = MemberRow.device_id.in_(old)
     session.execute(delete(MemberRow).where(is_old, MemberRow.revoked))
     session.execute(update(MemberRow).where(is_old).values(revoked_at=0.0, revoked_until=0.0))
-    return found
+    return count
 
 
 def forget_certificates(session: Session, revoked_before: float, now: float) -> int:
-    """Those that were revoked by their numbers by then, and are not known to be good; how many."""
+    """Delete revoked serial numbers from before this time that are not known to be valid."""
     row = RevokedCertificateRow
-    old = select(row.serial).where(row.revoked_at <= revoked_before, row.until <= surely(now))
-    found = session.scalar(select(func.count()).select_from(old.subquery())) or 0
+    expired = row.until <= ended_on_all_clocks(now)
+    old = select(row.serial).where(row.revoked_at <= revoked_before, expired)
+    count = session.scalar(select(func.count()).select_from(old.subquery())) or 0
     session.execute(delete(row).where(row.serial.in_(old)))
-    return found
+    return count
 
 
-def forget_run_out(session: Session, now: float) -> None:
-    """Certificates that were revoked by their numbers, and are known to have run out since."""
+def forget_expired(session: Session, now: float) -> None:
+    """Delete revoked serial numbers of certificates that are known to have expired."""
     until = RevokedCertificateRow.until
-    run_out = delete(RevokedCertificateRow).where(until > 0, until <= surely(now))
-    session.execute(run_out)
+    expired = delete(RevokedCertificateRow).where(until > 0, until <= ended_on_all_clocks(now))
+    session.execute(expired)
+
+
+def ended_on_all_clocks(now: float) -> float:
+    """Return the latest end that has passed even on a server whose clock is slow."""
+    return now - CLOCKS_DIFFER.total_seconds()
 
 
 def _old_devices(revoked_before: float, now: float) -> Select[str]:
@@ -57,11 +63,6 @@ def _old_devices(revoked_before: float, now: float) -> Select[str]:
     return select(MemberRow.device_id).where(
         MemberRow.revoked_at > 0,
         MemberRow.revoked_at <= revoked_before,
-        MemberRow.revoked_until <= surely(now),
+        MemberRow.revoked_until <= ended_on_all_clocks(now),
         ~token_of_before,
     )
-
-
-def surely(now: float) -> float:
-    """What ended by then is over by every server's clock."""
-    return now - CLOCKS_DIFFER.total_seconds()

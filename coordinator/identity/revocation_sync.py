@@ -1,8 +1,8 @@
-"""Who is shut out is kept out here at once, and at the store within seconds.
+"""Applies revocations on this server at once, and sends them to the store within seconds.
 
-Every coordinator looks into the books, so that it also hears what another one has written, and
-tells the store. The store is asked every few seconds which list it has, so that it gets the newest
-also after it, or this coordinator, was away.
+Every coordinator reads the database, so it also applies what another coordinator wrote. It asks the
+store every few seconds which list the store has. So the store gets the newest list even after the
+store or this coordinator was away.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hfmds.service.security.revocation_gate import Gate
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.5
-_ASK_SECONDS = 2.0
+_READ_EVERY_SECONDS = 0.5
+_PUSH_EVERY_SECONDS = 2.0
 
 
-class Guarded(Protocol):
+class GuardedServer(Protocol):
     """Another server of the fleet that has a gate: the synthesis store."""
 
     async def set_exclusions(self, version: str, exclusions: Exclusions | None = None) -> str:
-        """Say who is shut out, or only which list is the newest; which one it has then."""
+        """Send the list, or only its version; return the version that the server has then."""
 
 
-class Lookout:
-    """Keeps gates as the books say."""
+class RevocationSync:
+    """Keeps the gates of this server and of the store as the database says."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Lookout:
         members: Members,
         tokens: Tokens,
         gate: Gate,
-        store: Guarded,
+        store: GuardedServer,
         dismiss: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`dismiss` has a round wait no longer for a device."""
-        self.token_gate = Gate()  # of the port for tokens
+        """`dismiss` tells the rounds not to wait for a device any longer."""
+        self.token_gate = Gate()  # of the token port
         self._fleet = fleet
         self._members = members
         self._tokens = tokens
@@ -56,45 +56,50 @@ class Lookout:
         self._dismiss = dismiss
         self._known_changes = 0
         self._version = Exclusions().version
-        self._news = asyncio.Event()
-        self._one_looks = threading.Lock()  # else an older list could replace a newer one
+        self._changed = asyncio.Event()
+        self._reading = threading.Lock()  # else an older list could replace a newer one
 
-    async def heed(self, device_id: str = "") -> None:
-        """Act on a change that was just written, of a device or of a certificate."""
-        await asyncio.to_thread(self.look)
-        self._news.set()
+    async def apply(self, device_id: str = "") -> None:
+        """Apply a change that was just written, of a device or of a certificate."""
+        await asyncio.to_thread(self.refresh)
+        self._changed.set()
         if device_id:
             await self._dismiss(device_id)
 
-    def look(self) -> None:
-        """Into the books; blocks."""
-        with self._one_looks:
+    def refresh(self) -> None:
+        """Read the database, and update the gates of this server; blocks."""
+        with self._reading:
             changes = self._fleet.changes()
             if changes != self._known_changes:
                 exclusions = self._members.exclusions()
                 self._version = exclusions.version
                 self._gate.replace(exclusions)
                 self.token_gate.replace(Exclusions(serials=self._tokens.revoked()))
-                self._known_changes = changes  # of before: what came meanwhile is looked up again
+                # The count from before the reading: a later change causes another reading.
+                self._known_changes = changes
 
-    async def tell(self) -> None:
-        """The store, if it has another list. Where nobody was ever shut out, there is none.
+    async def push_to_store(self) -> None:
+        """Send the list to the store if the store has another one.
 
-        Who cannot read the books says nothing: another coordinator may know better.
+        A fleet that never excluded anybody has no list. A coordinator that cannot read the database
+        sends nothing, because another coordinator may know better.
         """
-        await asyncio.to_thread(self.look)
+        await asyncio.to_thread(self.refresh)
         if not self._known_changes:
             return
         if await self._store.set_exclusions(self._version) != self._version:
             exclusions = self._gate.exclusions
             await self._store.set_exclusions(exclusions.version, exclusions)
-            log.info("the store was told who is shut out")
+            log.info("the store has the newest revocations")
 
     @asynccontextmanager
-    async def looking_out(self) -> AsyncIterator[None]:
-        """Inside, gates are kept as the books say."""
-        await asyncio.to_thread(self.look)
-        tasks = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._keep_on())]
+    async def following(self) -> AsyncIterator[None]:
+        """Inside the block, keep the gates up to date."""
+        await asyncio.to_thread(self.refresh)
+        tasks = [
+            asyncio.create_task(self._refresh_forever()),
+            asyncio.create_task(self._push_forever()),
+        ]
         try:
             yield
         finally:
@@ -102,35 +107,35 @@ class Lookout:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep_looking(self) -> None:
-        away = False
+    async def _refresh_forever(self) -> None:
+        failed = False
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            before = self._known_changes
-            away = await self._try(lambda: asyncio.to_thread(self.look), "read", away)
-            if self._known_changes != before:
-                self._news.set()
+            await asyncio.sleep(_READ_EVERY_SECONDS)
+            changes_before = self._known_changes
+            failed = await self._try(lambda: asyncio.to_thread(self.refresh), "read", failed)
+            if self._known_changes != changes_before:
+                self._changed.set()
 
-    async def _keep_on(self) -> None:
-        away = False
+    async def _push_forever(self) -> None:
+        failed = False
         while True:
-            self._news.clear()
-            away = await self._try(self.tell, "told to the store", away)
+            self._changed.clear()
+            failed = await self._try(self.push_to_store, "send", failed)
             try:
-                async with asyncio.timeout(_ASK_SECONDS):
-                    await self._news.wait()
+                async with asyncio.timeout(_PUSH_EVERY_SECONDS):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 
-    async def _try(self, act: Callable[[], Awaitable[None]], what: str, away: bool) -> bool:
-        """Whether it could not be done; said once."""
+    async def _try(self, act: Callable[[], Awaitable[None]], verb: str, failed: bool) -> bool:
+        """Return whether the act failed. Log only the first of several failures."""
         try:
             await act()
         except HfmdsError as error:
-            if not away:
-                log.warning("who is shut out cannot be %s, trying again: %s", what, error)
+            if not failed:
+                log.warning("cannot %s the revocations, trying again: %s", verb, error)
             return True
-        except Exception:  # this task must not end: revoked devices would stay in
+        except Exception:  # the task must not end, or revoked devices would stay in
             log.exception("unexpected error")
             return True
         return False

@@ -1,7 +1,7 @@
-"""Tokens: who is let in without a certificate, as a device to get one, or as a person.
+"""Tokens let in devices that want a certificate, and people who have none.
 
-Of a token's secret only a hash is kept, so nobody can read a token here. Whoever makes one shows it
-once; the coordinator learns it when it is used, and says it to nobody.
+The database has only a hash of a token's secret, so nobody can read a token there. The command that
+makes a token shows it once. The coordinator sees the secret when somebody uses the token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.storage.database import reading, transaction
 
-# Compared with, where there is no such token, so that it takes as long.
+# An unknown token is compared with this one, so that the answer takes as long.
 _NOBODYS = new_token(TokenKind.ADMIN).secret_sha256
 
 
@@ -36,7 +36,7 @@ class Tokens:
         self._clock = clock
 
     def create(self, token: NewToken, by: str) -> TokenRecord:
-        """Let in who has this token; asked again with the same terms, nothing changes."""
+        """Store a token; a repeated call with the same terms changes nothing."""
         now, fresh = self._clock(), _row_of(token)
         with transaction(self._engine) as session:
             _forget_old(session, now)
@@ -57,13 +57,13 @@ class Tokens:
                     by=by,
                 )
             elif not _same_terms(row, fresh):
-                raise Conflict(f"token {token.token_id} exists with other terms; make another id")
+                raise Conflict(f"token {token.token_id} exists with other terms; choose another id")
             elif row.revoked:
                 raise WrongState(f"token {token.token_id} was revoked; make another one")
             return _record(session, row)
 
     def list(self) -> list[TokenRecord]:
-        """Those that are not over, by id."""
+        """List the tokens that have not ended, by id."""
         with reading(self._engine) as session:
             alive = select(TokenRow).where(
                 TokenRow.expires_at > self._clock(), TokenRow.revoked.is_(False)
@@ -72,22 +72,20 @@ class Tokens:
             return [_record(session, row) for row in rows]
 
     def revoke(self, token_id: str, by: str, *, of_people: bool = True) -> None:
-        """End a token, one of a person only if so said; who was let in by it stays in."""
+        """End a token; parties that it let in stay in. Only owners end tokens `of_people`."""
         with transaction(self._engine) as session:
             row = session.get(TokenRow, token_id)
             if row is None:
-                raise NotFound(
-                    f"there is no token {token_id}; `hfmds pki tokens` lists those there are"
-                )
+                raise NotFound(f"there is no token {token_id}; `hfmds pki tokens` lists the tokens")
             if row.kind == TokenKind.ADMIN.value and not of_people:
-                raise NotAllowed(f"token {token_id} is a person's: only an owner may end it")
+                raise NotAllowed(f"token {token_id} belongs to a person: only an owner may end it")
             if not row.revoked:
                 row.revoked = True
                 self._fleet.note_change(session)
                 self._fleet.append(session, EventKind.TOKEN_REVOKED, token=token_id, by=by)
 
     def revoked(self) -> frozenset[str]:
-        """Those that were ended before their time, which is still to come."""
+        """Return the tokens that were revoked before their end, which is still to come."""
         over = select(TokenRow.token_id).where(
             TokenRow.revoked, TokenRow.expires_at > self._clock()
         )
@@ -95,11 +93,11 @@ class Tokens:
             return frozenset(session.scalars(over))
 
     def admin(self, text: str) -> Identity | None:
-        """Whose token it is, if it is a person's that is good now."""
+        """Return the person of a valid admin token."""
         return self.holder(text).identity
 
     def holder(self, text: str) -> Caller:
-        """The same as servers know their callers: the token stands for a certificate."""
+        """Return the caller that holds the token, which stands for a certificate."""
         token = parse_token(text, TokenKind.ADMIN)
         if token is None:
             return Caller()
@@ -114,29 +112,29 @@ class Tokens:
     # --- within a transaction -------------------------------------------------------------------
 
     def enrolling(self, session: Session, text: str) -> TokenRow:
-        """The token of a device that wants in; NotAllowed if it is not good."""
+        """Return the enrolment token of a new device; NotAllowed if it is not valid."""
         token = parse_token(text, TokenKind.ENROL)
         row = _of(session, token) if token else None
         if row is None:
             raise NotAllowed("the enrolment token is not one of this fleet")
         if row.revoked or row.expires_at <= self._clock():
-            raise NotAllowed(f"enrolment token {row.token_id} is over; ask for another one")
+            raise NotAllowed(f"enrolment token {row.token_id} has ended; ask for another one")
         return row
 
     def device_of(self, session: Session, row: TokenRow, key_sha256: str) -> str | None:
-        """Which device has used it with this key; None: none has."""
+        """Return the device that used the token with this key; None if none did."""
         use = session.get(TokenUseRow, (row.token_id, key_sha256))
         return use.device_id if use else None
 
     def spend(self, session: Session, row: TokenRow, key_sha256: str, device_id: str) -> None:
-        """Note that it was used; NotAllowed if it was used up."""
+        """Count a use of the token; NotAllowed if it has no uses left."""
         if _used(session, row.token_id) >= row.uses:
             raise NotAllowed(f"enrolment token {row.token_id} is spent; ask for another one")
         session.add(TokenUseRow(token_id=row.token_id, key_sha256=key_sha256, device_id=device_id))
 
 
 def terms_of(row: TokenRow) -> EnrolmentTerms:
-    """Whom an enrolment token lets in."""
+    """Return the terms of an enrolment token."""
     return EnrolmentTerms(row.uses, row.device_id, row.prefix)
 
 
@@ -167,10 +165,10 @@ def _row_of(token: NewToken) -> TokenRow:
     return row
 
 
-def _same_terms(one: TokenRow, other: TokenRow) -> bool:
-    """Not how long it is good: that is from when it was made."""
+def _same_terms(row: TokenRow, other: TokenRow) -> bool:
+    """Compare all terms but the end, which depends on the time of the first call."""
     names = ("secret_sha256", "kind", "name", "role", "uses", "device_id", "prefix")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+    return all(getattr(row, name) == getattr(other, name) for name in names)
 
 
 def _record(session: Session, row: TokenRow) -> TokenRecord:

@@ -1,4 +1,4 @@
-"""All that decides who belongs to the fleet, put together, and the port for who has a token."""
+"""Builds the objects that decide who belongs to the fleet, and serves the token port."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlalchemy import Engine
 
 from coordinator.api.admin_service import AdminServicer
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.identity.enrolment import Enrolment
+from coordinator.identity.enrolment import DeviceEnrolment
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.identity.members import Members
 from coordinator.identity.nonces import Nonces
-from coordinator.identity.revocation_sync import Guarded, Lookout
+from coordinator.identity.revocation_sync import GuardedServer, RevocationSync
 from coordinator.identity.tokens import Tokens
 from coordinator.settings import CoordinatorSettings
 from hfmds.pki.folder import read_issuer
@@ -38,16 +38,16 @@ _TOKEN_LIMITS = Limits(
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """The fleet's books, and who acts on them."""
+class FleetIdentity:
+    """The objects of this package, ready to serve."""
 
     tokens: Tokens
-    lookout: Lookout
-    enrolment: Enrolment
+    revocations: RevocationSync
+    enrolment: DeviceEnrolment
     members: Members
 
     def add_to(self, server: GrpcServer) -> None:
-        """Serve what devices with certificates and admins call."""
+        """Serve the calls of certified devices and of admins."""
         RenewalServicer(self.enrolment).add_to(server)
         self._fleet_servicer().add_to(server)
 
@@ -59,7 +59,7 @@ class Membership:
         admin: AdminServicer,
         shutdown: Shutdown,
     ) -> AsyncIterator[dict[str, str]]:
-        """Inside, the token port is served, if there is one; where, for the address file."""
+        """Serve the token port inside the block, if it is set; give its address for the file."""
         if settings.token_listen is None:
             yield {}
             return
@@ -69,7 +69,7 @@ class Membership:
             limits=_TOKEN_LIMITS,
             tls=settings.tls,
             holder=self.tokens.holder,
-            gate=self.lookout.token_gate,
+            gate=self.revocations.token_gate,
             supervised=False,
             setting="HFMDS_TOKEN_LISTEN",
         )
@@ -80,17 +80,17 @@ class Membership:
             yield {"tokens": server.address}
 
     def _fleet_servicer(self) -> FleetServicer:
-        return FleetServicer(self.tokens, self.members, self.enrolment, self.lookout)
+        return FleetServicer(self.tokens, self.members, self.enrolment, self.revocations)
 
 
-def open_membership(
+def open_identity(
     settings: CoordinatorSettings,
     engine: Engine,
     gate: Gate,
-    store: Guarded,
+    store: GuardedServer,
     dismiss: Callable[[str], Awaitable[None]],
-) -> Membership:
-    """The books of the database, with the issuer that the settings name."""
+) -> FleetIdentity:
+    """Open the identity records of the database, with the issuer that the settings name."""
 
     def authority() -> bytes:
         return settings.tls.authority.read_bytes() if settings.tls else b""
@@ -100,7 +100,7 @@ def open_membership(
         issuer = read_issuer(settings.issuer_certificate, settings.issuer_key, authority())
     fleet = FleetRecords(engine, clock)
     tokens, members = Tokens(engine, fleet, clock), Members(engine, fleet, clock)
-    enrolment = Enrolment(
+    enrolment = DeviceEnrolment(
         engine,
         fleet,
         tokens,
@@ -110,5 +110,5 @@ def open_membership(
         settings.certificate_seconds,
         clock,
     )
-    lookout = Lookout(fleet, members, tokens, gate, store, dismiss)
-    return Membership(tokens, lookout, enrolment, members)
+    revocations = RevocationSync(fleet, members, tokens, gate, store, dismiss)
+    return FleetIdentity(tokens, revocations, enrolment, members)

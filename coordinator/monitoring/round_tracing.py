@@ -9,7 +9,7 @@ from __future__ import annotations
 from coordinator.records.tasks import Task
 from hfmds.domain.runs import Phase
 from hfmds.service.monitoring import tracing
-from hfmds.service.monitoring.tracing import Place
+from hfmds.service.monitoring.tracing import SpanPlace
 
 _ROUND = "round"
 
@@ -27,14 +27,14 @@ SPANS = {
 """What the span of a phase is called; those that have tasks as the kind of these."""
 
 
-def round_place(run_uid: str, number: int) -> Place:
+def round_place(run_uid: str, number: int) -> SpanPlace:
     """A round, the first span of its trace."""
-    return Place(f"{run_uid}/{number}", _ROUND)
+    return SpanPlace(f"{run_uid}/{number}", _ROUND)
 
 
-def phase_place(run_uid: str, number: int, span: str) -> Place:
+def phase_place(run_uid: str, number: int, span: str) -> SpanPlace:
     """A phase of a round."""
-    return Place(f"{run_uid}/{number}", span, parent=_ROUND)
+    return SpanPlace(f"{run_uid}/{number}", span, parent=_ROUND)
 
 
 def assign(task: Task) -> str:

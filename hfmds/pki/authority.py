@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_make
+from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_sign
 
 # Servers judge who calls, and devices judge servers. A device without a battery may believe that
 # it is 1970; the clocks of servers differ by seconds.
@@ -44,7 +44,7 @@ class KeyPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class SignedCertificate:
     """A certificate that was just made."""
 
     pem: bytes
@@ -118,12 +118,12 @@ class Authority:
         return cls(pair), pair
 
     @property
-    def is_for_devices_alone(self) -> bool:
+    def signs_devices_only(self) -> bool:
         """Whether servers take from it only identities of devices."""
         units = [str(unit) for unit in _units(self._certificate)]
-        return [kind for kind in Kind if may_make(units, kind)] == [Kind.DEVICE]
+        return [kind for kind in Kind if may_sign(units, kind)] == [Kind.DEVICE]
 
-    def is_among(self, believed: bytes) -> bool:
+    def is_believed_by(self, believed: bytes) -> bool:
         """Whether its certificate is one of these, PEM."""
         return self._certificate in x509.load_pem_x509_certificates(believed)
 
@@ -148,7 +148,7 @@ class Authority:
         begins: datetime,
         ends: datetime,
         hosts: Sequence[str] = (),
-    ) -> Issued:
+    ) -> SignedCertificate:
         """A certificate for a key."""
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if identity.kind is Kind.SERVICE:
@@ -168,7 +168,7 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         pem = certificate.public_bytes(serialization.Encoding.PEM)
-        return Issued(pem, f"{certificate.serial_number:x}")
+        return SignedCertificate(pem, f"{certificate.serial_number:x}")
 
 
 def hosts_of(certificate: bytes) -> list[str]:

@@ -91,12 +91,12 @@ def read_issuer(certificate: Path, key: Path, believed: bytes) -> Authority:
             f"cannot read the device issuer's {error.filename}: {error.strerror}; set "
             f"HFMDS_ISSUER_CERTIFICATE and HFMDS_ISSUER_KEY, or neither"
         ) from error
-    if not issuer.is_for_devices_alone:
+    if not issuer.signs_devices_only:
         raise ConfigurationError(
             f"{certificate} is not a device issuer's: what it signs could pass for a service or "
             f"an admin; `hfmds pki init` makes {_ISSUER}.crt"
         )
-    if not issuer.is_among(believed):
+    if not issuer.is_believed_by(believed):
         raise ConfigurationError(
             f"nobody would believe what the device issuer signs: add {certificate} to the file "
             f"that HFMDS_TLS_AUTHORITY names, at every program"

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.identity.revocation_sync import Lookout
+from coordinator.identity.revocation_sync import RevocationSync
 from coordinator.settings import CoordinatorSettings
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.fleet import Role
@@ -137,16 +137,16 @@ def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
 async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[Token], FleetClient]]:
     """The fleet's books behind tokens; what somebody who has one calls them with."""
     books = office.fleet, office.members, office.tokens
-    lookout = Lookout(*books, Gate(), NoStore(), nobody_waits)
+    revocations = RevocationSync(*books, Gate(), NoStore(), nobody_waits)
     server = GrpcServer(
         "127.0.0.1:0",
         RpcMetrics("books", CollectorRegistry()),
         tls=FleetCertificates.create(folder).of(Identity(Kind.SERVICE, "tester")),
         holder=office.tokens.holder,
-        gate=lookout.token_gate,
+        gate=revocations.token_gate,
         supervised=False,
     )
-    FleetServicer(office.tokens, office.members, office.enrolment, lookout).add_to(server)
+    FleetServicer(office.tokens, office.members, office.enrolment, revocations).add_to(server)
     clients: list[FleetClient] = []
 
     def client_of(token: Token) -> FleetClient:

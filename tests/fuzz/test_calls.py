@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from coordinator.api.admin_service import AdminServicer
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
-from coordinator.identity.revocation_sync import Lookout
+from coordinator.identity.revocation_sync import RevocationSync
 from hfmds.domain.digest import digest_of
 from hfmds.errors import HfmdsError
 from hfmds.pki.device_key import DeviceKey
@@ -101,7 +101,7 @@ class Servers:
         await bench.create(make_spec(lease_seconds=600))
         task = await bench.check_in("device")
         office = await asyncio.to_thread(Office, folders("office"), issuer=new_issuer())
-        lookout = Lookout(
+        revocations = RevocationSync(
             office.fleet, office.members, office.tokens, Gate(), NoStore(), no_dismissal
         )
         store = await asyncio.to_thread(self._store, folders("store"))
@@ -110,7 +110,7 @@ class Servers:
             AdminServicer(bench.runs, bench.oversight),
             EnrolmentServicer(office.enrolment),
             RenewalServicer(office.enrolment),
-            FleetServicer(office.tokens, office.members, office.enrolment, lookout),
+            FleetServicer(office.tokens, office.members, office.enrolment, revocations),
             new_servicer(store),
         ):
             self.methods |= {n: getattr(servicer, n) for n in METHODS if hasattr(servicer, n)}

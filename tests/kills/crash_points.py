@@ -251,7 +251,7 @@ _OF_REPLICAS = {
 """Made only where several coordinators share a database: see `test_replicas`."""
 
 
-_OF_ENROLMENT = {"Enrolment.enrol", "Enrolment.renew"}
+_OF_ENROLMENT = {"DeviceEnrolment.enrol", "DeviceEnrolment.renew"}
 """Made only where there is TLS; that a lost answer costs nothing: `test_enrolment`."""
 
 

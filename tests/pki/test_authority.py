@@ -188,8 +188,8 @@ def test_a_fleet_has_an_issuer_for_devices_alone(tmp_path: Path) -> None:
     create_authority(tmp_path, "tests", NOW, 10 * DAY)
     bundle = (tmp_path / "authority.crt").read_bytes()
     issuer = read_issuer(tmp_path / "device-issuer.crt", tmp_path / "device-issuer.key", bundle)
-    assert issuer.is_for_devices_alone
-    assert not open_authority(tmp_path).is_for_devices_alone
+    assert issuer.signs_devices_only
+    assert not open_authority(tmp_path).signs_devices_only
     believed = x509.load_pem_x509_certificates(bundle)
     assert believed == [
         parsed(open_authority(tmp_path).certificate),

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from hfmds.service.monitoring.tracing import TRACEPARENT, Place
+from hfmds.service.monitoring.tracing import TRACEPARENT, SpanPlace
 from hfmds.service.process.address import is_loopback
 
 _SEND_SECONDS = 5  # a collector that is away must not hold up the end of a program for longer
@@ -81,7 +81,7 @@ class OtelBackend:
                 made.set_status(Status(StatusCode.ERROR))
                 raise
 
-    def begin(self, name: str, place: Place, attributes: dict[str, str | int]) -> _Begun:
+    def begin(self, name: str, place: SpanPlace, attributes: dict[str, str | int]) -> _Begun:
         around = _NOWHERE
         if place.parent:
             known = NonRecordingSpan(self._context(place.trace, place.parent))
@@ -97,7 +97,7 @@ class OtelBackend:
         _PROPAGATOR.inject(carrier)
         return carrier.get(TRACEPARENT, "")
 
-    def traceparent(self, place: Place) -> str:
+    def traceparent(self, place: SpanPlace) -> str:
         carrier: dict[str, str] = {}
         known = NonRecordingSpan(self._context(place.trace, place.span))
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(known, _NOWHERE))
@@ -131,7 +131,7 @@ class _Begun:
         self._span.end()
 
 
-_WANTED: ContextVar[Place | None] = ContextVar("wanted_place", default=None)
+_WANTED: ContextVar[SpanPlace | None] = ContextVar("wanted_place", default=None)
 
 
 class _NamedIds(IdGenerator):

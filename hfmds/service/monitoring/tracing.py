@@ -23,7 +23,7 @@ TRACEPARENT = "traceparent"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SpanPlace:
     """A span by name: whoever knows the names knows its ids, also another process, or a later one.
 
     `parent` is the name of the span around it in the same trace; empty: it is the trace's first.
@@ -47,11 +47,11 @@ class Backend(Protocol):
         self, name: str, parent: str, attributes: dict[str, str | int]
     ) -> AbstractContextManager[None]: ...
 
-    def begin(self, name: str, place: Place, attributes: dict[str, str | int]) -> OpenSpan: ...
+    def begin(self, name: str, place: SpanPlace, attributes: dict[str, str | int]) -> OpenSpan: ...
 
     def current(self) -> str: ...
 
-    def traceparent(self, place: Place) -> str: ...
+    def traceparent(self, place: SpanPlace) -> str: ...
 
     def note(self, event: str) -> None: ...
 
@@ -103,7 +103,7 @@ def span(name: str, parent: str = "", **attributes: str | int) -> AbstractContex
     return _backend.span(name, parent, attributes) if _backend else _NOTHING
 
 
-def begin(name: str, place: Place, **attributes: str | int) -> OpenSpan | None:
+def begin(name: str, place: SpanPlace, **attributes: str | int) -> OpenSpan | None:
     """Begin a span at a place, around what this thread does until it is ended."""
     return _backend.begin(name, place, attributes) if _backend else None
 
@@ -131,7 +131,7 @@ def current() -> str:
     return _backend.current() if _backend else ""
 
 
-def traceparent_of(place: Place) -> str:
+def traceparent_of(place: SpanPlace) -> str:
     """The traceparent of a place; empty: nobody traces."""
     return _backend.traceparent(place) if _backend else ""
 

@@ -40,7 +40,7 @@ class Kind(enum.Enum):
 _KIND_OF_UNIT = {DEVICES_UNIT: Kind.DEVICE, SERVICES_UNIT: Kind.SERVICE}
 
 
-def may_make(units: Iterable[str], kind: Kind) -> bool:
+def may_sign(units: Iterable[str], kind: Kind) -> bool:
     """Whether an authority of these organisational units may make such a party.
 
     TLS takes names for the same that differ in case or in white space, and whoever signs writes the

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from hfmds.errors import InvalidInput
 from hfmds.service.security.certificates import Certificate, certificate_from
-from hfmds.service.security.identity import Identity, identity_from, may_make
+from hfmds.service.security.identity import Identity, identity_from, may_sign
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,6 @@ def _identity(certificate: x509.Certificate, signers: list[x509.Certificate]) ->
         return None  # no name, several names, or a name of another fleet
     for signer in signers:
         units = signer.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
-        if not may_make((str(unit.value) for unit in units), identity.kind):
+        if not may_sign((str(unit.value) for unit in units), identity.kind):
             return None
     return identity

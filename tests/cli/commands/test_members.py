@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from coordinator.api.fleet_service import FleetServicer
-from coordinator.identity.revocation_sync import Lookout
+from coordinator.identity.revocation_sync import RevocationSync
 from hfmds.cli.app import app
 from hfmds.cli.connections import ask_store
 from hfmds.cli.settings import CommandSettings
@@ -50,11 +50,13 @@ class Coordinator:
 
     async def _start(self) -> str:
         office = self.office
-        lookout = Lookout(
+        revocations = RevocationSync(
             office.fleet, office.members, office.tokens, self.gate, self, self._dismiss
         )
         self._server = GrpcServer("127.0.0.1:0", RpcMetrics("books", CollectorRegistry()))
-        FleetServicer(office.tokens, office.members, office.enrolment, lookout).add_to(self._server)
+        FleetServicer(office.tokens, office.members, office.enrolment, revocations).add_to(
+            self._server
+        )
         await self._server.start()
         return self._server.address
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from coordinator.identity.enrolment import Enrolment, Issued
+from coordinator.identity.enrolment import DeviceCertificate, DeviceEnrolment
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.identity.members import Members
 from coordinator.identity.nonces import Nonces
@@ -38,7 +38,7 @@ class Office:
         self.tokens = Tokens(engine, self.fleet, self.clock)
         self.members = Members(engine, self.fleet, self.clock)
         self.nonces = Nonces(self.fleet.nonce_key, self.clock)
-        self.enrolment = Enrolment(
+        self.enrolment = DeviceEnrolment(
             engine,
             self.fleet,
             self.tokens,
@@ -66,13 +66,15 @@ class Office:
         self.tokens.create(new(token, AdminTerms(role), seconds, name), OLGA)
         return token
 
-    def enrol(self, key: DeviceKey, token: Token | None = None, device_id: str = "") -> Issued:
+    def enrol(
+        self, key: DeviceKey, token: Token | None = None, device_id: str = ""
+    ) -> DeviceCertificate:
         """What a device does."""
         nonce, request = self.enrolment.begin(), key.request()
         text = token.text if token else ""
         return self.enrolment.enrol(text, nonce, device_id, request, key.proof(nonce, request))
 
-    def renew(self, shown: Issued, key: DeviceKey) -> Issued:
+    def renew(self, shown: DeviceCertificate, key: DeviceKey) -> DeviceCertificate:
         """What a device does in time."""
         return self.enrolment.renew(shown.device_id, certificate(shown), key.request())
 
@@ -92,6 +94,6 @@ def new_issuer(days: float = 10) -> Authority:
     return Authority.create_issuer("tests", start, timedelta(days=days))[0]
 
 
-def certificate(issued: Issued) -> Certificate:
+def certificate(issued: DeviceCertificate) -> Certificate:
     identity = Identity(Kind.DEVICE, issued.device_id)
     return replace(read_own_certificate(issued.chain), identity=identity)

@@ -92,10 +92,10 @@ def test_wrong_revoked_and_old_tokens_are_refused(office: Office) -> None:
             office.enrol(key, wrong)
     revoked = office.token()
     office.tokens.revoke(revoked.token_id, OLGA)
-    with pytest.raises(NotAllowed, match="is over"):
+    with pytest.raises(NotAllowed, match="has ended"):
         office.enrol(key, revoked)
     office.now += 60.0
-    with pytest.raises(NotAllowed, match="is over"):
+    with pytest.raises(NotAllowed, match="has ended"):
         office.enrol(key, token)
 
 
@@ -223,7 +223,7 @@ def test_a_device_that_was_away_for_long_is_known_by_its_key(office: Office) -> 
         office.enrol(second, device_id="camera")
     with pytest.raises(NotAllowed, match="not known by this key"):
         office.enrol(key, device_id="phone")
-    with pytest.raises(InvalidInput, match="which device it is"):
+    with pytest.raises(InvalidInput, match="device_id"):
         office.enrol(key)
 
 
@@ -262,7 +262,7 @@ def test_a_device_whose_place_was_taken_gets_no_further_certificate(office: Offi
     old = office.enrol(before, office.token(device_id="camera"))
     office.now += 1
     new = office.enrol(key, office.token(device_id="camera"))
-    with pytest.raises(NotAllowed, match="has another key since"):
+    with pytest.raises(NotAllowed, match="another key since"):
         office.renew(old, before)
     with pytest.raises(NotAllowed, match="not known by this key"):
         office.enrol(before, device_id="camera")
@@ -289,7 +289,7 @@ def test_no_certificate_outlives_its_issuer(tmp_path: Path) -> None:
     issued = office.enrol(DeviceKey.create(), office.token())
     assert issued.lifetime_seconds == pytest.approx(DAY / 2, abs=1)
     office.now += DAY / 2
-    with pytest.raises(WrongState, match="has run out"):
+    with pytest.raises(WrongState, match="has expired"):
         office.enrol(DeviceKey.create(), office.token())
 
 
@@ -325,7 +325,7 @@ def test_a_revoked_device_comes_back_only_by_a_later_token_for_its_id(office: Of
     # Whatever the gate has heard by then.
     with pytest.raises(NotAllowed, match="was revoked"):
         office.renew(old, DeviceKey.create())
-    with pytest.raises(NotAllowed, match="had this key before it was revoked"):
+    with pytest.raises(NotAllowed, match="had this key"):
         office.renew(fresh, key)
     with pytest.raises(NotAllowed, match="was revoked"):  # its old ones stay dead
         office.members.exclusions().require_alive(certificate(old))
@@ -339,17 +339,17 @@ def test_whoever_has_an_old_key_of_a_revoked_device_stays_out_when_it_is_back(
     office.members.revoke("camera", "stolen", OLGA)
     office.now += 0.1
     named = office.token(device_id="camera")
-    with pytest.raises(NotAllowed, match="had this key before it was revoked"):
+    with pytest.raises(NotAllowed, match="had this key"):
         office.enrol(stolen, named)
     key = DeviceKey.create()
     shown = office.enrol(key, named)
     for _ in range(3):  # however many certificates it has had since
         office.now += 1.0
         shown = office.renew(shown, key)
-    for way, why in ((None, "not known by this key"), (group, "has another key since")):
+    for way, why in ((None, "not known by this key"), (group, "another key since")):
         with pytest.raises(NotAllowed, match=why):
             office.enrol(stolen, way, "camera")
-    with pytest.raises(NotAllowed, match="had this key before it was revoked"):
+    with pytest.raises(NotAllowed, match="had this key"):
         office.enrol(stolen, office.token(device_id="camera"))
 
 
@@ -390,7 +390,7 @@ def test_a_device_whose_place_was_taken_is_revoked_with_all_its_certificates(
 def test_nobody_gets_more_certificates_than_the_books_have_room_for(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_GOOD", 3)
+    monkeypatch.setattr(module, "_MOST_VALID", 3)
     key, token = DeviceKey.create(), office.token()
     issued = office.enrol(key, token, "camera")
     for _ in range(2):

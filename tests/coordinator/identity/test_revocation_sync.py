@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.identity import revocation_sync
-from coordinator.identity.revocation_sync import Lookout
+from coordinator.identity.revocation_sync import RevocationSync
 from hfmds.errors import Unavailable
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.revocation_gate import Gate
@@ -34,14 +34,14 @@ class Store:
 
 
 class Post:
-    """A lookout with all that it looks at."""
+    """A revocations with all that it looks at."""
 
     def __init__(self, folder: Path) -> None:
         self.office = Office(folder)
         self.gate, self.store = Gate(), Store()
         self.dismissed: list[str] = []
         office, gate, store = self.office, self.gate, self.store
-        self.lookout = Lookout(
+        self.revocations = RevocationSync(
             office.fleet, office.members, office.tokens, gate, store, self._dismiss
         )
 
@@ -55,18 +55,18 @@ def post(tmp_path: Path) -> Post:
 
 
 async def test_a_store_is_not_bothered_where_nobody_was_ever_shut_out(post: Post) -> None:
-    post.lookout.look()
-    await post.lookout.tell()
+    post.revocations.refresh()
+    await post.revocations.push_to_store()
     assert post.store.asked == []
 
 
 async def test_a_change_is_heeded_at_once_and_the_round_waits_no_longer(post: Post) -> None:
     post.office.members.revoke("camera", "stolen", OLGA)
-    await post.lookout.heed("camera")
+    await post.revocations.apply("camera")
     assert post.gate.exclusions == Exclusions({"camera": int(START)})
     assert post.dismissed == ["camera"]
     post.office.members.revoke_certificate("ab12", "", OLGA)
-    await post.lookout.heed()
+    await post.revocations.apply()
     assert post.gate.exclusions.serials == {"ab12"}
     assert post.dismissed == ["camera"]
 
@@ -74,16 +74,16 @@ async def test_a_change_is_heeded_at_once_and_the_round_waits_no_longer(post: Po
 def test_a_revoked_token_is_told_to_the_gate_of_its_port(post: Post) -> None:
     token = post.office.admin()
     post.office.tokens.revoke(token.token_id, OLGA)
-    post.lookout.look()
-    assert post.lookout.token_gate.exclusions == Exclusions(serials=frozenset({token.token_id}))
+    post.revocations.refresh()
+    assert post.revocations.token_gate.exclusions == Exclusions(serials=frozenset({token.token_id}))
     assert post.gate.exclusions == Exclusions()
 
 
 async def test_the_store_gets_the_list_once_and_then_only_its_name(post: Post) -> None:
     post.office.members.quarantine("phone", "noisy", OLGA)
-    post.lookout.look()
+    post.revocations.refresh()
     for _ in range(3):
-        await post.lookout.tell()
+        await post.revocations.push_to_store()
     assert post.store.asked == ["version", "list", "version", "version"]
     assert post.store.held == Exclusions(quarantined={"phone": "noisy"})
 
@@ -91,18 +91,18 @@ async def test_the_store_gets_the_list_once_and_then_only_its_name(post: Post) -
 async def test_an_empty_list_is_told_too(post: Post) -> None:
     post.office.members.quarantine("phone", "noisy", OLGA)
     post.office.members.release("phone", OLGA)
-    post.lookout.look()
+    post.revocations.refresh()
     post.store.held = Exclusions(quarantined={"phone": "noisy"})
-    await post.lookout.tell()
+    await post.revocations.push_to_store()
     assert post.store.held == Exclusions()
 
 
 async def test_a_store_that_lost_its_list_gets_it_again(post: Post) -> None:
     post.office.members.revoke("camera", "", OLGA)
-    post.lookout.look()
-    await post.lookout.tell()
+    post.revocations.refresh()
+    await post.revocations.push_to_store()
     post.store.held = None
-    await post.lookout.tell()
+    await post.revocations.push_to_store()
     assert post.store.held == post.office.members.exclusions()
 
 
@@ -110,10 +110,10 @@ async def test_another_coordinators_change_is_noticed_and_told(
     post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Office(tmp_path)
-    for name in ("_LOOK_SECONDS", "_ASK_SECONDS"):
+    for name in ("_READ_EVERY_SECONDS", "_PUSH_EVERY_SECONDS"):
         monkeypatch.setattr(revocation_sync, name, 0.02)
 
-    async with post.lookout.looking_out():
+    async with post.revocations.following():
         post.store.away = True
         await asyncio.to_thread(other.members.revoke, "camera", "", OLGA)
         async with asyncio.timeout(30):

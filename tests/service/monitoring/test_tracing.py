@@ -10,12 +10,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.monitoring import tracing
 from hfmds.service.monitoring.otel import OtelBackend
-from hfmds.service.monitoring.tracing import Place
+from hfmds.service.monitoring.tracing import SpanPlace
 from hfmds.service.process.settings import ServiceSettings, load_settings
 from tests.service.loopback import SERVICE, running
 
-ROUND = Place("run.1/3", "round")
-TRAIN = Place("run.1/3", "train", parent="round")
+ROUND = SpanPlace("run.1/3", "round")
+TRAIN = SpanPlace("run.1/3", "train", parent="round")
 
 
 class Traced:
@@ -79,7 +79,7 @@ def test_a_span_is_found_by_its_name_from_anywhere(traced: Traced) -> None:
     assert parent_of(made["task"]) == id_of(made["assign"])
     assert made["round"].attributes == {"hfmds.run": "run", "hfmds.round": 3}
     assert made["task"].resource.attributes["service.name"] == "tester"
-    assert tracing.traceparent_of(Place("run.2/3", "train")) != found
+    assert tracing.traceparent_of(SpanPlace("run.2/3", "train")) != found
 
 
 def test_what_belongs_to_no_round_makes_no_span(traced: Traced) -> None:
