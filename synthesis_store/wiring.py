@@ -48,7 +48,7 @@ Clock = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class App:
+class StoreApp:
     """The store without its ports."""
 
     engine: Engine
@@ -96,7 +96,7 @@ def build(
     registry: CollectorRegistry,
     gate: Gate,
     now: Clock = _utc_now,
-) -> App:
+) -> StoreApp:
     """Build the store on its database and its content, and finish what a crash interrupted."""
     content = Content(blobs, Staging(settings.data_dir / "uploads", settings.max_blob_bytes))
     metrics = StoreMetrics(registry)
@@ -127,7 +127,7 @@ def build(
     inventory = InventoryMetrics(reader.read, registry)
     housekeeper = Housekeeper(sealing, pools, retention, settings)
     servicer = StoreServicer(pools, SealQueue(sealing), snapshots, retention, events, exclusions)
-    return App(
+    return StoreApp(
         engine=engine,
         content=content,
         identity=identity,

@@ -31,7 +31,7 @@ from synthesis_store.pools.batch_checks import max_batch_bytes, require_fit, req
 from synthesis_store.pools.leakage_gate import count_batch
 from synthesis_store.pools.open_uploads import OpenUploads, uploader
 from synthesis_store.pools.pool_records import BatchKey, PoolRecords
-from synthesis_store.pools.refusals import Refusals
+from synthesis_store.pools.refused_batches import RefusedBatches
 from synthesis_store.pools.stored_batches import read_stored_batch
 from synthesis_store.retention.orphans import Orphans
 from synthesis_store.states import refusal_of_batches
@@ -60,7 +60,7 @@ class Pools:
         metrics: StoreMetrics,
         limits: UploadLimits,
     ) -> None:
-        self.refusals = Refusals(records, metrics)
+        self.refused_batches = RefusedBatches(records, metrics)
         self.open_uploads = OpenUploads()
         self._records = records
         self._content = content
@@ -120,7 +120,7 @@ class Pools:
                 return await self._put(key, offset, chunks, weights)
             except HfmdsError as error:
                 if not isinstance(error, Unavailable):
-                    await asyncio.to_thread(self.refusals.add, key.pool_id, error)
+                    await asyncio.to_thread(self.refused_batches.add, key.pool_id, error)
                 if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
                     await asyncio.to_thread(self._discard, key)
                 raise

@@ -46,7 +46,7 @@ class Housekeeper:
         while True:
             await asyncio.sleep(self._settings.look_every_seconds)
             await self._try("sealing", self._sealing.seal_due)
-            await self._try("writing refusals", self._pools.refusals.write)
+            await self._try("writing refusals", self._pools.refused_batches.write)
             if collect_every and loop.time() - collected_at >= collect_every:
                 await self._try("collecting", self._retention.collect)
                 collected_at = loop.time()

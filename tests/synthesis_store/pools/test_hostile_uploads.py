@@ -110,7 +110,7 @@ def test_naming_pools_that_are_not_there_costs_nothing(store: Store) -> None:
     for number in range(20):
         with pytest.raises(NotFound):
             store.put("a", DATA, f"pool-x{number}")
-    store.pools.refusals.write()
+    store.pools.refused_batches.write()
     assert [event.kind for event in store.app.events.list(0, 10)] == ["pool-opened"]
     assert store.metric("refused_batches_total", reason="unknown_pool") == 20
     assert (store.held_bytes(), store.orphans()) == (0, 0)
@@ -121,7 +121,7 @@ def test_refusals_are_noted_in_all_however_many_there_are(store: Store) -> None:
     for _ in range(20):
         with pytest.raises(LimitExceeded):
             store.put("a", too_large)
-    store.pools.refusals.write()
+    store.pools.refused_batches.write()
     assert len(store.app.events.list(0, 10)) == 2
 
 
@@ -131,13 +131,13 @@ def test_refusals_that_cannot_be_noted_now_are_noted_later(store: Store) -> None
     with store.engine.begin() as connection:
         connection.execute(text("ALTER TABLE store_events RENAME TO gone"))
     with pytest.raises(OperationalError):
-        store.pools.refusals.write()
+        store.pools.refused_batches.write()
     with store.engine.begin() as connection:
         connection.execute(text("ALTER TABLE gone RENAME TO store_events"))
     with pytest.raises(LimitExceeded):
         store.put("a", encode_batch(make_batch(1, 9)))
-    store.pools.refusals.write()
-    store.pools.refusals.write()
+    store.pools.refused_batches.write()
+    store.pools.refused_batches.write()
     (noted,) = store.app.events.list(1, 10)
     assert json.loads(noted.details) == {"pool": "pool-1", "reasons": {"limit": 2}}
 

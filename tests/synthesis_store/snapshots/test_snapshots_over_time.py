@@ -499,8 +499,8 @@ def test_the_log_tells_of_pools_and_of_refusals_in_all_and_never_of_a_devices_na
             store.put("device-b", make_batch(seed, 9))
     with pytest.raises(NotFound):
         store.put("device-b", make_batch(1), "unknown")
-    store.pools.refusals.write()
-    store.pools.refusals.write()
+    store.pools.refused_batches.write()
+    store.pools.refused_batches.write()
     store.app.retention.withdraw("device-a")
     log = events(store)
     assert [event.kind for event in log] == [

@@ -14,7 +14,7 @@ from synthesis_store.pools.pool_records import PoolRecords
 log = logging.getLogger(__name__)
 
 
-class Refusals:
+class RefusedBatches:
     """Counts refused batches by pool and reason. Thread-safe."""
 
     def __init__(self, records: PoolRecords, metrics: StoreMetrics) -> None:
