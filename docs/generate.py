@@ -1,4 +1,4 @@
-"""Fills in the parts of docs/ that come from the code: settings, commands, metrics, errors.
+"""Fills in the parts of docs/ that come from the code: settings, commands, metrics and so on.
 
     make docs
 
@@ -30,6 +30,7 @@ from edge_client.metrics import EdgeMetrics
 from edge_client.settings import EdgeSettings
 from hfmds import errors
 from hfmds.cli.app import app
+from hfmds.cli.recipe.keys import KEYS
 from hfmds.cli.settings import CommandSettings
 from hfmds.domain.learning import LeakageSummary
 from hfmds.service.monitoring.program_metrics import show_program, show_readiness
@@ -114,6 +115,18 @@ def _summary(command: Any) -> str:
 def _options(command: Any) -> str:
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     return " ".join(f"`{max(p.opts, key=len)}`" for p in options)
+
+
+# --- Recipes ----------------------------------------------------------------------------------
+
+
+def recipe_keys() -> str:
+    """One row for each key of a recipe."""
+    rows = [
+        [f"`{key.key}`", key.rule, key.shown_default, key.field.description or ""]
+        for key in KEYS.values()
+    ]
+    return table(["key", "value", "default", "meaning"], rows)
 
 
 # --- Metrics ----------------------------------------------------------------------------------
@@ -218,6 +231,7 @@ def _status(error: type[errors.HfmdsError]) -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "commands": commands,
+    "recipe": recipe_keys,
     "metrics-program": lambda: metrics_table(every_program()),
     "metrics-server": lambda: metrics_table(every_server()),
     "metrics-coordinator": lambda: metrics_table(coordinator()),

@@ -1,6 +1,4 @@
-import re
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
@@ -66,10 +64,3 @@ def test_the_default_threshold_of_near_duplicates_suits_the_images_of_the_method
     for name, threshold in expected.items():
         assert default_pool(METHODS[name]) == PoolPolicy(near_threshold=threshold)
     assert default_pool(FedAvg()) == PoolPolicy()
-
-
-def test_every_key_is_in_the_table_of_the_documentation():
-    page = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    told = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
-    assert {field.name for field in fields(PoolPolicy)} <= told

@@ -247,8 +247,6 @@ def test_the_database_of_production_has_connections_for_all_replicas(tmp_path: P
         assert isinstance(engine.pool, QueuePool)
         own = engine.pool.size() + 1  # and the one that looks whether the server is there
         assert int(most) > upgraded * own
-        (said,) = re.findall(r"keeps up to (\d+)", POSTGRES.read_text())
-        assert int(said) == own
 
 
 @pytest.fixture(scope="module")
@@ -612,9 +610,7 @@ def test_images_are_targets_of_the_dockerfile() -> None:
 def test_programs_own_the_folders_that_docker_makes_volumes_of() -> None:
     dockerfile = (MANIFESTS / "Dockerfile").read_text()
     (owned,) = re.findall(r"install --directory --owner=hfmds .+ (/\w+ /\w+)$", dockerfile, re.M)
-    page = (MANIFESTS.parent / "docs" / "edge.md").read_text()
-    (volume,) = re.findall(r"docker run .+ -v hfmds-state:(/\w+)", page)
-    assert volume in owned.split()
+    assert owned.split() == ["/state", "/data"]
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:

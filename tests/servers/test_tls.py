@@ -97,13 +97,6 @@ def test_a_database_without_tls_gets_no_password(
         is_answered(url)
 
 
-def test_the_url_of_the_readme_asks_for_the_check() -> None:
-    assert (
-        "hfmds?sslmode=verify-full&sslrootcert=/trust/authority.crt"
-        in (MANIFESTS / "README.md").read_text()
-    )
-
-
 # --- S3 -----------------------------------------------------------------------------------------
 
 
