@@ -33,7 +33,6 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "edge-simulator": EdgeSettings,
     "edge-client-torch": EdgeSettings,
 }
-POSTGRES = MANIFESTS / "components" / "postgres" / "postgres.yaml"
 FILES = rf"{PREFIX}\w+_(CERTIFICATE|KEY|AUTHORITY)"
 
 
