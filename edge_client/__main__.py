@@ -18,14 +18,14 @@ from edge_client.agent import Agent
 from edge_client.console import StatusLine
 from edge_client.device.conditions import Conditions, probes
 from edge_client.device.content_cache import ContentCache
-from edge_client.device.device_state import DeviceState
+from edge_client.device.device_folder import DeviceFolder
 from edge_client.device.memory_limit import MemoryLimit
 from edge_client.device.own_images import OwnImages
 from edge_client.device.traffic import TrafficBudget
 from edge_client.engines.engine import open_engine
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
-from edge_client.retry import Patience
+from edge_client.retry import Retry
 from edge_client.settings import EdgeSettings
 from edge_client.tasks.task_runner import TaskRunner
 from hfmds.domain.devices import DeviceProfile
@@ -40,7 +40,7 @@ from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.store_client import StoreClient
 
 if TYPE_CHECKING:
-    from edge_client.identity.membership import Membership
+    from edge_client.identity.enrolled_device import EnrolledDevice
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +67,13 @@ async def _work(settings: EdgeSettings) -> None:
     async with AsyncExitStack() as stack:
         backoff = Backoff(max_seconds=settings.retry_max_seconds)
 
-        def patience_with(peer: Peer) -> Patience:
+        def retry_with(peer: Peer) -> Retry:
             observe = partial(metrics.observe_peer, peer.name)
-            return Patience(peer, backoff, rng=random.Random(), on_change=observe)  # noqa: S311
+            return Retry(peer, backoff, rng=random.Random(), on_change=observe)  # noqa: S311
 
-        membership = await _enrolled(settings, stack, patience_with)
-        device_id = membership.device_id if membership else settings.device_id
-        state = stack.enter_context(closing(DeviceState(settings.state_dir, device_id)))
+        enrolled = await _enrolled(settings, stack, retry_with)
+        device_id = enrolled.device_id if enrolled else settings.device_id
+        state = stack.enter_context(closing(DeviceFolder(settings.state_dir, device_id)))
         stack.enter_context(log_context(device=state.device_id))
         budget = TrafficBudget(settings.state_dir / "traffic.json", settings.traffic_bytes_per_day)
         cache = ContentCache(
@@ -101,8 +101,8 @@ async def _work(settings: EdgeSettings) -> None:
         stack.push_async_callback(_say_goodbye, coordinator)
         store = StoreClient(settings.store_peer)
         stack.push_async_callback(store.close)
-        patience = patience_with(settings.coordinator_peer)
-        peers = Peers(coordinator, patience, store, patience_with(settings.store_peer))
+        retry = retry_with(settings.coordinator_peer)
+        peers = Peers(coordinator, retry, store, retry_with(settings.store_peer))
         observer = _TaskObserver(memory, stack.enter_context(closing(_status_line(settings))))
         runner = TaskRunner(
             peers,
@@ -148,14 +148,14 @@ async def _work(settings: EdgeSettings) -> None:
             refusal=refusal,
         )
         server = stack.enter_context(
-            MetricsServer(settings.metrics_listen, registry, patience.trouble)
+            MetricsServer(settings.metrics_listen, registry, retry.trouble)
         )
         stack.enter_context(published_addresses(settings.address_file, metrics=server.address))
-        if membership is None:
+        if enrolled is None:
             async with following_rotation(settings.tls, coordinator, store):
                 await agent.run()
         else:
-            await _while(membership.stay(coordinator, store), agent.run)
+            await _while(enrolled.stay(coordinator, store), agent.run)
 
 
 async def _while(side: Coroutine[None, None, None], work: Callable[[], Awaitable[None]]) -> None:
@@ -172,14 +172,14 @@ async def _while(side: Coroutine[None, None, None], work: Callable[[], Awaitable
 
 
 async def _enrolled(
-    settings: EdgeSettings, stack: AsyncExitStack, patience_with: Callable[[Peer], Patience]
-) -> Membership | None:
+    settings: EdgeSettings, stack: AsyncExitStack, retry_with: Callable[[Peer], Retry]
+) -> EnrolledDevice | None:
     if not settings.enrols:
         return None
     # Here, as it loads a library that other devices do without.
-    from edge_client.identity.membership import enrol
+    from edge_client.identity.enrolled_device import enrol
 
-    return await enrol(settings, stack, patience_with)
+    return await enrol(settings, stack, retry_with)
 
 
 class _TaskObserver:

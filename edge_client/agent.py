@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
-from edge_client.device.device_state import Report
+from edge_client.device.device_folder import Report
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
 from edge_client.retry import bounded_pause
@@ -90,8 +90,8 @@ class Agent:
         self._profile = profile
         self._software_version = ""  # as the last profile has it
         self._coordinator = peers.coordinator
-        self._to_coordinator = peers.coordinator_patience.call
-        self._trouble = peers.coordinator_patience.trouble
+        self._to_coordinator = peers.coordinator_retry.call
+        self._trouble = peers.coordinator_retry.trouble
         self._runner = runner
         self._metrics = metrics
         self._run_id = run_id

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge_client.retry import Patience
+from edge_client.retry import Retry
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import SharedShard
@@ -71,6 +71,6 @@ class Peers:
     """The two services, and this device's patience with each."""
 
     coordinator: Coordinator
-    coordinator_patience: Patience
+    coordinator_retry: Retry
     store: Store
-    store_patience: Patience
+    store_retry: Retry

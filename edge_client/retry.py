@@ -32,7 +32,7 @@ def bounded_pause(told_seconds: float) -> float:
     return _LEAST_TOLD_SECONDS
 
 
-class Patience:
+class Retry:
     """Repeats calls to one peer until it answers. Calls may overlap; an outage is one outage."""
 
     def __init__(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-import edge_client.processor  # noqa: F401  # before torch computes
 from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.compute_device import find_compute_device

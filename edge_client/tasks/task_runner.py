@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from edge_client.device.content_cache import ContentCache
-from edge_client.device.device_state import DeviceState, Report
+from edge_client.device.device_folder import DeviceFolder, Report
 from edge_client.device.memory_limit import peak_memory_bytes
 from edge_client.device.meter import Meter
 from edge_client.device.own_images import Images
@@ -71,7 +71,7 @@ class TaskRunner:
         peers: Peers,
         engine: Engine,
         images: Images,
-        state: DeviceState,
+        state: DeviceFolder,
         cache: ContentCache,
         metrics: EdgeMetrics,
         held_out: Images | None = None,
@@ -89,8 +89,8 @@ class TaskRunner:
         is no limit. With `tells_cost` the coordinator hears with each result what it cost.
         """
         self._coordinator, self._store = peers.coordinator, peers.store
-        self._to_coordinator = peers.coordinator_patience.call
-        self._to_store = peers.store_patience.call
+        self._to_coordinator = peers.coordinator_retry.call
+        self._to_store = peers.store_retry.call
         self._engine = engine
         self._images = images
         self._held_out = held_out or images

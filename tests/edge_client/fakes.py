@@ -17,12 +17,12 @@ from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
 from edge_client.device.content_cache import ContentCache
-from edge_client.device.device_state import DeviceState
+from edge_client.device.device_folder import DeviceFolder
 from edge_client.device.traffic import TrafficBudget
 from edge_client.engines.computation import NO_OBSERVER, Observer
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
-from edge_client.retry import Patience
+from edge_client.retry import Retry
 from edge_client.tasks.task_runner import TaskRunner
 from hfmds.algorithm.local_work import (
     LocalWork,
@@ -360,22 +360,22 @@ class Device:
 
     async def life(self, *work: Outcome) -> None:
         self.coordinator.work.extend(work)
-        state = DeviceState(self.folder, "dev-1")
+        state = DeviceFolder(self.folder, "dev-1")
         try:
             await self._agent(state).run()
         finally:
             state.close()
 
-    def _agent(self, state: DeviceState) -> Agent:
+    def _agent(self, state: DeviceFolder) -> Agent:
         self.registry = CollectorRegistry()
         metrics = EdgeMetrics(self.registry)
         sleep = self.sleep or self._sleep
         backoff = Backoff()
         self.peers = Peers(
             self.coordinator,
-            Patience(COORDINATOR, backoff, rng=random.Random(1), sleep=sleep),
+            Retry(COORDINATOR, backoff, rng=random.Random(1), sleep=sleep),
             self.store,
-            Patience(STORE, backoff, rng=random.Random(2), sleep=sleep),
+            Retry(STORE, backoff, rng=random.Random(2), sleep=sleep),
         )
         self.budget = TrafficBudget(self.folder / "traffic.json", self.traffic_bytes_per_day)
         cache = ContentCache(

@@ -408,7 +408,7 @@ def test_readiness_follows_the_coordinator(device: Device) -> None:
     seen: list[str | None] = []
 
     async def watch(_: float) -> None:
-        seen.append(device.peers.coordinator_patience.trouble())
+        seen.append(device.peers.coordinator_retry.trouble())
 
     device.sleep = watch
     device.coordinator.errors["check_in"] = [unavailable(COORDINATOR)]
@@ -886,7 +886,7 @@ def test_a_disk_that_fills_up_during_a_download_ends_the_task_with_the_reason(
     assert "the device's disk is full" in device.coordinator.failures["t1"]
     assert str(device.folder) not in device.coordinator.failures["t1"]
     assert device.coordinator.calls.count("download") == 1  # not again and again
-    assert device.peers.coordinator_patience.trouble() is None  # it was there
+    assert device.peers.coordinator_retry.trouble() is None  # it was there
 
 
 @pytest.mark.parametrize(

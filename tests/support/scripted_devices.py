@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
 from edge_client.device.content_cache import ContentCache
-from edge_client.device.device_state import DeviceState
+from edge_client.device.device_folder import DeviceFolder
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Coordinator, Peers, Store
-from edge_client.retry import Patience
+from edge_client.retry import Retry
 from edge_client.tasks.task_runner import TaskRunner
 from hfmds.algorithm.local_work import LocalWork, Memory, Progress, Synthesis, TrainedModel
 from hfmds.data.named_images import NamedImages
@@ -54,9 +54,9 @@ def do_nothing(work: LocalWork, progress: Progress) -> None:
     """The script of a device that simply does its work."""
 
 
-def patience(name: str) -> Patience:
+def patience(name: str) -> Retry:
     """That of one who calls a service that is killed and started again."""
-    return Patience(peer(name, "its address"), QUICK, rng=random.Random(0))
+    return Retry(peer(name, "its address"), QUICK, rng=random.Random(0))
 
 
 def peer(name: str, address: str) -> Peer:
@@ -112,8 +112,8 @@ def _number(pool: LabelledImages | None) -> float:
 STEPS = (
     ScriptedEngine.train,
     ScriptedEngine.synthesise,
-    DeviceState.save_memory,
-    DeviceState.save_result,
+    DeviceFolder.save_memory,
+    DeviceFolder.save_result,
     CoordinatorClient.submit_update,
     StoreClient.put_batch,
     CoordinatorClient.submit_synthesis,
@@ -221,6 +221,6 @@ class ScriptedDevice:
         cache = ContentCache(self._folder / "cache", 1 << 30)
         engine = ScriptedEngine(self._script)
         profile = DeviceProfile(len(self._images), "test", engine.name)
-        with closing(DeviceState(self._folder, self.device_id)) as state:
+        with closing(DeviceFolder(self._folder, self.device_id)) as state:
             runner = TaskRunner(peers, engine, self._images, state, cache, metrics)
             await Agent(lambda: profile, peers, runner, metrics, backoff=QUICK).run()

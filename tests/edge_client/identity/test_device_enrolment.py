@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from edge_client.identity.enrolment import Enrolment
+from edge_client.identity.device_enrolment import DeviceEnrolment
 from hfmds.errors import (
     ConfigurationError,
     Conflict,
@@ -117,9 +117,9 @@ class Device:
         self.told.write_bytes(b"-----told-----")
         self.clocks = Clocks()
 
-    def open(self) -> Enrolment:
+    def open(self) -> DeviceEnrolment:
         clocks = self.clocks
-        return Enrolment(self.files, self.told, lambda: clocks.wall, lambda: clocks.monotonic)
+        return DeviceEnrolment(self.files, self.told, lambda: clocks.wall, lambda: clocks.monotonic)
 
     def enrol(self, coordinator: Coordinator, token: str = TOKEN, wished: str = "camera") -> str:
         enrolment = self.open()

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from edge_client.retry import Patience
+from edge_client.retry import Retry
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.client.channel import Backoff, Peer
 
@@ -27,7 +27,7 @@ def pauses(*failures: HfmdsError) -> list[float]:
         return "answer"
 
     backoff = Backoff(first_seconds=1.0, max_seconds=4.0)
-    patience = Patience(PEER, backoff, rng=random.Random(0), sleep=sleep)
+    patience = Retry(PEER, backoff, rng=random.Random(0), sleep=sleep)
     assert asyncio.run(patience.call(ask)) == "answer"
     assert patience.trouble() is None
     return slept

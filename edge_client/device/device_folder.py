@@ -52,7 +52,7 @@ _KEEP_RUNS = 64
 _KEEP_RUN_SECONDS = 30 * 24 * 3600  # a run may be paused for weeks, and then go on
 
 
-class DeviceState:
+class DeviceFolder:
     """The state folder of one device, locked against a second process."""
 
     def __init__(

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
 
-from edge_client.device.device_state import kept_device_id
-from edge_client.identity.enrolment import Enrolment
-from edge_client.retry import Patience
+from edge_client.device.device_folder import kept_device_id
+from edge_client.identity.device_enrolment import DeviceEnrolment
+from edge_client.retry import Retry
 from edge_client.settings import EdgeSettings
 from hfmds.service.client.certificate_rotation import reopen
 from hfmds.service.client.peer import Peer
@@ -17,22 +17,22 @@ from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
 from hfmds.wire.clients.store_client import StoreClient
 
 
-class Membership:
+class EnrolledDevice:
     """What an enrolled device does to stay one."""
 
     def __init__(
         self,
         device_id: str,
-        enrolment: Enrolment,
+        enrolment: DeviceEnrolment,
         registrar: EnrolmentClient,
         renewal: RenewalClient,
-        patience: Patience,
+        retry: Retry,
     ) -> None:
         self.device_id = device_id
         self._enrolment = enrolment
         self._registrar = registrar
         self._renewal = renewal
-        self._patience = patience
+        self._retry = retry
 
     async def catch_up(self) -> None:
         """Have a good certificate now, be it one that is due."""
@@ -49,28 +49,28 @@ class Membership:
                 reopening.add(task)
                 task.add_done_callback(reopening.discard)
 
-        await self._enrolment.stay(
-            self._renewal.renew, self._registrar, self._patience.call, renewed
-        )
+        await self._enrolment.stay(self._renewal.renew, self._registrar, self._retry.call, renewed)
 
 
 async def enrol(
-    settings: EdgeSettings, stack: AsyncExitStack, patience_with: Callable[[Peer], Patience]
-) -> Membership:
+    settings: EdgeSettings, stack: AsyncExitStack, retry_with: Callable[[Peer], Retry]
+) -> EnrolledDevice:
     """Be a device of the fleet; what is opened for it is closed with the stack."""
     peer, trust = settings.enrolment_peer, settings.enrolment_trust
-    enrolment = stack.enter_context(closing(Enrolment(settings.identity_files, trust.authority)))
+    enrolment = stack.enter_context(
+        closing(DeviceEnrolment(settings.identity_files, trust.authority))
+    )
     registrar = EnrolmentClient(peer)
     stack.push_async_callback(registrar.close)
-    patience = patience_with(peer)
+    retry = retry_with(peer)
 
-    async def member() -> Membership:
+    async def member() -> EnrolledDevice:
         wished = settings.device_id or kept_device_id(settings.state_dir)
         device_id = await enrolment.enrol(registrar, settings.token, wished)
         renewal = RenewalClient(settings.coordinator_peer, device_id)
-        membership = Membership(device_id, enrolment, registrar, renewal, patience)
+        membership = EnrolledDevice(device_id, enrolment, registrar, renewal, retry)
         await membership.catch_up()
         return membership
 
     # Whoever starts a device for once wants to know that nobody answers.
-    return await (member() if settings.once else patience.call(member))
+    return await (member() if settings.once else retry.call(member))

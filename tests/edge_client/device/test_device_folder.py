@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.device.device_state import DeviceState
+from edge_client.device.device_folder import DeviceFolder
 from hfmds.domain.digest import digest_of
 from hfmds.domain.learning import LeakageSummary, Traffic
 from hfmds.domain.tasks import SynthesisReport, UpdateReport
@@ -20,8 +20,8 @@ from hfmds.errors import ConfigurationError, InvalidInput
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> DeviceState:
-    return DeviceState(tmp_path)
+def state(tmp_path: Path) -> DeviceFolder:
+    return DeviceFolder(tmp_path)
 
 
 def memory(value: float) -> dict[str, np.ndarray]:
@@ -29,39 +29,39 @@ def memory(value: float) -> dict[str, np.ndarray]:
 
 
 def test_device_id_is_made_once(tmp_path: Path) -> None:
-    first = DeviceState(tmp_path)
+    first = DeviceFolder(tmp_path)
     first.close()
-    again = DeviceState(tmp_path)
+    again = DeviceFolder(tmp_path)
     assert again.device_id == first.device_id
-    assert DeviceState(tmp_path / "other").device_id != first.device_id
+    assert DeviceFolder(tmp_path / "other").device_id != first.device_id
 
 
 def test_given_device_id_is_kept(tmp_path: Path) -> None:
-    DeviceState(tmp_path, "kitchen").close()
-    assert DeviceState(tmp_path).device_id == "kitchen"
+    DeviceFolder(tmp_path, "kitchen").close()
+    assert DeviceFolder(tmp_path).device_id == "kitchen"
 
 
 def test_folder_of_another_device_is_refused(tmp_path: Path) -> None:
-    DeviceState(tmp_path, "kitchen").close()
+    DeviceFolder(tmp_path, "kitchen").close()
     with pytest.raises(ConfigurationError, match=r"'kitchen'.*HFMDS_DEVICE_ID 'cellar'"):
-        DeviceState(tmp_path, "cellar")
-    DeviceState(tmp_path, "kitchen")  # the refusal has let go of the lock
+        DeviceFolder(tmp_path, "cellar")
+    DeviceFolder(tmp_path, "kitchen")  # the refusal has let go of the lock
 
 
-def test_folder_in_use_is_refused(tmp_path: Path, state: DeviceState) -> None:
+def test_folder_in_use_is_refused(tmp_path: Path, state: DeviceFolder) -> None:
     with pytest.raises(ConfigurationError, match=r"in use.*HFMDS_STATE_DIR"):
-        DeviceState(tmp_path)
+        DeviceFolder(tmp_path)
     state.close()
-    DeviceState(tmp_path).close()
+    DeviceFolder(tmp_path).close()
 
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="HFMDS_STATE_DIR"):
-        DeviceState(tmp_path / "file" / "state")
+        DeviceFolder(tmp_path / "file" / "state")
 
 
-def test_memory_is_the_newest_before_the_round(state: DeviceState) -> None:
+def test_memory_is_the_newest_before_the_round(state: DeviceFolder) -> None:
     assert state.memory("run", "synthesise", 5) == {}
     for round_number in (5, 9, 10):
         state.save_memory("run", "synthesise", round_number, memory(round_number))
@@ -72,14 +72,14 @@ def test_memory_is_the_newest_before_the_round(state: DeviceState) -> None:
         np.testing.assert_array_equal(found["hidden.weight"], memory(expected)["hidden.weight"])
 
 
-def test_memory_survives_a_restart(tmp_path: Path, state: DeviceState) -> None:
+def test_memory_survives_a_restart(tmp_path: Path, state: DeviceFolder) -> None:
     state.save_memory("run", "train", 3, memory(3))
     state.close()
-    found = DeviceState(tmp_path).memory("run", "train", 4)
+    found = DeviceFolder(tmp_path).memory("run", "train", 4)
     np.testing.assert_array_equal(found["0"], memory(3)["0"])
 
 
-def test_kinds_of_tasks_have_memories_of_their_own(state: DeviceState) -> None:
+def test_kinds_of_tasks_have_memories_of_their_own(state: DeviceFolder) -> None:
     state.save_memory("run", "train", 1, memory(1))
     state.save_memory("run", "synthesise", 2, memory(2))
     assert state.memory("run", "train", 3)["0"][0] == 1
@@ -87,20 +87,20 @@ def test_kinds_of_tasks_have_memories_of_their_own(state: DeviceState) -> None:
     assert state.memory("run", "synthesise", 2) == {}
 
 
-def test_nothing_to_remember_leaves_no_trace(tmp_path: Path, state: DeviceState) -> None:
+def test_nothing_to_remember_leaves_no_trace(tmp_path: Path, state: DeviceFolder) -> None:
     state.save_memory("run", "train", 1, {})
     assert state.memory("run", "train", 2) == {}
     assert not (tmp_path / "runs").exists()
 
 
-def test_old_rounds_are_forgotten(state: DeviceState) -> None:
+def test_old_rounds_are_forgotten(state: DeviceFolder) -> None:
     for number in range(1, 20):
         state.save_memory("run", "train", number, memory(number))
     assert state.memory("run", "train", 17) == {}
     assert state.memory("run", "train", 18)["0"][0] == 17
 
 
-def test_rounds_that_a_restored_coordinator_has_undone_are_forgotten(state: DeviceState) -> None:
+def test_rounds_that_a_restored_coordinator_has_undone_are_forgotten(state: DeviceFolder) -> None:
     for number in range(1, 11):
         state.save_memory("run", "train", number, memory(number))
     for number in (6, 7):  # again
@@ -114,7 +114,7 @@ def kept_runs(folder: Path) -> set[str]:
     return {path.name for path in (folder / "runs").iterdir()}
 
 
-def test_of_very_many_runs_the_latest_are_remembered(tmp_path: Path, state: DeviceState) -> None:
+def test_of_very_many_runs_the_latest_are_remembered(tmp_path: Path, state: DeviceFolder) -> None:
     for number in range(66):
         state.save_memory(f"run-{number}", "train", 1, memory(1))
         os.utime(tmp_path / "runs" / f"run-{number}", times=(0, time.time() + number))
@@ -126,7 +126,7 @@ def test_a_run_untouched_for_a_month_is_forgotten(
 ) -> None:
     caplog.set_level(logging.INFO)
     now = time.time()
-    state = DeviceState(tmp_path, clock=lambda: now)
+    state = DeviceFolder(tmp_path, clock=lambda: now)
     for name, days in (("paused", 29), ("over", 31)):
         state.save_memory(name, "train", 1, memory(1))
         os.utime(tmp_path / "runs" / name, times=(0, now - days * 24 * 3600))
@@ -136,7 +136,7 @@ def test_a_run_untouched_for_a_month_is_forgotten(
     assert "paused" not in caplog.text
 
 
-def test_folder_of_an_earlier_version_is_no_trouble(tmp_path: Path, state: DeviceState) -> None:
+def test_folder_of_an_earlier_version_is_no_trouble(tmp_path: Path, state: DeviceFolder) -> None:
     state.save_memory("run", "synthesise", 2, memory(2))
     (tmp_path / "runs" / "run" / "prototypes-3").write_bytes(b"as they were kept once")
     (tmp_path / "runs" / "run" / "synthesise-3.old").write_bytes(b"a copy that somebody made")
@@ -145,13 +145,13 @@ def test_folder_of_an_earlier_version_is_no_trouble(tmp_path: Path, state: Devic
 
 
 @pytest.mark.parametrize("run_id", ["../up", "", "a/b", ".hidden"])
-def test_run_id_cannot_leave_the_folder(state: DeviceState, run_id: str) -> None:
+def test_run_id_cannot_leave_the_folder(state: DeviceFolder, run_id: str) -> None:
     with pytest.raises(InvalidInput):
         state.save_memory(run_id, "train", 1, memory(1))
 
 
 def test_damaged_memory_counts_as_none(
-    tmp_path: Path, state: DeviceState, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, state: DeviceFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     state.save_memory("run", "train", 1, memory(1))
     path = tmp_path / "runs" / "run" / "train-1"
@@ -173,12 +173,12 @@ UNMEASURED = replace(SYNTHESIS, synthetic_accuracy=None)
 
 @pytest.mark.parametrize("report", [UPDATE, SYNTHESIS, UNMEASURED])
 def test_result_comes_back_for_its_task_only(
-    tmp_path: Path, state: DeviceState, report: UpdateReport | SynthesisReport
+    tmp_path: Path, state: DeviceFolder, report: UpdateReport | SynthesisReport
 ) -> None:
     assert state.result("t1") is None
     state.save_result("t1", report)
     state.close()
-    again = DeviceState(tmp_path)
+    again = DeviceFolder(tmp_path)
     assert again.result("t1") == report
     assert again.result("t2") is None
 
@@ -192,7 +192,7 @@ WRONG_DIGEST = {"update": {"sha256": "x", "size_bytes": 1}, "traffic": {}}
     + [json.dumps({"task_id": "t1", "report": report}) for report in ({}, [], WRONG_DIGEST)],
 )
 def test_result_of_another_version_is_ignored(
-    tmp_path: Path, state: DeviceState, content: str
+    tmp_path: Path, state: DeviceFolder, content: str
 ) -> None:
     (tmp_path / "result.json").write_text(content)
     assert state.result("t1") is None
@@ -202,4 +202,4 @@ def test_result_of_another_version_is_ignored(
 def test_a_damaged_id_is_told_with_the_remedy(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "device-id").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"does not say which device this is.*write"):
-        DeviceState(tmp_path)
+        DeviceFolder(tmp_path)
