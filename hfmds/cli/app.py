@@ -1,4 +1,4 @@
-"""The `hfmds` command, put together from its parts."""
+"""The `hfmds` command: its groups of commands."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from hfmds.cli.demo import command
 from hfmds.cli.experiments import commands
 
 
-def _tell_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
-        from hfmds.service.monitoring.program_metrics import (
-            software_version,  # no other command needs it
-        )
+        # Imported late: no other command needs it.
+        from hfmds.service.monitoring.program_metrics import software_version
 
         typer.echo(f"hfmds {software_version()}")
         raise typer.Exit
@@ -36,7 +35,7 @@ def _tell_version(wanted: bool) -> None:
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # or each line of a docstring would be a line of its own
+    rich_markup_mode="markdown",  # joins the lines of a docstring into paragraphs
 )
 
 
@@ -44,7 +43,7 @@ app = typer.Typer(
 def hfmds(
     _: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Federated learning for fleets of devices whose data are not alike."""

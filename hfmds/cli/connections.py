@@ -1,4 +1,4 @@
-"""The services the commands talk to: where they are, and clients for the time of one command."""
+"""Connections of the commands to the services: addresses, and a client for one command."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ CoordinatorOption = Annotated[
         "--coordinator",
         envvar=COORDINATOR_SETTING,
         metavar="HOST:PORT",
-        help="Where the coordinator is; of several, IP addresses separated by commas.",
+        help="Address of the coordinator, or several with IP addresses, separated by commas.",
     ),
 ]
 
 StoreOption = Annotated[
     str,
     typer.Option(
-        "--store", envvar=STORE_SETTING, metavar="HOST:PORT", help="Where the synthesis store is."
+        "--store", envvar=STORE_SETTING, metavar="HOST:PORT", help="Address of the synthesis store."
     ),
 ]
 
 
 @asynccontextmanager
 async def admin_client(address: str) -> AsyncIterator[AdminClient]:
-    """A client of the coordinator, closed at the end."""
+    """Open a client of the coordinator for the time of the block."""
     client = AdminClient(_peer("coordinator", address, COORDINATOR_SETTING))
     try:
         yield client
@@ -56,7 +56,7 @@ async def admin_client(address: str) -> AsyncIterator[AdminClient]:
 
 @asynccontextmanager
 async def store_client(address: str) -> AsyncIterator[StoreClient]:
-    """A client of the synthesis store, closed at the end."""
+    """Open a client of the synthesis store for the time of the block."""
     if load_settings(CommandSettings).enrols:
         raise ConfigurationError(
             "the synthesis store takes no tokens; unset HFMDS_TOKEN and HFMDS_TOKEN_FILE, and set "
@@ -70,7 +70,7 @@ async def store_client(address: str) -> AsyncIterator[StoreClient]:
 
 
 def ask_coordinator(address: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """Run a command's conversation with the coordinator."""
+    """Run a command's calls to the coordinator."""
 
     async def conversation() -> T:
         async with admin_client(address) as client:
@@ -80,7 +80,7 @@ def ask_coordinator(address: str, question: Callable[[AdminClient], Awaitable[T]
 
 
 def ask_fleet(address: str, question: Callable[[FleetClient], Awaitable[T]]) -> T:
-    """Run a command's conversation with the coordinator about who belongs to the fleet."""
+    """Run a command's calls to the coordinator about members of the fleet."""
 
     async def conversation() -> T:
         client = FleetClient(_peer("coordinator", address, COORDINATOR_SETTING))
@@ -93,7 +93,7 @@ def ask_fleet(address: str, question: Callable[[FleetClient], Awaitable[T]]) -> 
 
 
 def ask_store(address: str, question: Callable[[StoreClient], Awaitable[T]]) -> T:
-    """Run a command's conversation with the synthesis store."""
+    """Run a command's calls to the synthesis store."""
 
     async def conversation() -> T:
         async with store_client(address) as client:

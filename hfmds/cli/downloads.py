@@ -1,4 +1,4 @@
-"""Models and snapshots brought to this machine: verified, and in place whole or not at all."""
+"""Downloads of models and snapshots: verified, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hfmds.wire.shards import download_shards
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path` that takes its place, durably, if the block succeeds."""
+    """Make a draft beside `path` that replaces it, durably, if the block succeeds."""
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         yield draft
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 async def download_model(client: AdminClient, run_id: str, completed: Round, path: Path) -> None:
-    """The model after a round, as a safetensors file."""
+    """Download the model of a round as a safetensors file."""
     sha256, size_bytes = hashlib.sha256(), 0
     with replacing(path) as draft:
         with draft.open("wb") as file:
@@ -44,16 +44,16 @@ async def download_model(client: AdminClient, run_id: str, completed: Round, pat
                 sha256.update(chunk)
                 size_bytes += len(chunk)
                 file.write(chunk)
-        found = Digest(sha256.hexdigest(), size_bytes)
-        if found != completed.weights:
+        digest = Digest(sha256.hexdigest(), size_bytes)
+        if digest != completed.weights:
             raise CorruptData(
-                f"the model of run {run_id} after round {completed.number} arrived as {found}, "
+                f"the model of run {run_id} after round {completed.number} arrived as {digest}, "
                 f"not as {completed.weights}; try again"
             )
 
 
 async def download_snapshot(client: StoreClient, snapshot: Snapshot) -> SyntheticBatch:
-    """All images of a snapshot that lists its shards, with the PSNR of each."""
+    """Download all images of a snapshot, with their PSNR. The snapshot must list its shards."""
     if not snapshot.shards:
         raise NotFound(f"snapshot {snapshot.snapshot_id} has no shards")
     shards = download_shards(client, snapshot, snapshot.shards)

@@ -1,4 +1,4 @@
-"""Ctrl-C as a cancellation: the work ends at its next `await`, its clean-up runs undisturbed."""
+"""Turns Ctrl-C into a cancellation: the work ends at its next `await` and cleans up."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run the coroutine; the first of SIGINT, SIGTERM, SIGHUP cancels it, later ones do nothing.
+    """Run the coroutine. The first SIGINT, SIGTERM or SIGHUP cancels it; later ones do nothing.
 
-    Code between two awaits is never interrupted: a process that was started is always noted, a
-    `finally` without awaits always completes. Raises KeyboardInterrupt when interrupted.
+    A signal never interrupts code between two awaits: a `finally` without awaits always completes.
+    Raises KeyboardInterrupt when a signal cancelled the work.
     """
     try:
         return asyncio.run(_cancelled_by_signals(work))
@@ -29,18 +29,20 @@ async def _cancelled_by_signals(work: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.get_running_loop()
 
     def cancel_once() -> None:
-        for number in heeded:
+        for number in handled_signals:
             loop.add_signal_handler(number, lambda: None)
         task.cancel()
 
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heeded:  # not what `nohup` has us ignore
+    handled_signals = [
+        number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    for number in handled_signals:  # `nohup` makes a process ignore SIGHUP
         loop.add_signal_handler(number, cancel_once)
     return await task
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
-    """Run a function beside the event loop; cancelled, wait until it is through.
+    """Run a function in a thread. When cancelled, wait until the function returns.
 
     Unlike `asyncio.to_thread`: it may be writing files in a folder that clean-up will remove.
     """

@@ -18,7 +18,7 @@ from hfmds.domain.tasks import TaskStage
 
 
 def record(value: Any) -> Any:
-    """The value as JSON knows it: dataclasses as objects, times in ISO 8601, NaN as null."""
+    """Return the value in JSON's types: dataclasses as objects, times in ISO 8601, NaN as null."""
     match value:
         case Run():
             return {**_fields(value), "method": value.spec.recipe.method.name}
@@ -46,7 +46,7 @@ def record(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """The value as indented JSON text."""
+    """Return the value as indented JSON text."""
     return json.dumps(record(value), indent=2, allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Where the console script begins: runs the command, and makes errors readable."""
+"""The entry point of the console script: runs a command and prints its errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns its exit code. An HfmdsError is a clear line on stderr."""
+    """Run the command line and return its exit code. An HfmdsError is one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a locale without bars gets question marks
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a locale that lacks a character prints a question mark
             stream.reconfigure(errors="replace")
     try:
-        from hfmds.cli.app import app  # takes a while, in which Ctrl-C must not show a traceback
+        from hfmds.cli.app import app  # slow to import; Ctrl-C must not show a traceback
 
         app(list(arguments) if arguments is not None else None, prog_name="hfmds")
     except HfmdsError as error:
@@ -31,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         from hfmds.cli.terminal import complain
 
-        complain("what was to be written has no room: the disk is full; make room and try again")
+        complain("cannot write the output, the disk is full: make room and try again")
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except SystemExit as end:  # how typer ends, also when all is well
+    except SystemExit as end:  # typer ends every command this way
         return end.code if isinstance(end.code, int) else 1
     return 0

@@ -1,4 +1,4 @@
-"""Progress of runs while they go: a table that changes on a terminal, lines everywhere else."""
+"""Shows the progress of runs: a table that changes on a terminal, lines everywhere else."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hfmds.domain.learning import Traffic
 from hfmds.domain.runs import Phase, Progress, Round, RunState
 
 _WAITING = (Phase.WAITING_FOR_DEVICES, Phase.WAITING_FOR_STORE, Phase.MAKING_PLAN)
-_WIDE_COLUMNS = 96  # of a terminal that has room for all
+_WIDE_COLUMNS = 96  # width of a terminal with room for all columns
 
 
 class Display(Protocol):
-    """Shows runs as they change; in place from entering it to leaving it."""
+    """Shows runs as they change, for the time of its `with` block."""
 
     def __enter__(self) -> Display: ...
 
@@ -45,18 +45,18 @@ class Display(Protocol):
     ) -> None: ...
 
     def changed(self, followed: FollowedRun, new_rounds: Sequence[Round]) -> None:
-        """One of the runs has changed."""
+        """Show a run that has changed."""
 
 
 def display_for(console: Console, runs: Sequence[FollowedRun]) -> Display:
-    """A table where the console can redraw, lines where it cannot."""
+    """Return a table for a console that can redraw, else lines."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveTable(console, runs)
     return PlainLines(console)
 
 
 class LiveTable:
-    """A table that is redrawn a few times per second."""
+    """A table that the console redraws a few times per second."""
 
     def __init__(self, console: Console, runs: Sequence[FollowedRun]) -> None:
         self._runs = runs
@@ -77,10 +77,10 @@ class LiveTable:
         self._live.stop()
 
     def changed(self, followed: FollowedRun, new_rounds: Sequence[Round]) -> None:
-        """Nothing to do: the next redraw shows it."""
+        """Do nothing: the next redraw shows the change."""
 
     def render(self) -> Group:
-        """The runs as they are now."""
+        """Return the table of the current state."""
         table = _progress_table(
             self._runs,
             wide=self._console.width >= _WIDE_COLUMNS,
@@ -88,8 +88,8 @@ class LiveTable:
         )
         away = {f"{followed.away} (trying again)" for followed in self._runs if followed.away}
         runs = (followed.run for followed in self._runs)
-        told = [run for run in runs if run.state is RunState.PAUSED or run.state_reason]
-        notes = [*(f"run {run.run_id}: {state_line(run)}" for run in told), *sorted(away)]
+        stated_runs = [run for run in runs if run.state is RunState.PAUSED or run.state_reason]
+        notes = [*(f"run {run.run_id}: {state_line(run)}" for run in stated_runs), *sorted(away)]
         return Group(
             table,
             *(Text(line, style="dim") for line in map(_outlook, self._runs) if line),
@@ -99,12 +99,12 @@ class LiveTable:
 
 
 class PlainLines:
-    """A line per completed round, without control codes."""
+    """One line for each completed round, without control codes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started = time.monotonic()
-        self._told: dict[str, str] = {}  # last state told, by run
+        self._printed: dict[str, str] = {}  # last printed state, by run
 
     def __enter__(self) -> PlainLines:
         return self
@@ -118,15 +118,15 @@ class PlainLines:
         pass
 
     def changed(self, followed: FollowedRun, new_rounds: Sequence[Round]) -> None:
-        """Print what is new."""
+        """Print the new rounds and a new state."""
         for done in new_rounds:
             self._print(followed, _round_line(followed, done))
         progress = followed.run.progress
         state = "away" if followed.away else state_line(followed.run)
         if state == RunState.RUNNING.value and progress and progress.phase in _WAITING:
             state = progress.phase.value
-        if state != self._told.get(followed.run.run_id):
-            self._told[followed.run.run_id] = state
+        if state != self._printed.get(followed.run.run_id):
+            self._printed[followed.run.run_id] = state
             self._print(followed, f"{followed.away} (trying again)" if followed.away else state)
 
     def _print(self, followed: FollowedRun, line: str) -> None:
@@ -166,7 +166,7 @@ def _progress_table(runs: Sequence[FollowedRun], wide: bool, curves: bool) -> Ta
 
 
 def _outlook(followed: FollowedRun) -> str:
-    """How well a run does, and how long it may still take, in a line; empty before round 1."""
+    """Return accuracy and remaining time in one line; empty before round 1."""
     best, last = followed.best(), followed.rounds[-1] if followed.rounds else None
     parts = []
     if best:
@@ -183,7 +183,7 @@ def _outlook(followed: FollowedRun) -> str:
 
 
 def _short_phase(progress: Progress | None) -> Text:
-    """The phase in one word, so that the column keeps its width, and the devices done with it."""
+    """Return the phase in one word, which keeps the column narrow, and the finished devices."""
     if progress is None or not progress.expected:
         return Text(phase_of(progress))
     return Text(f"{progress.phase.value.split()[0]} {progress.done}/{progress.expected}")

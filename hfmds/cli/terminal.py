@@ -1,14 +1,14 @@
-"""Where the command line writes: results to stdout, complaints to stderr."""
+"""The outputs of the command line: results on stdout, errors on stderr."""
 
 from __future__ import annotations
 
 from rich.console import Console
 
-_PIPE_COLUMNS = 120  # tables in files and pipes need not fit a terminal
+_PIPE_COLUMNS = 120  # width of tables in files and pipes
 
 
 def output() -> Console:
-    """The console of results. Without a terminal: plain text, no control codes."""
+    """Return the console for results. Without a terminal it prints plain text."""
     console = Console(highlight=False)
     if console.is_terminal:
         return console
@@ -16,6 +16,6 @@ def output() -> Console:
 
 
 def complain(message: str) -> None:
-    """Say on stderr what went wrong."""
+    """Print an error on stderr."""
     console = Console(stderr=True, highlight=False)
     console.print(f"hfmds: {message}", style="red", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Following runs as they go, through restarts of the coordinator. Shows nothing itself."""
+"""Follows running runs, across restarts of the coordinator. The display is elsewhere."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from hfmds.errors import Unavailable, WrongState
 from hfmds.service.client.channel import Backoff
 from hfmds.wire.clients.admin_client import AdminClient
 
-_LAST_ROUNDS = 10  # by which the speed is judged: rounds with a refresh take longer than others
+_LAST_ROUNDS = 10  # for the mean time of a round: rounds with a refresh take longer
 _BACKOFF = Backoff(first_seconds=0.25, max_seconds=5.0)
 
 
 @dataclass(slots=True)
 class FollowedRun:
-    """A run as far as we have heard of it."""
+    """A run with all rounds that have arrived."""
 
     label: str
     run: Run
     rounds: list[Round] = field(default_factory=list)
-    away: str = ""  # why nothing is heard at the moment
+    away: str = ""  # why the coordinator does not answer now
 
     @property
     def accuracies(self) -> list[float]:
-        """Of each round that was evaluated, in [0, 1]."""
+        """The accuracy of each evaluated round, in [0, 1]."""
         return [done.accuracy for done in self.rounds if done.accuracy is not None]
 
     def best(self, up_to: int | None = None) -> Round | None:
-        """The round with the highest accuracy, the first of equals; of those up to a number."""
+        """Return the best round up to a number; the first of equal ones."""
         rounds = (done for done in self.rounds if up_to is None or done.number <= up_to)
         measured = [done for done in rounds if done.accuracy is not None]
         return max(measured, key=lambda done: done.accuracy or 0.0, default=None)
 
     @property
     def round_seconds(self) -> float | None:
-        """How long a round takes, by the last ones; None before the first."""
+        """The mean time of the last rounds; None before the first."""
         last = [done.duration_seconds for done in self.rounds[-_LAST_ROUNDS:]]
         return sum(last) / len(last) if last else None
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it may still take if all rounds are made; None if that cannot be said."""
+        """The estimated time until the last round; None if it is unknown."""
         if self.round_seconds is None or self.run.state is not RunState.RUNNING:
             return None
         return self.round_seconds * (self.run.spec.recipe.rounds - self.rounds[-1].number)
 
     @property
     def pool(self) -> Pool | None:
-        """What the last completed round was trained with."""
+        """The pool of the last completed round."""
         return self.rounds[-1].pool if self.rounds else None
 
     @property
     def traffic(self) -> Traffic:
-        """Of all completed rounds."""
+        """The traffic of all completed rounds."""
         return sum((done.traffic for done in self.rounds), Traffic())
 
     @property
     def at_its_end(self) -> bool:
-        """Whether the run has ended and we have heard of all its rounds."""
+        """Whether the run has ended and all its rounds have arrived."""
         return self.run.state.ended and len(self.rounds) >= self.run.completed_rounds
 
     def require_completed(self) -> None:
-        """Raise WrongState if the run ended in any other way."""
+        """Raise WrongState unless the run is completed."""
         if self.run.state is not RunState.COMPLETED:
             raise WrongState(f"run {self.run.run_id} was {self.run.state.value}")
 
@@ -78,9 +78,9 @@ class FollowedRun:
 
 
 async def follow(client: AdminClient, followed: FollowedRun) -> AsyncIterator[Sequence[Round]]:
-    """Keep `followed` up to date until its run ends; yields the new rounds at every change.
+    """Keep `followed` up to date until its run ends; yield the new rounds at every change.
 
-    A coordinator that goes away is asked again, from the last round seen, until it is back.
+    If the coordinator goes away, ask again from the last round that arrived, until it is back.
     """
     failures = 0
     while not followed.at_its_end:
@@ -91,7 +91,7 @@ async def follow(client: AdminClient, followed: FollowedRun) -> AsyncIterator[Se
                 followed.run, followed.away = run, ""
                 followed.rounds.extend(rounds)
                 yield rounds
-            reason = "the coordinator ended the stream"  # as when it is stopped in good order
+            reason = "the coordinator ended the stream"  # as after an orderly stop
         except Unavailable as error:
             reason = str(error)
         if not followed.at_its_end:

@@ -142,7 +142,7 @@ def test_watch_goes_on_through_a_pause_and_says_how_to_end_it(
     coordinator.changes = [(paused, []), (a_run(), []), (ended, [a_round(1)])]
     assert main(["run", "watch", "run-1"]) == 0
     text = capsys.readouterr().out
-    hint = "paused: no space left; make some (go on with: hfmds run resume run-1)"
+    hint = "paused: no space left; make some (resume it with: hfmds run resume run-1)"
     assert text.count(hint) == 1
     assert text.index(hint) < text.index("running") < text.index("completed")
 
@@ -186,7 +186,7 @@ def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert main(["devices"]) == 0
     said = capsys.readouterr().out
     assert "several" not in said
-    assert said.endswith("\nwhy they last gave a task up:\ndevice-00: no space left\n")
+    assert said.endswith("\nwhy they gave up their last task:\ndevice-00: no space left\n")
     coordinator.devices = [replace(a_device(), has_twin=True)]
     assert main(["devices"]) == 0
     assert "\ndevice-00: several devices run with this id; give each" in capsys.readouterr().out
@@ -244,7 +244,7 @@ def test_a_full_disk_is_told_in_a_line(capsys: Output, monkeypatch: pytest.Monke
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["run", "keys"]) == 1
-    assert capsys.readouterr().err.startswith("hfmds: what was to be written has no room")
+    assert capsys.readouterr().err.startswith("hfmds: cannot write the output")
 
 
 def test_the_version_is_told(capsys: Output) -> None:

@@ -64,9 +64,9 @@ def test_a_pipe_hears_why_a_run_is_paused_and_how_to_go_on() -> None:
         followed.run = state
         display.changed(followed, [])
     said, resumed, again = written(console).splitlines()
-    assert said.endswith("paused: a full [disk]; clear it (go on with: hfmds run resume run-1)")
+    assert said.endswith("paused: a full [disk]; clear it (resume it with: hfmds run resume run-1)")
     assert resumed.endswith("running")
-    assert again.endswith("  paused (go on with: hfmds run resume run-1)")
+    assert again.endswith("  paused (resume it with: hfmds run resume run-1)")
 
 
 def test_a_terminal_shows_why_a_run_is_paused_and_how_to_go_on() -> None:

@@ -1,4 +1,4 @@
-"""`hfmds audit ...`: what happened in a run, in the store or to the fleet, and is its log whole?"""
+"""`hfmds audit ...`: read and check the event logs of runs, of the store and of the fleet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hfmds.errors import ConfigurationError
 from hfmds.event_chain import Event, flaw
 
 app = typer.Typer(
-    help="Read and check the event logs of runs, also of deleted ones, of the store and the fleet.",
+    help="Read and check the event logs of runs (also deleted ones), the store and the fleet.",
     no_args_is_help=True,
 )
 
@@ -32,7 +32,7 @@ OfRun = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Id of the run; of several that had the id, the last, or which one by its unique id.",
+        help="Id of the run. If several runs had it: the last, or the run of this unique id.",
     ),
 ]
 
@@ -42,20 +42,20 @@ Kinds = Annotated[
     typer.Option(
         "--kind",
         metavar="KIND",
-        help="Only events of this kind, such as task-accepted, or whose kind begins so, such "
-        "as task; may be repeated.",
+        help="Only events of this kind, such as task-accepted, or of kinds that begin with it, "
+        "such as task. The option may be repeated.",
     ),
 ]
 _HASH = re.compile("[0-9a-f]{64}")
-_FLEET = ""  # where a run's id would be
+_FLEET = ""  # in place of a run's id
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Head = Annotated[
     str,
     typer.Option(
         metavar="HASH",
-        help="The head that an earlier verify printed: it must still be in the log, so "
-        "nothing up to it was cut off or written anew.",
+        help="Head that an earlier verify printed. It must still be in the log: then nobody "
+        "cut off or rewrote anything up to it.",
     ),
 ]
 
@@ -67,7 +67,7 @@ def show(
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Show what happened in a run, in order."""
+    """Show the events of a run in order."""
     run_uid, events = ask_coordinator(coordinator, lambda client: client.list_events(run))
     _show(run_uid, events, kinds, as_json=as_json)
 
@@ -76,7 +76,7 @@ def show(
 def show_store(
     kinds: Kinds = None, as_json: AsJson = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
-    """Show what happened to pools, snapshots and contributions in the synthesis store, in order."""
+    """Show the events of pools, snapshots and contributions in the synthesis store in order."""
     log_id, events = ask_store(store, lambda client: client.list_events())
     _show(log_id, events, kinds, as_json=as_json)
 
@@ -87,7 +87,7 @@ def show_fleet(
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Show what became of tokens, certificates and the standing of devices, in order."""
+    """Show the events of tokens, certificates and devices in order."""
     log_id, events = ask_coordinator(coordinator, lambda client: client.list_events(_FLEET))
     _show(log_id, events, kinds, as_json=as_json)
 
@@ -96,11 +96,10 @@ def show_fleet(
 def verify(
     run: OfRun, head: Head = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
-    """Check that a run's log is what was written: nothing changed, taken out or moved.
+    """Check the log of a run: that no event was changed, removed or moved.
 
-    Every hash is computed anew here, from the events as the coordinator sends them. Note the head
-    that is printed where the coordinator's operator cannot reach it. Exit code 1 if the log is
-    broken.
+    The command computes every hash again from the events that the coordinator sends. Keep the
+    printed head where the coordinator's operator cannot reach it. Exit code 1: the log is broken.
     """
     run_uid, events = ask_coordinator(coordinator, lambda client: client.list_events(run))
     _verify(run_uid, events, head)
@@ -108,14 +107,14 @@ def verify(
 
 @app.command()
 def verify_store(head: Head = "", store: StoreOption = DEFAULT_STORE) -> None:
-    """Check that the synthesis store's log is what was written, as `verify` does for a run's."""
+    """Check the log of the synthesis store, as `verify` checks that of a run."""
     log_id, events = ask_store(store, lambda client: client.list_events())
     _verify(log_id, events, head)
 
 
 @app.command()
 def verify_fleet(head: Head = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """Check that the fleet's log is what was written, as `verify` does for a run's."""
+    """Check the log of the fleet, as `verify` checks that of a run."""
     log_id, events = ask_coordinator(coordinator, lambda client: client.list_events(_FLEET))
     _verify(log_id, events, head)
 
@@ -139,16 +138,16 @@ def _show(
 
 
 def _verify(log_id: str, events: Sequence[Event], head: str) -> None:
-    if head and not _HASH.fullmatch(head):  # half a hash would pass for a log that was cut off
+    if head and not _HASH.fullmatch(head):  # part of a hash would accept a log that was cut off
         raise ConfigurationError(
-            f"--head is {head!r}; it must be a whole head, 64 hexadecimal digits, as verify prints"
+            f"--head is {head!r}; it must be a head of 64 hexadecimal digits, as verify prints"
         )
     broken = flaw(events, log_id, head)
     if broken:
         complain(f"the log of {log_id} is broken: {broken}")
         raise typer.Exit(1)
     known = ", and has the noted head" if head else ""
-    last = f"\nhead {events[-1].hash}" if events else ""  # a store may have done nothing yet
+    last = f"\nhead {events[-1].hash}" if events else ""  # the log of a new store is empty
     output().print(
         f"the log of {log_id} is sound: {counted(len(events), 'event')}{known}{last}",
         markup=False,

@@ -1,4 +1,4 @@
-"""`hfmds backup` and `hfmds restore`: copies of a program's embedded storage, and back."""
+"""`hfmds backup` and `hfmds restore`: copy the embedded storage of a program, and put it back."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hfmds.cli.text import counted
 from hfmds.storage.backup import backup as backups
 from hfmds.storage.backup.rotation import back_up_in_turn
 
-# As the programs' own defaults; a test compares them.
+# The programs' own defaults; a test compares them.
 DATA_DIRS = {
     Program.COORDINATOR: Path("hfmds-data/coordinator"),
     Program.SYNTHESIS_STORE: Path("hfmds-data/store"),
 }
 
-ProgramName = Annotated[Program, typer.Argument(help="Whose storage.")]
+ProgramName = Annotated[Program, typer.Argument(help="The program whose storage it is.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
         envvar="HFMDS_DATA_DIR",
         metavar="FOLDER",
-        help="The program's data folder, as it is told; unset: where it looks by itself.",
+        help="Data folder of the program; unset: the program's default.",
         show_envvar=True,
     ),
 ]
@@ -36,7 +36,10 @@ DataDir = Annotated[
 def backup(
     program: ProgramName,
     target: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where to; must be new, but for --keep.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Folder of the backup. It must be new, except with --keep."
+        ),
     ],
     data_dir: DataDir = None,
     keep: Annotated[
@@ -45,20 +48,21 @@ def backup(
             "--keep",
             min=1,
             metavar="NUMBER",
-            help="FOLDER is one of backups: the new one is named by the time, and so many stay.",
+            help="Keep so many backups in FOLDER, each named by its time.",
         ),
     ] = None,
 ) -> None:
-    """Copy the embedded storage of a program, which may be at work, to a new folder.
+    """Copy the embedded storage of a program to a new folder. The program may run.
 
-    Of a fleet the coordinator first, then the store: that one must know what the coordinator names.
+    Back up the coordinator first, then the store: the store must hold all that the coordinator
+    refers to.
     """
     source = data_dir or DATA_DIRS[program]
     if keep is None:
-        made = backups.back_up(program.value, source, target)
+        copy = backups.back_up(program.value, source, target)
     else:
-        target, made = back_up_in_turn(program.value, source, target, keep, datetime.now(UTC))
-    _say(f"{target}: the {_contents(made)}")
+        target, copy = back_up_in_turn(program.value, source, target, keep, datetime.now(UTC))
+    _say(f"{target}: the {_contents(copy)}")
 
 
 def restore(
@@ -69,13 +73,13 @@ def restore(
         bool, typer.Option("--check", help="Only compare the backup with its digests.")
     ] = False,
 ) -> None:
-    """Put a backup back, into a data folder that is empty or not there.
+    """Restore a backup into a data folder that is empty or does not exist.
 
-    Every byte is compared with its digest before anything is written.
+    The command compares every byte with its digest before it writes anything.
     """
     if check:
-        found = backups.check(source, program.value)
-        _say(f"{source} is sound: the {_contents(found)}")
+        backup = backups.check(source, program.value)
+        _say(f"{source} is sound: the {_contents(backup)}")
         return
     folder = data_dir or DATA_DIRS[program]
     restored = backups.restore(source, program.value, folder)

@@ -1,4 +1,4 @@
-"""`hfmds database ...`: the tables of the programs, in the database that they are told to use."""
+"""`hfmds database ...`: upgrade the tables of a program in its database."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hfmds.storage.database import opened_database, shown_url
 from hfmds.storage.schema import Schema
 
 app = typer.Typer(
-    help="Upgrade the tables of the programs in a PostgreSQL database. (An embedded SQLite is "
-    "upgraded by the program that uses it.)",
+    help="Upgrade the tables of the programs in a PostgreSQL database. (A program upgrades its "
+    "embedded SQLite itself.)",
     no_args_is_help=True,
 )
 
@@ -26,14 +26,14 @@ class Program(enum.StrEnum):
     SYNTHESIS_STORE = "synthesis_store"
 
 
-ProgramName = Annotated[Program, typer.Argument(help="Whose tables.")]
+ProgramName = Annotated[Program, typer.Argument(help="The program whose tables they are.")]
 Url = Annotated[
     str,
     typer.Option(
         "--database-url",
         envvar="HFMDS_DATABASE_URL",
         metavar="URL",
-        help="The database, as the program is told. A password is better kept in the variable.",
+        help="URL of the database. Put a password into the variable, not into the option.",
         show_envvar=True,
     ),
 ]
@@ -41,9 +41,9 @@ Url = Annotated[
 
 @app.command()
 def upgrade(program: ProgramName, database_url: Url) -> None:
-    """Bring the tables to the revision this version of the program works with.
+    """Upgrade the tables to the revision of this version of the program.
 
-    Whole or not at all; again, it changes nothing. Stop the program before, if it is older.
+    One transaction does all of it; a second call changes nothing. Stop an older program before.
     """
     schema = Schema(program.value)
     with opened_database(database_url, program.value) as engine:
@@ -53,20 +53,20 @@ def upgrade(program: ProgramName, database_url: Url) -> None:
 
 @app.command()
 def status(program: ProgramName, database_url: Url) -> None:
-    """Say which revision the tables have, and which one the program works with."""
+    """Show the revision of the tables and the revision that the program needs."""
     schema = Schema(program.value)
     with opened_database(database_url) as engine:
-        found = schema.revision(engine) or "none"
+        revision = schema.revision(engine) or "none"
         state = schema.state(engine).value
         _say(
-            f"{shown_url(engine)}: {program.value}: revision {found}, the program works with "
+            f"{shown_url(engine)}: {program.value}: revision {revision}, the program needs "
             f"{schema.newest}: {state}"
         )
 
 
 @app.command(hidden=True)
 def draft(program: ProgramName, message: Annotated[str, typer.Argument()]) -> None:
-    """For developers: write a migration for what has changed in the program's `tables.py`."""
+    """Write a migration for changes in the program's `tables.py` (for developers)."""
     schema = Schema(program.value)
     with (
         tempfile.TemporaryDirectory() as folder,

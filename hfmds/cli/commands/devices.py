@@ -1,4 +1,4 @@
-"""`hfmds devices`: the fleet."""
+"""`hfmds devices`: the devices of the fleet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """List the devices the coordinator has seen."""
-    found = ask_coordinator(coordinator, lambda client: client.list_devices())
+    """Show the devices that the coordinator has seen."""
+    fleet = ask_coordinator(coordinator, lambda client: client.list_devices())
     if as_json:
-        typer.echo(to_json(found))
-    elif found:
+        typer.echo(to_json(fleet))
+    elif fleet:
         console = output()
-        console.print(devices_table(found, datetime.now(UTC), console.width))
-        for line in twins_of(found):
+        console.print(devices_table(fleet, datetime.now(UTC), console.width))
+        for line in twins_of(fleet):
             console.print(line, soft_wrap=True)
-        if failures := list(failures_of(found)):
-            console.print("why they last gave a task up:", *failures, sep="\n", soft_wrap=True)
+        if failures := list(failures_of(fleet)):
+            console.print("why they gave up their last task:", *failures, sep="\n", soft_wrap=True)
     else:
         output().print("no devices yet; start one with: hfmds-edge-client")

@@ -1,4 +1,4 @@
-"""`hfmds pki ...`: who is let into the fleet, and who is shut out, at the coordinator."""
+"""`hfmds pki ...`: the commands that let devices and people into the fleet, and revoke them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from hfmds.pki.token_text import TokenKind, id_of_token, new_token
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 DeviceId = Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the device.")]
-Reason = Annotated[str, typer.Option(help="Why, for the log; a device in quarantine is told.")]
+Reason = Annotated[
+    str, typer.Option(help="Reason, for the log. A device in quarantine receives it, too.")
+]
 
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
@@ -27,103 +29,119 @@ _DAY = 24 * _HOUR
 
 def enrol_token(
     device: Annotated[
-        str, typer.Option(help="The one device id it is for, also if there was such a device.")
+        str,
+        typer.Option(
+            help="Only this device id may use the token, also if the device existed before."
+        ),
     ] = "",
-    prefix: Annotated[str, typer.Option(help="What the ids of devices must begin with.")] = "",
-    uses: Annotated[int, typer.Option(min=1, help="How many devices may use it.")] = 1,
-    name: Annotated[str, typer.Option(help="What to call it.")] = "devices",
-    hours: Annotated[float, typer.Option(min=0.01, help="How long it is good for.")] = 24.0,
+    prefix: Annotated[str, typer.Option(help="Beginning that the ids of devices must have.")] = "",
+    uses: Annotated[int, typer.Option(min=1, help="Number of devices that may use the token.")] = 1,
+    name: Annotated[str, typer.Option(help="Name of the token.")] = "devices",
+    hours: Annotated[float, typer.Option(min=0.01, help="Lifetime of the token.")] = 24.0,
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Make a token that lets devices into the fleet; it is shown now, and never again."""
+    """Create a token with which devices enrol. The command shows it once."""
     terms = EnrolmentTerms(uses, device, prefix)
     _make(TokenKind.ENROL, terms, device or name, hours, coordinator, as_json=as_json)
 
 
 def admin_token(
-    role: Annotated[Role, typer.Argument(help="What its holder may do.")],
-    name: Annotated[str, typer.Argument(help="The holder's name, as logs have it.")],
-    days: Annotated[float, typer.Option(min=0.01, max=365, help="How long it is good for.")] = 30.0,
+    role: Annotated[Role, typer.Argument(help="Role of the person.")],
+    name: Annotated[str, typer.Argument(help="Name of the person, for logs.")],
+    days: Annotated[float, typer.Option(min=0.01, max=365, help="Lifetime of the token.")] = 30.0,
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Make a token for a person; it is shown now, and never again."""
+    """Create a token for a person. The command shows it once."""
     _make(TokenKind.ADMIN, AdminTerms(role), name, 24 * days, coordinator, as_json=as_json)
 
 
 def tokens(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """List the tokens that are not over."""
-    found = ask_fleet(coordinator, lambda client: client.list_tokens())
+    """Show the tokens that are still valid."""
+    valid = ask_fleet(coordinator, lambda client: client.list_tokens())
     if as_json:
-        typer.echo(to_json(found))
-    elif found:
-        output().print(tokens_table(found, datetime.now(UTC)))
+        typer.echo(to_json(valid))
+    elif valid:
+        output().print(tokens_table(valid, datetime.now(UTC)))
     else:
         output().print("no tokens; make one with: hfmds pki enrol-token")
 
 
 def revoke(
     device: Annotated[
-        str, typer.Argument(metavar="[DEVICE]", help="Id of a device; all its certificates end.")
+        str,
+        typer.Argument(metavar="[DEVICE]", help="Id of a device, to revoke all its certificates."),
     ] = "",
     certificate: Annotated[
-        str, typer.Option(metavar="SERIAL", help="One certificate instead, of anybody.")
+        str,
+        typer.Option(metavar="SERIAL", help="Serial number of one certificate to revoke instead."),
     ] = "",
     token: Annotated[
-        str, typer.Option(metavar="TOKEN-ID", help="A token instead; of a whole one, its id.")
+        str,
+        typer.Option(
+            metavar="TOKEN-ID", help="Token to revoke instead, by its id or its full text."
+        ),
     ] = "",
     reason: Reason = "",
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Shut out a device, or whoever shows a certificate or a token, within seconds."""
+    """Revoke a device, a certificate or a token within seconds."""
     if sum(map(bool, (device, certificate, token))) != 1:
-        raise InvalidInput("say whom to shut out: a DEVICE, a --certificate or a --token")
+        raise InvalidInput(
+            "name exactly one thing to revoke: a DEVICE, a --certificate or a --token"
+        )
     serial = certificate.lower().replace(":", "").lstrip("0")
 
     if device:
         known = ask_fleet(coordinator, lambda client: client.revoke_device(device, reason))
         again = f"hfmds pki enrol-token --device {device}"
-        _say(f"device {device} is shut out; to let it in again: {again}")
-        _doubt(device, known=known)
+        _say(f"device {device} is revoked; to let it in again: {again}")
+        _warn_if_unknown(device, known=known)
     elif certificate:
         ask_fleet(coordinator, lambda client: client.revoke_certificate(serial, reason))
-        _say(f"certificate {serial} is dead")
+        _say(f"certificate {serial} is revoked")
     else:
         token_id = id_of_token(token)
         ask_fleet(coordinator, lambda client: client.revoke_token(token_id))
-        _say(f"token {token_id} is over; who was let in by it stays in")
+        _say(f"token {token_id} is revoked; devices that enrolled with it stay in the fleet")
 
 
 def quarantine(
     device: DeviceId, reason: Reason = "", coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
-    """Keep a device from working, without shutting it out."""
+    """Stop giving work to a device, without revoking it."""
     known = ask_fleet(coordinator, lambda client: client.quarantine(device, reason))
     _say(f"device {device} is in quarantine; end it with: hfmds pki release {device}")
-    _doubt(device, known=known)
+    _warn_if_unknown(device, known=known)
 
 
 def release(device: DeviceId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """End a quarantine."""
+    """End the quarantine of a device."""
     ask_fleet(coordinator, lambda client: client.release(device))
-    _say(f"device {device} is in no quarantine")
+    _say(f"device {device} is no longer in quarantine")
 
 
 def forget(
     devices: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", min=0.01, help="Devices that were revoked so long ago."),
+        typer.Option(
+            metavar="DAYS", min=0.01, help="Forget devices that were revoked so many days ago."
+        ),
     ] = None,
     certificates: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", min=0.01, help="Certificates that were, by their numbers."),
+        typer.Option(
+            metavar="DAYS",
+            min=0.01,
+            help="Forget single certificates that were revoked so many days ago.",
+        ),
     ] = None,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Forget old revocations: longer ago than any certificate of then is good for."""
+    """Delete old revocations, whose certificates have all expired."""
     if devices is None and certificates is None:
-        raise InvalidInput("say what to forget: --devices DAYS or --certificates DAYS")
+        raise InvalidInput("name what to forget: --devices DAYS or --certificates DAYS")
     terms = Forgetting(devices and devices * _DAY, certificates and certificates * _DAY)
     done = ask_fleet(coordinator, lambda client: client.forget_revoked(terms))
     certificates_gone = counted(done.certificates, "certificate")
@@ -131,18 +149,18 @@ def forget(
 
 
 def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """List the devices that have enrolled, were revoked or are in quarantine."""
-    found = ask_fleet(coordinator, lambda client: client.list_members())
+    """Show the devices that have enrolled, are revoked or are in quarantine."""
+    members = ask_fleet(coordinator, lambda client: client.list_members())
     if as_json:
-        typer.echo(to_json(found))
-    elif found:
-        output().print(members_table(found, datetime.now(UTC)))
+        typer.echo(to_json(members))
+    elif members:
+        output().print(members_table(members, datetime.now(UTC)))
     else:
         output().print("no device has enrolled; make a token with: hfmds pki enrol-token")
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make these commands of a group."""
+    """Add these commands to a group."""
     for command in (enrol_token, admin_token, tokens, revoke, quarantine, release, forget, devices):
         app.command()(command)
 
@@ -158,18 +176,18 @@ def _make(
 ) -> None:
     token = new_token(kind)
     new = NewToken(token.token_id, token.secret_sha256, name, hours * _HOUR, terms)
-    made = ask_fleet(coordinator, lambda client: client.create_token(new))
+    record = ask_fleet(coordinator, lambda client: client.create_token(new))
     if as_json:
-        typer.echo(to_json({"token": token.text, "record": made}))
+        typer.echo(to_json({"token": token.text, "record": record}))
         return
     typer.echo(token.text)
-    if sys.stdout.isatty():  # in a pipe, the token is all that is wanted
-        _say(f"good until {made.expires_at:%Y-%m-%d %H:%M} UTC; it is not shown again")
+    if sys.stdout.isatty():  # a script in a pipe wants only the token
+        _say(f"valid until {record.expires_at:%Y-%m-%d %H:%M} UTC; the token is not shown again")
 
 
-def _doubt(device: str, *, known: bool) -> None:
+def _warn_if_unknown(device: str, *, known: bool) -> None:
     if not known:
-        _say(f"but no device {device} has ever enrolled or checked in: is that its id?")
+        _say(f"but no device {device} has ever enrolled or checked in: check the id")
 
 
 def _say(text: str) -> None:

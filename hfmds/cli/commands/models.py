@@ -1,4 +1,4 @@
-"""`hfmds model ...`: the models that a run has made, and saving one of them."""
+"""`hfmds model ...`: show and save the models of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hfmds.domain.runs import ModelVersion, Round, Run
 from hfmds.errors import ConfigurationError, NotFound
 from hfmds.wire.clients.admin_client import AdminClient
 
-app = typer.Typer(help="Look at and save the models of a run.", no_args_is_help=True)
+app = typer.Typer(help="Show and save the models of a run.", no_args_is_help=True)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]
 
@@ -26,7 +26,7 @@ _LAST, _BEST = "last", "best"
 
 
 class ModelFormat(enum.StrEnum):
-    """What a model is saved as."""
+    """The form of a saved model."""
 
     SAFETENSORS = "safetensors"
     ONNX = "onnx"
@@ -38,7 +38,7 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """List the models that a run has made: which is the best, and which are kept."""
+    """Show the models of a run: the best one, and those that the coordinator keeps."""
     run, rounds = ask_coordinator(coordinator, lambda client: _ask_all(client, run_id))
     if as_json:
         fields = ("number", "accuracy", "weights", "model_dropped")
@@ -54,7 +54,7 @@ def list_models(
 def export(
     run_id: RunId,
     which: Annotated[
-        str, typer.Option("--round", metavar="N|best|last", help="After which round.")
+        str, typer.Option("--round", metavar="N|best|last", help="Round of the model.")
     ] = _LAST,
     form: Annotated[
         ModelFormat,
@@ -66,19 +66,23 @@ def export(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to.", show_default="RUN-roundN.FORMAT"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write.",
+            show_default="RUN-roundN.FORMAT",
         ),
     ] = None,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Save the model after a round, verified and in one piece.
+    """Save the model of a round, after a check of its digest.
 
-    An ONNX file needs nothing else: it takes images as float32 [n, channels, height, width] in
-    [0, 1], normalises them itself, and has the names of the classes in its metadata. It is compared
-    with the network in torch before it is saved.
+    An ONNX file takes images as float32 [n, channels, height, width] in [0, 1], normalises them
+    itself and has the names of the classes in its metadata. The command compares it with the
+    network in torch before it saves it.
 
-    In safetensors, tensors with a slash in their name are not the classifier's: generator/ and
-    fedgen/ of FedGen, gan/ of FedGAN.
+    In safetensors, tensors with a slash in their name do not belong to the classifier: generator/
+    and fedgen/ of FedGen, gan/ of FedGAN.
     """
 
     async def download(client: AdminClient) -> tuple[Round, Path]:
@@ -104,42 +108,42 @@ def export(
 
 
 async def find_version(client: AdminClient, text: str) -> ModelVersion:
-    """The model that RUN, RUN:ROUND, RUN:best or RUN:last stands for."""
+    """Return the model that RUN, RUN:ROUND, RUN:best or RUN:last names."""
     run_id, _, which = text.partition(":")
     run, rounds = await _ask_all(client, run_id)
     return ModelVersion(run_id, find_round(run, rounds, which or _LAST).number)
 
 
 def find_round(run: Run, rounds: tuple[Round, ...], which: str) -> Round:
-    """The completed round that a number, "best" or "last" stands for; its model must be kept."""
+    """Return the round that a number, "best" or "last" names; its model must still be kept."""
     if which == _BEST and not run.best_round:
         raise NotFound(
             f"run {run.run_id} has no best round: none was evaluated; name a round, or last"
         )
     if which not in (_BEST, _LAST) and not which.isdecimal():
-        raise ConfigurationError(f"{which!r} is no round; write a number, {_BEST} or {_LAST}")
+        raise ConfigurationError(f"{which!r} is not a round; write a number, {_BEST} or {_LAST}")
     last = rounds[-1].number if rounds else 0
     named = {_BEST: run.best_round, _LAST: last or 1}
     number = named[which] if which in named else int(which)
     for done in rounds:
         if done.number == number:
             return _require_kept(run, rounds, done)
-    told = f"its last completed round is {last}" if last else "it has none yet"
-    raise NotFound(f"run {run.run_id} has not completed round {number}; {told}")
+    progress = f"its last completed round is {last}" if last else "it has none yet"
+    raise NotFound(f"run {run.run_id} has not completed round {number}; {progress}")
 
 
 def _require_kept(run: Run, rounds: tuple[Round, ...], done: Round) -> Round:
     if done.model_dropped:
         kept = ", ".join(str(other.number) for other in rounds if not other.model_dropped)
         raise NotFound(
-            f"the model of run {run.run_id} after round {done.number} is not kept any more; "
-            f"kept are those after rounds {kept}"
+            f"the model of run {run.run_id} after round {done.number} is no longer kept; "
+            f"choose one of the rounds {kept}"
         )
     return done
 
 
 def _save_as_onnx(run: Run, done: Round, weights: Path, path: Path) -> None:
-    # Imported here: torch takes seconds, and not every operator has it.
+    # Imported late: torch takes seconds, and not every operator has it.
     try:
         from hfmds.algorithm.models.onnx_model import save_onnx
     except ImportError as error:
@@ -154,7 +158,7 @@ def _save_as_onnx(run: Run, done: Round, weights: Path, path: Path) -> None:
 
 
 async def _ask_all(client: AdminClient, run_id: str) -> tuple[Run, tuple[Round, ...]]:
-    """The rounds first: the best one of the run is then among them, or newer."""
+    """Return the run and its rounds, with the run's best round among them."""
     rounds = await client.list_rounds(run_id)
     run = await client.get_run(run_id)
     newer = run.completed_rounds > (rounds[-1].number if rounds else 0)

@@ -1,4 +1,4 @@
-"""`hfmds status` and `hfmds drain`: the coordinator as a whole."""
+"""`hfmds status` and `hfmds drain`: commands about the coordinator itself."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Show how the coordinator is: its runs, its devices, and whether it is drained."""
-    found = ask_coordinator(coordinator, lambda client: client.status())
+    """Show the state of the coordinator: its runs, its devices, and whether it is drained."""
+    coordinator_status = ask_coordinator(coordinator, lambda client: client.status())
     if as_json:
-        typer.echo(to_json(found))
+        typer.echo(to_json(coordinator_status))
     else:
-        output().print(status_table(found, datetime.now(UTC)))
+        output().print(status_table(coordinator_status, datetime.now(UTC)))
 
 
 def drain(
-    off: Annotated[bool, typer.Option("--off", help="End it: hand out work again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Hand out work again.")] = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Hand out no new work of any run, and still take what devices are working on.
+    """Stop handing out work. The coordinator still takes the results of open tasks.
 
-    It lasts until it is ended with --off, also over restarts of the coordinator.
+    The drain lasts until --off ends it, also over restarts of the coordinator.
     """
     now = ask_coordinator(coordinator, lambda client: client.set_drain(not off))
     if now.on:
-        say = "drained; hfmds status shows what devices still have; end it with: hfmds drain --off"
+        state = "drained; hfmds status shows open tasks; end it with: hfmds drain --off"
     else:
-        say = "not drained; work is handed out"
-    output().print(f"the coordinator is {say}", markup=False, soft_wrap=True)
+        state = "not drained and hands out work"
+    output().print(f"the coordinator is {state}", markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
-"""`hfmds pki ...`: the certificates by which the parties of a fleet know each other.
+"""`hfmds pki ...`: the certificates of a fleet's devices, services and people.
 
-Here are those commands that only write files; the others, which ask the coordinator, are in
-`member_commands`.
+The commands of this module only write files. Those of `members` call the coordinator.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from hfmds.pki.folder import (
 from hfmds.service.security.identity import Identity, Kind, identity_from
 
 app = typer.Typer(
-    help="Say who belongs to the fleet: certificates, tokens, revocation, quarantine.",
+    help="Manage the members of the fleet: certificates, tokens, revocation, quarantine.",
     no_args_is_help=True,
 )
 
 _AUTHORITY_DAYS = 3650
 _SERVICES = ("coordinator", "synthesis-store")
 
-Folder = Annotated[Path, typer.Option(help="Where the authority and its keys are. Keep it safe.")]
-Days = Annotated[int, typer.Option(min=1, max=3650, help="How long certificates are good for.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the authority and its keys. Keep it safe.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="Lifetime of certificates.")]
 Hosts = Annotated[
     list[str] | None,
     typer.Option(
         "--host",
         metavar="NAME",
-        help="A name or address by which callers reach the service; may be given again. "
-        "Without: this machine, and the service's own name.",
+        help="Name or address of the service. The option may be repeated. Default: this "
+        "machine and the name of the service.",
     ),
 ]
 
 
 class PartyKind(enum.StrEnum):
-    """For whom a certificate is."""
+    """The kind of party that a certificate is for."""
 
     DEVICE = "device"
     SERVICE = "service"
@@ -55,28 +54,28 @@ class PartyKind(enum.StrEnum):
     OWNER = "owner"
 
 
-Kinds = Annotated[PartyKind, typer.Argument(help="For whom it is.")]
-Name = Annotated[str, typer.Argument(help="Its name; of a device, its id.")]
+Kinds = Annotated[PartyKind, typer.Argument(help="Kind of the party.")]
+Name = Annotated[str, typer.Argument(help="Name of the party; for a device, its id.")]
 
 
 @app.command()
 def init(
     folder: Folder = Path("hfmds-pki"),
-    fleet: Annotated[str, typer.Option(help="What the fleet is called.")] = "this fleet",
+    fleet: Annotated[str, typer.Option(help="Name of the fleet.")] = "this fleet",
     host: Hosts = None,
     days: Days = 365,
 ) -> None:
-    """Make a fleet's authorities, certificates of both services and of an owner `admin`.
+    """Create the authorities of a fleet, and certificates of both services and an owner `admin`.
 
-    In the folder of a fleet that is there: only the issuers that an older version did not make.
+    In the folder of an existing fleet the command only adds missing issuers.
     """
     now, for_long = datetime.now(UTC), timedelta(days=_AUTHORITY_DAYS)
     if added := complete_authority(folder, fleet, now, for_long):
         for certificate in added:
             _say(certificate)
         output().print(
-            f"\n{folder / 'authority.crt'} has what was added: give it to every program before "
-            f"anybody shows a certificate of the new issuer (docs/operations.md, Upgrade).",
+            f"\n{folder / 'authority.crt'} has the new issuers: give it to every program before "
+            f"you use a certificate of a new issuer (docs/operations.md, Upgrade).",
             highlight=False,
         )
         return
@@ -89,13 +88,13 @@ def init(
     output().print(
         f"\nGive each program HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY (the .key beside it) and "
         f"HFMDS_TLS_AUTHORITY={folder / 'authority.crt'}.\n"
-        f"To let devices enrol by themselves, give the coordinator "
+        f"To let devices enrol, give the coordinator "
         f"HFMDS_ISSUER_CERTIFICATE={folder / 'device-issuer.crt'}, "
         f"HFMDS_ISSUER_KEY={folder / 'device-issuer.key'} and HFMDS_TOKEN_LISTEN.\n"
-        f"Where a cluster makes certificates of services by itself, give it "
+        f"If a cluster issues the certificates of services, give it "
         f"{folder / 'service-issuer.crt'} and {folder / 'service-issuer.key'}.\n"
-        f"{folder / 'authority.key'} can make certificates of anybody: keep it where no program "
-        f"runs.",
+        f"{folder / 'authority.key'} can sign any certificate: keep it on a machine without "
+        f"these programs.",
         highlight=False,
     )
 
@@ -108,7 +107,7 @@ def issue(
     host: Hosts = None,
     days: Days = 90,
 ) -> None:
-    """Make a key and a certificate for a device, a service or a person."""
+    """Create a key and a certificate for a device, a service or a person."""
     identity, authority = _identity(kind, name), open_authority(folder)
     now, lifetime = datetime.now(UTC), timedelta(days=days)
     _say(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
@@ -121,13 +120,17 @@ def renew(
     folder: Folder = Path("hfmds-pki"),
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="As of `issue`. Without: those it has."),
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="As for `issue`. Default: the names of the old certificate.",
+        ),
     ] = None,
     days: Days = 90,
 ) -> None:
-    """Put a new key and certificate in place of those in the folder; a server reads them by itself.
+    """Replace a key and a certificate in the folder. A running server reads the new ones itself.
 
-    The old ones are good until they run out.
+    The old certificate stays valid until it expires.
     """
     identity, authority = _identity(kind, name), open_authority(folder)
     now, lifetime = datetime.now(UTC), timedelta(days=days)
@@ -142,7 +145,7 @@ def _identity(kind: PartyKind, name: str) -> Identity:
 def _hosts(identity: Identity, given: list[str] | None) -> list[str]:
     if given or identity.kind is not Kind.SERVICE:
         return given or []
-    return ["localhost", "127.0.0.1", identity.name]  # nobody could call a server without any
+    return ["localhost", "127.0.0.1", identity.name]  # callers need at least one name
 
 
 def _say(certificate: Path) -> None:

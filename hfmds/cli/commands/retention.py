@@ -1,4 +1,4 @@
-"""`hfmds snapshots collect`, `release` and `withdraw`: what the store shall keep no longer."""
+"""`hfmds snapshots collect`, `release` and `withdraw`: remove data from the store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hfmds.wire.clients.store_client import StoreClient
 
 def collect(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+        bool, typer.Option("--dry-run", help="Only show what the command would remove.")
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Remove the snapshots that no run needs, and what is in no other.
+    """Remove the snapshots that no run needs, and the files that no other snapshot has.
 
-    A run needs its newest ones (HFMDS_KEEP_SNAPSHOTS of the store) and those it has named, until it
-    is deleted.
+    Until it is deleted, a run needs its newest snapshots (HFMDS_KEEP_SNAPSHOTS of the store) and
+    those that it refers to.
     """
 
     async def all_of_them(client: StoreClient) -> Collected:
@@ -37,13 +37,13 @@ def collect(
             if dry_run or not more.snapshot_ids:
                 return total
 
-    found = ask_store(store, all_of_them)
-    for snapshot_id in found.snapshot_ids:
+    collected = ask_store(store, all_of_them)
+    for snapshot_id in collected.snapshot_ids:
         typer.echo(snapshot_id)
     removed, erased = ("would remove", "erase") if dry_run else ("removed", "erased")
     _say(
-        f"{removed} {counted(len(found.snapshot_ids), 'snapshot')}, and {erased} "
-        f"{counted(found.erased_blobs, 'file')} of {size(found.erased_bytes)}"
+        f"{removed} {counted(len(collected.snapshot_ids), 'snapshot')}, and {erased} "
+        f"{counted(collected.erased_blobs, 'file')} of {size(collected.erased_bytes)}"
     )
 
 
@@ -52,17 +52,16 @@ def release(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Give up all pools and snapshots of a run whose coordinator is lost, and cannot delete it.
+    """Release all pools and snapshots of a run whose coordinator is lost.
 
-    This cannot be undone: a run that is still at work would lose them. `hfmds run delete` does it
-    by itself.
+    This cannot be undone: a running run would lose them. `hfmds run delete` does it itself.
     """
     if not yes:
-        typer.confirm(f"give up all that the store has of run {run_id}?", abort=True)
+        typer.confirm(f"release all pools and snapshots of run {run_id}?", abort=True)
     snapshots = ask_store(store, lambda client: client.release_run(run_id))
     _say(
-        f"run {run_id} has given up {counted(snapshots, 'snapshot')}, and its open pools are "
-        "abandoned; `hfmds snapshots collect` removes them at once"
+        f"run {run_id} has released {counted(snapshots, 'snapshot')}, and its open pools are "
+        "abandoned; `hfmds snapshots collect` removes them immediately"
     )
 
 
@@ -70,22 +69,24 @@ def withdraw(
     device_id: Annotated[str, typer.Argument(metavar="DEVICE", help="Id of the device.")],
     run_id: Annotated[
         str,
-        typer.Option("--run", metavar="RUN", help="Only from this run; otherwise from all."),
+        typer.Option(
+            "--run", metavar="RUN", help="Withdraw only from this run; default: from all runs."
+        ),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Take a device's consent back: later snapshots have nothing of it, and it may put no more.
+    """Withdraw a device: no later snapshot has its images, and the store takes no more of them.
 
-    This cannot be undone. Snapshots that are sealed stay as they are until they are collected;
-    what they have of the device is erased with the last of them.
+    This cannot be undone. Sealed snapshots keep the device's images until the store collects them.
     """
     if not yes:
-        typer.confirm(f"withdraw {device_id} for ever?", abort=True)
-    found = ask_store(store, lambda client: client.withdraw_device(device_id, run_id))
+        typer.confirm(f"withdraw {device_id} for good?", abort=True)
+    withdrawal = ask_store(store, lambda client: client.withdraw_device(device_id, run_id))
+    batches = counted(withdrawal.removed_batches, "batch", "batches")
     _say(
-        f"{device_id} is withdrawn: {counted(found.removed_batches, 'batch', 'batches')} left open "
-        f"pools, and something of it is still in {counted(found.remaining_snapshots, 'snapshot')}"
+        f"{device_id} is withdrawn: {batches} left open pools, and its images are still in "
+        f"{counted(withdrawal.remaining_snapshots, 'snapshot')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`hfmds run ...`: create, look at and steer runs of a running coordinator."""
+"""`hfmds run ...`: create, show and control runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hfmds.domain.runs import Round, Run
 from hfmds.service.process.options import with_options
 from hfmds.wire.clients.admin_client import AdminClient
 
-app = typer.Typer(help="Create, look at and steer runs.", no_args_is_help=True)
+app = typer.Typer(help="Create, show and control runs.", no_args_is_help=True)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -40,34 +40,37 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 def create(
     recipe: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A recipe in TOML; options given as well win over it."),
+        typer.Option(metavar="FILE", help="Recipe in TOML. Options win over it."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any key of a recipe (hfmds run keys), such as fedprox.mu=0.1; may be repeated.",
+            help="Value of any recipe key (hfmds run keys), such as fedprox.mu=0.1. The option may "
+            "be repeated.",
         ),
     ] = None,
-    run_id: Annotated[str, typer.Option(help="Id of the run; it gets one if none is given.")] = "",
+    run_id: Annotated[
+        str, typer.Option(help="Id of the run; default: the coordinator chooses one.")
+    ] = "",
     start: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="RUN[:ROUND|:best]",
-            help="Start from the model of another run, not from fresh weights.",
+            help="Start from the model of another run instead of fresh weights.",
         ),
     ] = "",
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
     **given: object,
 ) -> None:
-    """Create a run; it starts by itself as soon as enough devices are there.
+    """Create a run. It starts as soon as enough devices are present.
 
-    Defaults are the paper's. The same id with the same recipe again changes nothing.
+    The defaults are the paper's. A second call with the same id and recipe changes nothing.
 
-    Methods besides hfmds are set up with --set, or with a table of their name in the recipe.
+    Set the options of methods other than hfmds with --set, or in a table of the recipe.
     """
     spec = spec_from(recipe, given, settings or ())
 
@@ -79,14 +82,14 @@ def create(
     if as_json:
         typer.echo(to_json(run))
     else:
-        _tell(run, f"created; follow it with: hfmds run watch {run.run_id}")
+        _print_state(run, f"created; follow it with: hfmds run watch {run.run_id}")
 
 
 @app.command("list")
 def list_runs(
     as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR
 ) -> None:
-    """List all runs, newest first."""
+    """Show all runs, newest first."""
     runs, unreadable = ask_coordinator(coordinator, lambda client: client.list_runs())
     if as_json:
         typer.echo(to_json(runs))
@@ -115,7 +118,7 @@ def show(
 
 @app.command()
 def watch(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """Follow a run until it ends, also through pauses and restarts of the coordinator.
+    """Follow a run until it ends, across pauses and restarts of the coordinator.
 
     Exit code 0 when it completes, 1 when it is cancelled.
     """
@@ -124,14 +127,14 @@ def watch(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -
 
 @app.command()
 def pause(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """Hand out no more work of a run, until it is resumed."""
-    _tell(ask_coordinator(coordinator, lambda client: client.pause_run(run_id)))
+    """Pause a run: the coordinator hands out none of its work until you resume it."""
+    _print_state(ask_coordinator(coordinator, lambda client: client.pause_run(run_id)))
 
 
 @app.command()
 def resume(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """Go on with a paused run."""
-    _tell(ask_coordinator(coordinator, lambda client: client.resume_run(run_id)))
+    """Resume a paused run."""
+    _print_state(ask_coordinator(coordinator, lambda client: client.resume_run(run_id)))
 
 
 @app.command()
@@ -140,7 +143,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Delete a run that has ended, with its rounds and models; its event log is kept."""
+    """Delete a run that has ended, with its rounds and models. Its event log stays."""
     if not yes:
         typer.confirm(f"delete run {run_id} with all its models?", abort=True)
     ask_coordinator(coordinator, lambda client: client.delete_run(run_id))
@@ -167,7 +170,7 @@ def keys(
 @app.command()
 def funnel(
     run_id: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Id of the run; not given: all runs.")
+        str, typer.Argument(metavar="[RUN]", help="Id of the run; default: all runs.")
     ] = "",
     round_number: Annotated[
         int, typer.Option("--round", min=0, help="Only this round; 0: all.")
@@ -175,25 +178,25 @@ def funnel(
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
 ) -> None:
-    """Show how far devices come with their tasks, and why those that do not count were lost."""
+    """Show how far devices get with their tasks, and why some tasks are lost."""
     funnels = ask_coordinator(coordinator, lambda client: client.funnels(run_id, round_number))
     if as_json:
         typer.echo(to_json(funnels))
         return
-    for one in funnels:
-        output().print(funnel_table(one))
+    for run_funnel in funnels:
+        output().print(funnel_table(run_funnel))
     if not funnels:
-        output().print("no device was asked for anything yet")
+        output().print("no device has received a task yet")
 
 
 @app.command()
 def cancel(run_id: RunId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
-    """End a run for good; its completed rounds and their models are kept."""
-    _tell(ask_coordinator(coordinator, lambda client: client.cancel_run(run_id)))
+    """Cancel a run for good. Its completed rounds and their models stay."""
+    _print_state(ask_coordinator(coordinator, lambda client: client.cancel_run(run_id)))
 
 
 async def _ask_all(client: AdminClient, run_id: str) -> tuple[Run, tuple[Round, ...]]:
-    """The run and its rounds, in this order: of a run that has ended no round is left out."""
+    """Return the run and its rounds. In this order no round of an ended run is missing."""
     return await client.get_run(run_id), await client.list_rounds(run_id)
 
 
@@ -208,5 +211,5 @@ async def _watch(run_id: str, coordinator: str) -> None:
     followed.require_completed()
 
 
-def _tell(run: Run, what: str = "") -> None:
+def _print_state(run: Run, what: str = "") -> None:
     output().print(f"run {run.run_id}: {what or run.state.value}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`hfmds snapshots`: what the fleet has synthesised."""
+"""`hfmds snapshots ...`: show, draw, save and compare sealed pools of synthetic images."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from hfmds.wire.shards import download_shards, shards_with
 
 
 class ListByDefault(TyperGroup):
-    """A group of commands that means `list` when none is named."""
+    """A group of commands whose default command is `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in the missing name, so that options after the group's name are those of `list`."""
+        """Insert the default command, so that options of the group are those of `list`."""
         if not args or (args[0].startswith("-") and args[0] != "--help"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -48,39 +48,37 @@ class ListByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=ListByDefault,
-    help="Look at sealed pools of synthetic images; without a command: list them.",
+    help="Show sealed pools of synthetic images. Without a command: list them.",
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 SnapshotId = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Id of the snapshot.")]
-OfRun = Annotated[str, typer.Option("--run", metavar="RUN", help="Only those of this run.")]
+OfRun = Annotated[str, typer.Option("--run", metavar="RUN", help="Only snapshots of this run.")]
 
 
 @app.command("list")
 def list_snapshots(
     run_id: OfRun = "", as_json: AsJson = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
-    """List snapshots, newest first."""
-    found = ask_store(store, lambda client: client.list_snapshots(run_id))
+    """Show all snapshots, newest first."""
+    snapshots = ask_store(store, lambda client: client.list_snapshots(run_id))
     if as_json:
-        typer.echo(to_json(found))
-    elif found:
-        output().print(snapshots_table(found, datetime.now(UTC)))
+        typer.echo(to_json(snapshots))
+    elif snapshots:
+        output().print(snapshots_table(snapshots, datetime.now(UTC)))
     else:
         of_run = f" of run {run_id}" if run_id else ""
-        output().print(f"no snapshots{of_run} yet; runs of the methods that share images make them")
+        output().print(f"no snapshots{of_run} yet; runs of methods that share images make them")
 
 
 @app.command()
 def show(
     snapshot_id: SnapshotId,
-    all_shards: Annotated[
-        bool, typer.Option("--all", help="List all shards, however many there are.")
-    ] = False,
+    all_shards: Annotated[bool, typer.Option("--all", help="List all shards.")] = False,
     as_json: AsJson = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Show a snapshot: its classes, its measured leakage and who contributed."""
+    """Show a snapshot: its classes, its measured leakage and its contributors."""
     snapshot = ask_store(store, lambda client: client.get_snapshot(snapshot_id))
     if as_json:
         typer.echo(to_json(snapshot))
@@ -99,12 +97,12 @@ def pool(
     as_json: AsJson = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Show a pool, also one that is not sealed yet or never will be: what is in it, and why."""
-    found = ask_store(store, lambda client: client.get_pool(pool_id))
+    """Show a pool, sealed or not: its content and its state."""
+    pool = ask_store(store, lambda client: client.get_pool(pool_id))
     if as_json:
-        typer.echo(to_json(found))
+        typer.echo(to_json(pool))
     else:
-        output().print(pool_table(found))
+        output().print(pool_table(pool))
 
 
 @app.command()
@@ -112,7 +110,9 @@ def grid(
     snapshot_id: SnapshotId,
     file: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Where to.", show_default="SNAPSHOT.png"),
+        typer.Option(
+            "--output", metavar="FILE", help="File to write.", show_default="SNAPSHOT.png"
+        ),
     ] = None,
     per_class: Annotated[int, typer.Option(min=1, max=100, help="Most images of each class.")] = 20,
     classes: Annotated[
@@ -120,15 +120,15 @@ def grid(
         typer.Option(
             "--class",
             metavar="NUMBER",
-            help="A class to draw; may be repeated.",
+            help="Class to draw. The option may be repeated.",
             show_default="all",
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Draw images of a snapshot as a PNG file, one row per class.
+    """Draw images of a snapshot as a PNG file, one row for each class.
 
-    Only shards that have something to show are downloaded.
+    The command downloads only the shards that it draws from.
     """
     path = file or Path(f"{snapshot_id}.png")
     if path.suffix != ".png":
@@ -143,7 +143,7 @@ def grid(
         return snapshot, images.take(np.flatnonzero(np.isin(images.labels, wanted)))
 
     snapshot, images = ask_store(store, download)
-    from hfmds.cli.demo.report_plots import draw_pool  # heavy, and only needed here
+    from hfmds.cli.demo.report_plots import draw_pool  # slow to import
 
     with replacing(path) as draft:
         draw_pool(
@@ -164,13 +164,13 @@ def export(
         typer.Option(
             "--output",
             metavar="PATH",
-            help="Where to.",
+            help="File to write.",
             show_default="SNAPSHOT with the ending of its format",
         ),
     ] = None,
     kind: Annotated[
         SnapshotFormat,
-        typer.Option("--format", help="A file of arrays, a folder of PNG files, or a tar."),
+        typer.Option("--format", help="Form: a file of arrays, a folder of PNG files, or a tar."),
     ] = SnapshotFormat.NPZ,
     class_names: Annotated[
         str,
@@ -183,8 +183,8 @@ def export(
 ) -> None:
     """Save a snapshot so that other tools can train on it.
 
-    An .npz file and a folder are data sources of devices, too (hfmds-edge-client --data). Of
-    mixtures, as FedMix makes them, every format also has the class shares.
+    A device can read an .npz file or a folder (hfmds-edge-client --data). For mixtures, as FedMix
+    makes them, every format also has the class shares.
     """
     target = path or Path(f"{snapshot_id}{kind.suffix}")
     names = tuple(name.strip() for name in class_names.split(",")) if class_names else ()
@@ -203,20 +203,20 @@ def export(
 
 @app.command()
 def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help="Id of one snapshot.")],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="Id of the other one.")],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="Id of the first snapshot.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="Id of the second snapshot.")],
     exact: Annotated[
         bool,
         typer.Option(
-            "--exact", help="Download shards that are not in both, and compare sample by sample."
+            "--exact", help="Download the shards that differ, and compare sample by sample."
         ),
     ] = False,
     as_json: AsJson = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Show what one snapshot has that another has not, by class, and how their leakage differs.
+    """Compare two snapshots: the samples of each class, and their leakage.
 
-    Without --exact a sample that is in another shard than before counts as removed and added.
+    Without --exact, a sample that moved to another shard counts as removed and added.
     """
 
     async def compare(client: StoreClient) -> Difference:
@@ -225,14 +225,14 @@ def diff(
             return await by_samples(old, new, partial(download_shards, client))
         return by_shards(old, new)
 
-    found = ask_store(store, compare)
+    difference = ask_store(store, compare)
     if as_json:
-        typer.echo(to_json(found))
+        typer.echo(to_json(difference))
         return
     console = output()
-    for which, snapshot in (("from", found.before), ("to", found.after)):
+    for which, snapshot in (("from", difference.before), ("to", difference.after)):
         of = f"of run {snapshot.spec.run_id}, round {snapshot.spec.round_number}"
         line = f"{which} snapshot {snapshot.snapshot_id} {of}"
         console.print(line, markup=False, soft_wrap=True)
-    console.print(difference_table(found))
-    console.print(leakage_table(found))
+    console.print(difference_table(difference))
+    console.print(leakage_table(difference))

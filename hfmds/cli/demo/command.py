@@ -1,4 +1,4 @@
-"""The `hfmds demo` command: its options, and nothing else."""
+"""The `hfmds demo` command and its options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hfmds.service.process.options import with_options
 @with_options(DEMO_OPTIONS)
 def demo(
     report: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the report; an older one is replaced.")
+        Path, typer.Option(metavar="DIR", help="Folder of the report; it replaces an older one.")
     ] = Path("hfmds-report"),
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the data and logs of all processes.")
     ] = False,
     **given: Any,
 ) -> None:
-    """See it work: a fleet on this machine learns by FedAvg and by HFMDS-FL.
+    """Show a fleet on this machine that learns by FedAvg and by HFMDS-FL.
 
     Starts a coordinator, a synthesis store and the devices as processes of their own, with digits
     split so that each device has few classes. Trains FedAvg, FedAvg at a tenth of the learning
@@ -39,6 +39,6 @@ def demo(
 
 
 async def _run(setting: DemoSetting, report: Path, keep: bool) -> None:
-    from hfmds.cli.demo.demo import run_demo  # other commands need none of it
+    from hfmds.cli.demo.demo import run_demo  # slow to import
 
     await run_demo(setting, report, keep, output())

@@ -1,4 +1,4 @@
-"""The demo's images on disk: a shard per device and a held-out set for the coordinator."""
+"""The images of the demo on disk: a shard for each device and a held-out set."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hfmds.domain.learning import LabelledImages, Pixels
 
 @dataclass(frozen=True, slots=True)
 class DemoData:
-    """Where the images are, and what is known of them."""
+    """The files of the images, and their similarity among themselves."""
 
     shards: dict[str, Path]  # by device id
     held_out: Path
-    # PSNR in dB of each real image to the most similar other one on its device: the yardstick for
-    # the PSNR of synthetic images, which says little by itself.
+    # PSNR in dB of each real image to the most similar other image of its device: the yardstick for
+    # the PSNR of synthetic images.
     real_psnr: NDArray[np.float32]
 
 
@@ -50,7 +50,7 @@ def write_demo_data(setting: DemoSetting, folder: Path) -> DemoData:
 
 
 def _held_out(setting: DemoSetting, shards: dict[str, LabelledImages]) -> LabelledImages:
-    """Test images of the classes that some device has: nobody could learn the others."""
+    """Return test images of the classes that some device has: no other class can be learned."""
     held = np.unique(np.concatenate([shard.labels for shard in shards.values()]))
     digits = load_images(f"digits:{setting.image_size}#test")
     return digits.take(np.flatnonzero(np.isin(digits.labels, held)))

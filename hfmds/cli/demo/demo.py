@@ -1,4 +1,4 @@
-"""`hfmds demo` from start to end: services, three runs at once, and what came out of them."""
+"""`hfmds demo` from start to end: services, three runs at the same time, and their report."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.wire.clients.admin_client import AdminClient
 
-# Nothing the processes hold outlives the demo, and a process with torch takes a second of CPU to
-# end in good order: ten of them would keep the user waiting for five.
+# The demo deletes all state of the processes. An orderly end of ten processes with torch would take
+# five seconds, so the demo does not wait for it.
 _GRACE_SECONDS = 0.0
 
 
 async def run_demo(setting: DemoSetting, report: Path, keep: bool, console: Console) -> None:
-    """Run it all and leave nothing behind but the report."""
+    """Run the demo and leave nothing behind but the report."""
     prepare_report_folder(report)
     with (
         _workplace(keep, console) as folder,
@@ -70,7 +70,7 @@ async def _train(
 
 
 async def show_all(client: AdminClient, runs: Sequence[FollowedRun], console: Console) -> None:
-    """Follow the runs to their end; raise WrongState if one cannot come to it by itself."""
+    """Follow the runs to their end; raise WrongState if a run is paused."""
     with display_for(console, runs) as display:
         await asyncio.gather(*(_show(client, run, display) for run in runs))
     for run in runs:
@@ -79,7 +79,7 @@ async def show_all(client: AdminClient, runs: Sequence[FollowedRun], console: Co
 
 async def _show(client: AdminClient, followed: FollowedRun, display: Display) -> None:
     async for new_rounds in follow(client, followed):
-        followed.require_not_stuck()  # nobody is there to resume it
+        followed.require_not_stuck()  # no operator will resume it
         display.changed(followed, new_rounds)
 
 
@@ -132,7 +132,7 @@ def _introduce(
 
 def _conclude(result: DemoResult, console: Console) -> None:
     console.print(comparison_table(result.summaries))
-    plain = not console.is_terminal  # lines in a file are not broken
+    plain = not console.is_terminal  # a file needs no line breaks
     style = "bold green" if result.verdict.ahead else "yellow"
     console.print(result.verdict.words, style=style, soft_wrap=plain)
     leakage = next((run.leakage for run in result.summaries if run.leakage), None)
@@ -153,12 +153,12 @@ def _conclude(result: DemoResult, console: Console) -> None:
 def _yardstick(real_psnr: NDArray[np.float32]) -> str:
     if not len(real_psnr):  # one image per device
         return "."
-    return f"; of real images to the nearest other one {decibel(float(real_psnr.mean()))} mean."
+    return f"; of real images to the nearest other image {decibel(float(real_psnr.mean()))} mean."
 
 
 @contextmanager
 def _workplace(keep: bool, console: Console) -> Iterator[Path]:
-    """A folder for the time of the demo."""
+    """Make a folder for the time of the demo."""
     folder = Path(tempfile.mkdtemp(prefix="hfmds-demo-"))
     try:
         yield folder

@@ -1,4 +1,4 @@
-"""A small supervisor: child processes that are watched, and that never outlive us.
+"""A small supervisor: it watches child processes, and none of them outlives it.
 
 Each child has its own session, so that Ctrl-C reaches us alone and we stop the children in order;
 and a leash (leash.py), so that on Linux even `kill -9` of this process ends them. Knows nothing of
@@ -31,43 +31,43 @@ _SHOWN_LOG_LINES = 12
 
 
 class ChildDied(HfmdsError):
-    """A child process ended although nobody asked it to."""
+    """A child process ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process we started, and where its output goes."""
+    """A started process and the file of its output."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def end(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """How the process ended, in words; None while it runs."""
         if self.process.returncode is not None:
             return "stopped"
-        # WNOWAIT leaves a zombie, which keeps the pid ours: `signal_group` can hit no stranger.
-        found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
+        # WNOWAIT leaves a zombie, which keeps the pid: `signal_group` cannot hit another process.
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return None
-        if found.si_code == os.CLD_EXITED:
-            return f"exit code {found.si_status}"
-        return f"killed by {signal.Signals(found.si_status).name}"
+        if ended.si_code == os.CLD_EXITED:
+            return f"exit code {ended.si_status}"
+        return f"killed by {signal.Signals(ended.si_status).name}"
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to the child and to whatever it started."""
+        """Send a signal to the child and to its own children."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def last_log_lines(self, count: int = _SHOWN_LOG_LINES) -> str:
-        """The end of its output, to show when it died."""
+        """The end of the output, to show when the process died."""
         with self.log.open(errors="replace") as lines:
             return "".join(deque(lines, maxlen=count)).rstrip()
 
 
 class Supervisor:
-    """Starts children and, on exit from the `with` block, leaves none of them.
+    """Starts children and ends all of them when its `with` block ends.
 
     Start children from the main thread: the leash is tied to the thread that started the child.
     """
@@ -90,7 +90,7 @@ class Supervisor:
         self.stop()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Start a child; its output goes to `<name>.log`. The command begins with a full path."""
+        """Start a child with its output in `<name>.log`. The command begins with a full path."""
         log = self._log_folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603
@@ -109,21 +109,21 @@ class Supervisor:
         """Raise ChildDied if a child has ended."""
         for child in self._children:
             if (end := child.end()) is not None:
-                said = child.last_log_lines()
+                log_end = child.last_log_lines()
                 raise ChildDied(
                     f"{child.name} ended by itself ({end})"
-                    + (f"; the end of its log:\n{said}" if said else "; its log is empty")
+                    + (f"; the end of its log:\n{log_end}" if log_end else "; its log is empty")
                 )
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; ChildDied, and `work` cancelled, if a child ends before it."""
+        """Return the result of `work`; cancel it and raise ChildDied if a child ends first."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
                 self.check()
                 await asyncio.wait({task}, timeout=_POLL_SECONDS)
             if task.exception() is not None:
-                # Most often because a child has just died, which says more than its consequence.
+                # If a child has just died, its error says more than the consequence.
                 await asyncio.sleep(_POLL_SECONDS)
                 self.check()
             return task.result()
@@ -132,7 +132,7 @@ class Supervisor:
             await asyncio.wait({task})
 
     def stop(self) -> None:
-        """Stop all children: SIGTERM, then after the grace SIGKILL for what is left of them."""
+        """Stop all children: SIGTERM, then SIGKILL after the grace time."""
         for child in self._children:
             child.signal_group(signal.SIGTERM)
         deadline = time.monotonic() + self._grace_seconds

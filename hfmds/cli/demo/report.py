@@ -1,4 +1,4 @@
-"""The report folder: three pictures and a file with all numbers."""
+"""The report of the demo: three pictures and a file with all numbers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ ACCURACY, POOL, PSNR, NUMBERS = "accuracy.png", "pool.png", "psnr.png", "report.
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """All that came out of a demo."""
+    """The results of a demo."""
 
     setting: DemoSetting
     runs: tuple[FollowedRun, ...]
     summaries: tuple[RunSummary, ...]
     verdict: Verdict
-    pool: SyntheticBatch | None  # the last one; None: there was no refresh
+    pool: SyntheticBatch | None  # the last pool; None: there was no refresh
     real_psnr: NDArray[np.float32]
     elapsed_seconds: float
 
 
 def prepare_report_folder(folder: Path) -> None:
-    """Refuse, before any work is done, a folder that cannot be written."""
+    """Refuse a folder that cannot be written, before the demo starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -55,11 +55,11 @@ def prepare_report_folder(folder: Path) -> None:
 
 
 def write_report(folder: Path, result: DemoResult) -> list[Path]:
-    """Write the report; an older one is replaced at once when all is drawn. Returns the files.
+    """Write the report and return its files. It replaces an older report once it is complete.
 
-    Other files in the folder are left alone.
+    Other files in the folder stay.
     """
-    # matplotlib takes a second, for which no fleet should have to wait.
+    # Imported late: matplotlib takes a second, and the fleet would wait for it.
     from hfmds.cli.demo.report_plots import draw_accuracy, draw_pool, draw_psnr
 
     draft = folder / f".draft-{os.getpid()}"
@@ -80,13 +80,13 @@ def write_report(folder: Path, result: DemoResult) -> list[Path]:
 
 
 def _replace_all(draft: Path, folder: Path) -> list[Path]:
-    """Move the new files in. The numbers go last: where they are, the pictures are theirs."""
+    """Move the new files in, the numbers last: they vouch for the pictures."""
     (folder / NUMBERS).unlink(missing_ok=True)
     written = []
     for name in (ACCURACY, POOL, PSNR, NUMBERS):
         if (draft / name).exists():
             written.append((draft / name).replace(folder / name))
-        else:  # an older report's must not pass for this one's
+        else:  # a file of an older report
             (folder / name).unlink(missing_ok=True)
     return written
 

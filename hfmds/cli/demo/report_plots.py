@@ -1,4 +1,4 @@
-"""The pictures of the report. Draws without a display, and without pyplot's global state."""
+"""The pictures of the report, drawn without a display and without pyplot's global state."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hfmds.domain.learning import LabelledImages, SyntheticBatch
 _COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")  # safe for colour-blind eyes
 _GREY = "#666666"
 _DPI = 150
-MAX_COLUMNS = 20  # pool images per class that are shown
+MAX_COLUMNS = 20  # images of a pool shown for each class
 _GAP = 2  # pixels between them
 
 
 def draw_accuracy(path: Path, runs: Sequence[FollowedRun]) -> None:
-    """Accuracy over rounds, with the rounds that began with a new pool."""
+    """Draw accuracy over rounds, with a mark at each new pool."""
     figure, axes = _figure(8.0, 4.5)
     for colour, followed in zip(_COLOURS, runs, strict=False):
         evaluated = [done for done in followed.rounds if done.evaluation]
@@ -52,7 +52,7 @@ def draw_pool(
     of: int | None = None,
     columns: int = MAX_COLUMNS,
 ) -> None:
-    """Images of a pool, one row per class; there are more in it if `of` says so."""
+    """Draw images of a pool, one row for each class; the pool has `of` images."""
     classes = np.unique(images.labels).tolist()
     rows = [as_uint8(images.pixels[images.labels == c][:columns]) for c in classes]
     columns = max(len(row) for row in rows)
@@ -78,13 +78,13 @@ def draw_pool(
         spine.set_visible(False)
     axes.set_ylabel("class")
     shown, of = sum(len(row) for row in rows), of or len(images)
-    some = "" if shown == of else f", {shown} of them shown"
-    axes.set_title(f"{what}: {of} synthetic images{some}")
+    shown_note = "" if shown == of else f", {shown} of them shown"
+    axes.set_title(f"{what}: {of} synthetic images{shown_note}")
     _save(figure, path)
 
 
 def draw_psnr(path: Path, pool: SyntheticBatch, real_psnr: NDArray[np.float32]) -> None:
-    """How alike synthetic and real images are; real ones among themselves as the yardstick."""
+    """Draw the similarity of synthetic and real images, and of real images as the yardstick."""
     figure, axes = _figure(8.0, 4.5)
     curves = (
         ("synthetic to the real image it was paired with", pool.psnr_paired, _COLOURS[0]),

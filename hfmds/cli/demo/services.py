@@ -1,4 +1,4 @@
-"""The three programs of the demo as child processes on loopback, each on ports of its own."""
+"""Starts the three programs of the demo as child processes on loopback, each on free ports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ANY_PORT = "127.0.0.1:0"
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
-# One thread each: as many processes as devices share the machine already.
+# One thread each: the machine already runs one process for each device.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a process answers."""
+    """The addresses of a process."""
 
     grpc: str
     metrics: str
@@ -31,7 +31,7 @@ class Addresses:
 
 
 class DemoServices:
-    """Starts the programs, in the order in which they need each other's addresses."""
+    """Starts the programs in the order in which they need each other's addresses."""
 
     def __init__(self, supervisor: Supervisor, folder: Path) -> None:
         self._supervisor = supervisor
@@ -62,7 +62,7 @@ class DemoServices:
                 device_id,
                 "edge_client",
                 device_id=device_id,
-                engine="torch",  # it is here, and nobody has to wait for a plan
+                engine="torch",  # installed here, and needs no plan
                 coordinator=coordinator.grpc,
                 store=store.grpc,
                 data=str(shard),
@@ -71,7 +71,7 @@ class DemoServices:
             )
 
     async def addresses(self, name: str) -> Addresses:
-        """Where a started process answers, once it is ready."""
+        """Return the addresses of a started process once it is ready."""
         file = self._address_file(name)
         try:
             async with asyncio.timeout(_READY_SECONDS):
@@ -81,19 +81,19 @@ class DemoServices:
             raise Unavailable(
                 f"{name} was not ready after {_READY_SECONDS:.0f} s; is the machine very busy?"
             ) from None
-        found = json.loads(file.read_text())
-        return Addresses(found["grpc"], found["metrics"], found.get("web", ""))
+        addresses = json.loads(file.read_text())
+        return Addresses(addresses["grpc"], addresses["metrics"], addresses.get("web", ""))
 
     def _start(self, name: str, module: str, **settings: str) -> None:
         settings |= {
             "metrics_listen": _ANY_PORT,
             "address_file": str(self._address_file(name)),
         }
-        ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
-        # An HFMDS_ variable of the operator's is about some other system than this demo's.
+        own = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
+        # The operator's own HFMDS_ variables belong to another fleet.
         theirs = {key: v for key, v in os.environ.items() if not key.startswith("HFMDS_")}
         command = [sys.executable, "-m", module]
-        self._supervisor.start(name, command, {**theirs, **_ONE_THREAD, **ours})
+        self._supervisor.start(name, command, {**theirs, **_ONE_THREAD, **own})
 
     def _address_file(self, name: str) -> Path:
         return self._folder / f"{name}.json"

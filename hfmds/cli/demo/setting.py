@@ -1,4 +1,4 @@
-"""What the demo does: the one place to change it. Plain values, no machinery."""
+"""The setting of the demo: its sizes, its learning rates and its three runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEDAVG = "FedAvg"
 FEDAVG_SLOW = "FedAvg, lr/10"
 
 
-# Two deviations cover the valid pixels, so the noise that synthesis starts from is mostly valid.
+# Two deviations cover the valid pixels: most of the noise that synthesis starts from is valid.
 _NORMALISATION = Normalisation((0.5,), (0.25,))
 
 
@@ -31,7 +31,7 @@ class DemoSetting(SettingsTable):
     benchmarks/demo_controls.py measures it against more controls, over more seeds.
     """
 
-    devices: int = Field(default=10, ge=1, description="Devices, each a process of its own.")
+    devices: int = Field(default=10, ge=1, description="Number of devices, each one process.")
     seed: int = Field(
         default=0, ge=0, description="Seed of the split, the models and the training."
     )
@@ -47,7 +47,7 @@ class DemoSetting(SettingsTable):
     local_epochs: int = Field(default=5, ge=1, description="Passes over a device's data per round.")
     # A tenth of this rate is the best for FedAvg here: FedAvg competes at its best.
     learning_rate: float = Field(
-        default=0.01, gt=0, description="Learning rate; one of the runs takes a tenth of it."
+        default=0.01, gt=0, description="Learning rate; one of the runs has a tenth of it."
     )
     momentum: float = Field(default=0.9, ge=0, description="Momentum of SGD.")
     alpha: float = Field(
@@ -64,7 +64,7 @@ class DemoSetting(SettingsTable):
     )
 
     def runs(self) -> dict[str, RunSpec]:
-        """The runs to compare, by label.
+        """Return the runs to compare, by label.
 
         Among them FedAvg at a tenth of the learning rate: alpha also makes the step on real data
         smaller, and that alone must not pass for a merit of the synthetic images.
@@ -95,7 +95,7 @@ class DemoSetting(SettingsTable):
             FEDAVG_SLOW: dataclasses.replace(fedavg, training=slow),
             HFMDS: dataclasses.replace(fedavg, method=hfmds),
         }
-        # All devices take part in every round: the result then depends on the seed alone.
+        # All devices take part in every round: so the result depends on the seed alone.
         policy = RoundPolicy(minimum_devices=self.devices, deadline_seconds=600, lease_seconds=60)
         return {label: RunSpec(recipe, policy) for label, recipe in recipes.items()}
 

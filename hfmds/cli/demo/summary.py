@@ -1,4 +1,4 @@
-"""What a run came to, and which of several did better. Numbers and words, no looks."""
+"""Summaries of runs, and the verdict on which of them is better."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hfmds.cli.watch_run import FollowedRun
 from hfmds.domain.learning import LeakageSummary
 
 LAST_ROUNDS = 5
-"""Rounds whose mean accuracy is compared: single rounds jump about under skew."""
+"""Number of rounds whose mean accuracy counts: single rounds vary much under skew."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run in one line."""
+    """The numbers of a run."""
 
     label: str
     run_id: str
@@ -37,7 +37,7 @@ class RunSummary:
 
 
 def summarise(followed: FollowedRun) -> RunSummary:
-    """The run as it stands."""
+    """Return the summary of a run."""
     accuracies, pool, traffic = followed.accuracies, followed.pool, followed.traffic
     recipe = followed.run.spec.recipe
     return RunSummary(
@@ -59,19 +59,19 @@ def summarise(followed: FollowedRun) -> RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the first run beat all others, and what can be said of it."""
+    """Whether the first run beats all others, and the sentence that says so."""
 
     ahead: bool
     words: str
 
 
 def verdict(ours: RunSummary, others: Sequence[RunSummary]) -> Verdict:
-    """Compare the mean accuracy of the last rounds, and say it as it is."""
+    """Compare the mean accuracy of the last rounds."""
     missing = [run.label for run in (ours, *others) if run.final_accuracy is None]
     if missing:
         return Verdict(False, f"No comparison: {', '.join(missing)} was not evaluated.")
     leads = {run.label: 100 * _lead(ours, run) for run in others}
-    ahead = all(lead >= 0.05 for lead in leads.values())  # less is "level" in words
+    ahead = all(lead >= 0.05 for lead in leads.values())  # less counts as level
     parts = [
         f"{abs(lead):.1f} points {'ahead of' if lead > 0 else 'behind'} {label}"
         if abs(lead) >= 0.05

@@ -87,9 +87,9 @@ def run(
     Trials of other experiments are used again. After a kill or Ctrl-C the same command continues.
     The report is in DIR/NAME-SIZE: table.md, pictures, results.json.
     """
-    from hfmds.cli.experiments.run import Wishes, run_experiment
+    from hfmds.cli.experiments.run import RunOptions, run_experiment
 
-    wishes = Wishes(
+    options = RunOptions(
         name=name,
         size=size,
         data=data,
@@ -104,7 +104,7 @@ def run(
     )
     console = output()
     try:
-        run_experiment(console, wishes)
+        run_experiment(console, options)
     except KeyboardInterrupt:
         console.print("Stopped. The same command goes on from here.")
         raise typer.Exit(_INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""Progress of an experiment: bars with the time left on a terminal, else a line now and then."""
+"""Shows the progress of an experiment: bars on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_SECONDS = 30.0
 
 
 class ExperimentProgress:
-    """Follows trials by what the pool tells; in place from entering it to leaving it."""
+    """Follows trials by the events of the worker pool, for the time of its `with` block."""
 
     def __init__(
         self, console: Console, names: Mapping[str, str], rounds: Mapping[str, int], left: TimeLeft
@@ -34,7 +34,7 @@ class ExperimentProgress:
         self._running: dict[str, int] = {}  # rounds done, by trial
         self._ended = 0
         self._failed = 0
-        self._started = self._told = time.monotonic()
+        self._started = self._printed = time.monotonic()
         redraws = console.is_terminal and not console.is_dumb_terminal
         self._live = (
             Live(get_renderable=self.render, console=console, refresh_per_second=2)
@@ -56,8 +56,8 @@ class ExperimentProgress:
         if self._live:
             self._live.stop()
 
-    def heard(self, event: Event | TrialStarted | Tick) -> None:
-        """Take in what happened."""
+    def show(self, event: Event | TrialStarted | Tick) -> None:
+        """Show an event."""
         match event:
             case TrialStarted(trial_id):
                 self._running[trial_id] = 0
@@ -69,13 +69,13 @@ class ExperimentProgress:
                 self._end(trial_id, f"diverged: {error}" if error else "done", bool(error))
             case TrialBroke(trial_id, reason):
                 self._end(trial_id, f"could not be run: {reason}", True)
-        if not self._live and time.monotonic() - self._told >= _LINE_SECONDS:
-            self._told = time.monotonic()
+        if not self._live and time.monotonic() - self._printed >= _LINE_SECONDS:
+            self._printed = time.monotonic()
             running = ", ".join(self._under_way(trial_id) for trial_id in self._running)
             self._console.print(escape(f"{self._status()}; {running}"), soft_wrap=True)
 
     def render(self) -> Group:
-        """The bars as they are now."""
+        """Return the current bars."""
         bars = Table.grid(padding=(0, 1))
         bars.add_column(width=30)
         bars.add_column(no_wrap=True)
@@ -107,8 +107,8 @@ class ExperimentProgress:
         parts = [
             f"{self._ended} of {len(self._names)} trials",
             f"{100 * self._left.share_done:.0f} %",
-            f"{seconds(time.monotonic() - self._started)} gone",
-            f"about {seconds(left)} left" if left is not None else "time left not known yet",
+            f"{seconds(time.monotonic() - self._started)} elapsed",
+            f"about {seconds(left)} left" if left is not None else "time left unknown",
         ]
         if self._failed:
             parts.append(f"{self._failed} failed")

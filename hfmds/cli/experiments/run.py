@@ -1,4 +1,4 @@
-"""What `hfmds experiment run` and `report` do: plan, run what is missing, write the report."""
+"""Runs an experiment for `hfmds experiment`: plans, runs missing trials, writes the report."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from hfmds.experiments.trials.worker_pool import TrialPool
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """The options of the command."""
+class RunOptions:
+    """The options of `hfmds experiment run`."""
 
     name: str
     size: str
@@ -48,35 +48,37 @@ class Wishes:
     save_seconds: float
 
 
-def run_experiment(console: Console, wishes: Wishes) -> None:
-    """Run what is missing of the experiment, and write its report."""
-    experiment = load(wishes.name).experiment(wishes.size)
-    if wishes.seeds is not None:
-        experiment = experiment.with_seeds(wishes.seeds)
-    arms = experiment.require_arms(wishes.only) or tuple(experiment.arms)
-    shelf = DataShelf(wishes.data_root, download=wishes.download, progress=_Reading(console).heard)
-    plan = make_plan(experiment, shelf, wishes.data, wishes.compute_device)
-    folder = ReportFolder(wishes.out, experiment.name, wishes.size)
+def run_experiment(console: Console, options: RunOptions) -> None:
+    """Run the missing trials of an experiment and write its report."""
+    experiment = load(options.name).experiment(options.size)
+    if options.seeds is not None:
+        experiment = experiment.with_seeds(options.seeds)
+    arms = experiment.require_arms(options.only) or tuple(experiment.arms)
+    shelf = DataShelf(
+        options.data_root, download=options.download, progress=_ReadingNotice(console).report
+    )
+    plan = make_plan(experiment, shelf, options.data, options.compute_device)
+    folder = ReportFolder(options.out, experiment.name, options.size)
     try:
         folder.keep_outline(plan.outline)
     except OSError as error:
         raise ConfigurationError(
             f"cannot write to {folder.path}: {error.strerror}; choose another --out"
         ) from error
-    setup = WorkerSetup(folder.trials, wishes.data_root, wishes.save_seconds)
-    workers = wishes.workers or _cores()
+    setup = WorkerSetup(folder.trials, options.data_root, options.save_seconds)
+    workers = options.workers or _cores()
     with _signals_interrupt():
         broken = _run_trials(console, plan.outline, plan.trials_of(arms), setup, workers)
         measure(plan, folder.path, folder.trials, shelf, console.print)
     _report(console, folder)
     if broken:
         raise Unavailable(
-            f"{counted(broken, 'trial')} could not be run, see above; the rest is stored"
+            f"{counted(broken, 'trial')} could not be run, see above; the other results are stored"
         )
 
 
 def report_experiment(console: Console, name: str, size: str, out: Path) -> None:
-    """Write the report from what is stored."""
+    """Write the report from stored results."""
     _report(console, ReportFolder(out, Path(name).stem, size))
 
 
@@ -87,11 +89,11 @@ def _run_trials(
     setup: WorkerSetup,
     workers: int,
 ) -> int:
-    """Run those that are not at their end; how many could not be run."""
+    """Run the trials without a result; return how many of them could not be run."""
     missing = [t for t in trials if TrialFolder(setup.results, t.trial_id).result() is None]
     workers = min(workers, len(missing))
     console.print(
-        f"{counted(len(trials), 'trial')}, {len(trials) - len(missing)} of them done before; "
+        f"{counted(len(trials), 'trial')}, {len(trials) - len(missing)} of them already done; "
         f"{workers} at a time, in {escape(str(setup.results))}",
         soft_wrap=True,
     )
@@ -113,20 +115,20 @@ def _run_trials(
     broken = 0
     with TrialPool(setup, workers) as pool, progress:
         for event in pool.run(missing):
-            progress.heard(event)
+            progress.show(event)
             broken += isinstance(event, TrialBroke)
     return broken
 
 
 def _cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _names(outline: Outline, trials: Sequence[Trial]) -> dict[str, str]:
-    """What to call a trial: the first place in the table that it is for."""
+    """Name each trial by the first cell of the table that it is for."""
     names: dict[str, str] = {}
     for cell in outline.cells:
         swept = "" if cell.value is None else f", {cell.value}"
@@ -140,32 +142,32 @@ def _report(console: Console, folder: ReportFolder) -> None:
     console.print(f"{done}; the report is in {folder.path}", soft_wrap=True, markup=False)
 
 
-class _Reading:
-    """Says that images are being read, where that takes long."""
+class _ReadingNotice:
+    """Prints a line when images are read, which may take long."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
 
-    def heard(self, part: str, done: int, total: int) -> None:
-        if part not in self._told:
-            self._told.add(part)
+    def report(self, part: str, done: int, total: int) -> None:
+        if part not in self._announced:
+            self._announced.add(part)
             self._console.print(f"reading {total} {part} images")
 
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop the command as Ctrl-C does: workers save what they have."""
+    """Let SIGTERM and SIGHUP stop the command like Ctrl-C: workers save their state."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    heeded = [
+    handled_signals = [
         number
         for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN  # what `nohup` has us ignore
+        if signal.getsignal(number) is not signal.SIG_IGN  # `nohup` makes a process ignore SIGHUP
     ]
-    before = {number: signal.signal(number, interrupt) for number in heeded}
+    before = {number: signal.signal(number, interrupt) for number in handled_signals}
     try:
         yield
     finally:

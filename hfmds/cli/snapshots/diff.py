@@ -1,4 +1,4 @@
-"""What one snapshot has that another has not: by shards, or, exactly, by samples."""
+"""Compares two snapshots: by shards, or exactly, by samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Download: TypeAlias = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Samples of one class, or of all."""
+    """A change in the number of samples."""
 
     removed: int
     carried: int  # in both
@@ -36,18 +36,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """From one snapshot to another."""
+    """The difference between two snapshots."""
 
     before: Snapshot
     after: Snapshot
     shards: Change
     samples: Change
     classes: tuple[Change, ...]
-    exact: bool  # else a sample in another shard than before counts as removed and added
+    exact: bool  # else a sample that moved to another shard counts as removed and added
 
 
 def by_shards(before: Snapshot, after: Snapshot) -> Difference:
-    """The difference as far as the manifests tell it; both list their shards."""
+    """Compare the lists of shards of two snapshots."""
     removed, carried = _parted(before.shards, after)
     added, _ = _parted(after.shards, before)
     return _difference(
@@ -61,7 +61,7 @@ def by_shards(before: Snapshot, after: Snapshot) -> Difference:
 
 
 async def by_samples(before: Snapshot, after: Snapshot, download: Download) -> Difference:
-    """The difference sample by sample; only shards that are not in both are downloaded."""
+    """Compare two snapshots sample by sample; download only the shards that differ."""
     removed, carried = _parted(before.shards, after)
     added, _ = _parted(after.shards, before)
     old = Counter([name async for name in _names(download(before, removed))])
@@ -100,7 +100,7 @@ def _difference(
 
 
 def _parted(shards: Iterable[Shard], other: Snapshot) -> tuple[list[Shard], list[Shard]]:
-    """Those that the other snapshot has not, and those that it has."""
+    """Split shards into those that the other snapshot lacks and those that it has."""
     known: set[Digest] = {shard.digest for shard in other.shards}
     own: list[Shard] = []
     common: list[Shard] = []
@@ -119,7 +119,7 @@ def _by_class(shards: Iterable[Shard]) -> Counter[int]:
 async def _names(
     shards: AsyncIterator[tuple[Shard, SyntheticBatch]],
 ) -> AsyncIterator[tuple[int, str]]:
-    """Each sample's label and the hash of its content."""
+    """Return the label and the content hash of each sample."""
     async for _, batch in shards:
         for index, label in enumerate(batch.images.labels.tolist()):
             yield label, content_hash(batch.images, index)

@@ -1,4 +1,4 @@
-"""Snapshots as files that other tools train on, written shard by shard.
+"""Exports snapshots as files for other tools, shard by shard.
 
     npz          one file of `images`, `labels` and, of mixtures, `shares`; made in memory
     folder       a PNG per image in one folder per class, and images.csv with what is known of each
@@ -36,14 +36,14 @@ from hfmds.domain.pools import Shard, Snapshot
 from hfmds.errors import ConfigurationError
 
 Add: TypeAlias = Callable[[Shard, SyntheticBatch], None]
-"""Takes the next shard of a snapshot and its images."""
+"""A function that takes the next shard of a snapshot and its images."""
 
 INDEX = "images.csv"
 _PNG_CHANNELS = (1, 3)
 
 
 class SnapshotFormat(StrEnum):
-    """What a snapshot can be exported as."""
+    """The form of an exported snapshot."""
 
     NPZ = "npz"
     FOLDER = "folder"
@@ -51,7 +51,7 @@ class SnapshotFormat(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """How its names end."""
+        """The ending of file names."""
         return {"npz": ".npz", "folder": "", "webdataset": ".tar"}[self.value]
 
 
@@ -71,7 +71,7 @@ def exporting(
         )
     if (
         kind is SnapshotFormat.NPZ and path.suffix != SnapshotFormat.NPZ.suffix
-    ):  # before anything is downloaded
+    ):  # before the download
         raise ConfigurationError(f"{path}: the file name must end in .npz")
     if kind is not SnapshotFormat.NPZ and model.channels not in _PNG_CHANNELS:
         raise ConfigurationError(
@@ -144,7 +144,7 @@ def _webdataset(path: Path) -> Iterator[Add]:
 
 
 def _images(shard: Shard, batch: SyntheticBatch) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each image as a PNG, with what is known of it."""
+    """Yield each image as a PNG with its label and measurements."""
     shares = batch.images.shares
     for index, pixels in enumerate(as_uint8(batch.images.pixels)):
         known: dict[str, Any] = {
@@ -160,7 +160,7 @@ def _images(shard: Shard, batch: SyntheticBatch) -> Iterator[tuple[bytes, dict[s
 
 
 def _flat(known: dict[str, Any]) -> dict[str, Any]:
-    """With a column for each class's share."""
+    """Return the columns with one more for the share of each class."""
     shares = known.get("shares", [])
     plain = {name: value for name, value in known.items() if name != "shares"}
     return {**plain, **{f"share_{c}": share for c, share in enumerate(shares)}}
@@ -175,11 +175,11 @@ def _png(pixels: NDArray[np.uint8]) -> bytes:
 
 @contextmanager
 def _new_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path` that gets its name if the block succeeds; nothing may be there yet."""
+    """Make a folder that takes the name `path` if the block succeeds; `path` must not exist."""
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         if path.exists():
-            raise ConfigurationError(f"{path} is there already; remove it, or name another folder")
+            raise ConfigurationError(f"{path} exists already; remove it, or name another folder")
         draft.mkdir()
         yield draft
         draft.rename(path)

@@ -1,4 +1,4 @@
-"""Which classes of a snapshot a picture of it has."""
+"""Chooses the classes that a picture of a snapshot shows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hfmds.domain.pools import Snapshot
 from hfmds.errors import ConfigurationError, NotFound
 
-MOST_ROWS = 100  # of more, nobody sees anything
+MOST_ROWS = 100  # a picture of more is illegible
 
 
 def rows_of(snapshot: Snapshot, asked: Sequence[int] | None) -> list[int]:
-    """The classes to draw: those that were asked for, or all; only those that have images."""
+    """Return the classes to draw: the requested ones, or all with images."""
     histogram = snapshot.class_histogram
     for number in asked or ():
         if not 0 <= number < len(histogram):

@@ -1,4 +1,4 @@
-"""Tokens and members of the fleet as tables."""
+"""Tables of tokens and members of the fleet."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hfmds.domain.fleet import AdminTerms, Member, TokenRecord
 
 
 def tokens_table(tokens: Sequence[TokenRecord], now: datetime) -> Table:
-    """One line per token."""
+    """Return one row for each token."""
     table = new_table()
     for name in ("token", "name", "lets in"):
         table.add_column(name, overflow="fold")
     for name in ("used", "ends in"):
         table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("made by", overflow="fold")
+    table.add_column("created by", overflow="fold")
     for token in tokens:
-        left = seconds(max(0.0, (token.expires_at - now).total_seconds()))
-        add_row(table, token.token_id, token.name, *_terms(token), left, token.created_by)
+        remaining = seconds(max(0.0, (token.expires_at - now).total_seconds()))
+        add_row(table, token.token_id, token.name, *_terms(token), remaining, token.created_by)
     return table
 
 
 def members_table(members: Sequence[Member], now: datetime) -> Table:
-    """One line per device."""
+    """Return one row for each device."""
     table = new_table()
     table.add_column("device", overflow="fold")
     for name in ("standing", "enrolled", "certificate ends in"):
@@ -49,7 +49,7 @@ def members_table(members: Sequence[Member], now: datetime) -> Table:
 
 
 def standing(member: Member) -> str:
-    """In a word."""
+    """Return the standing of a member in one word."""
     if member.revoked:
         return "revoked"
     return "quarantine" if member.quarantined else "member"
@@ -59,12 +59,12 @@ def _terms(token: TokenRecord) -> tuple[str, str]:
     terms = token.terms
     if isinstance(terms, AdminTerms):
         return f"a person, as {terms.role.value}", NOTHING
-    whom = f"device {terms.device_id}" if terms.device_id else f"devices {terms.prefix}*"
-    return whom, f"{terms.used}/{terms.uses}"
+    holder = f"device {terms.device_id}" if terms.device_id else f"devices {terms.prefix}*"
+    return holder, f"{terms.used}/{terms.uses}"
 
 
 def _left(until: datetime | None, now: datetime) -> str:
     if until is None:
         return NOTHING
-    left = (until - now).total_seconds()
-    return seconds(left) if left > 0 else "over"
+    remaining = (until - now).total_seconds()
+    return seconds(remaining) if remaining > 0 else "expired"

@@ -1,4 +1,4 @@
-"""Event logs, funnels and the state of the coordinator as tables."""
+"""Tables of event logs, funnels and the state of the coordinator."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hfmds.domain.operations import STEPS, Funnel, Status
 from hfmds.event_chain import Event
 
 _BAR_WIDTH = 30
-_SHOWN_CHARACTERS = 12  # of a hash, among the details
+_SHOWN_CHARACTERS = 12  # of a hash in the column of details
 _HASH_CHARACTERS = 64
 
 
 def events_table(run_uid: str, events: Sequence[Event]) -> Table:
-    """One line per event."""
+    """Return one row for each event."""
     table = new_table(f"events of {run_uid}")
     table.add_column("#", justify="right", no_wrap=True)
     for name in ("time", "event"):
@@ -33,7 +33,7 @@ def events_table(run_uid: str, events: Sequence[Event]) -> Table:
 
 
 def funnel_table(funnel: Funnel) -> Table:
-    """How far the tasks of one kind came, from the wide to the narrow end."""
+    """Return how far the tasks of one kind came, from the first stage to the last."""
     table = Table(
         title=funnel.kind,
         title_justify="left",
@@ -63,15 +63,15 @@ def funnel_table(funnel: Funnel) -> Table:
 
 
 def status_table(status: Status, now: datetime) -> Table:
-    """The coordinator, as names and values."""
+    """Return the state of the coordinator as names and values."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=0)
     table.add_column(style="dim", no_wrap=True, min_width=14)
     table.add_column(overflow="fold")
     drain = status.drain
-    told = "no"
+    drained = "no"
     if drain.on:
-        told = f"yes, by {drain.by}" + (f", {ago(drain.since, now)}" if drain.since else "")
-    add_row(table, "drained", told)
+        drained = f"yes, by {drain.by}" + (f", {ago(drain.since, now)}" if drain.since else "")
+    add_row(table, "drained", drained)
     add_row(table, "runs", _counts(status.runs))
     add_row(table, "devices", _counts(status.devices))
     add_row(table, "tasks out", _counts(status.tasks))
@@ -83,14 +83,14 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _details(text: str) -> str:
-    """The details in one line; hashes are cut short, the log as JSON has all of them."""
+    """Return the details in one line with shortened hashes; the log as JSON has them in full."""
     try:
-        found = json.loads(text)
-    except ValueError:  # a log that was tampered with is shown as it is
+        details = json.loads(text)
+    except ValueError:  # a manipulated log appears as it is
         return text
-    if not isinstance(found, dict):
+    if not isinstance(details, dict):
         return text
-    return ", ".join(f"{name} {_short(value)}" for name, value in found.items())
+    return ", ".join(f"{name} {_short(value)}" for name, value in details.items())
 
 
 def _short(value: object) -> str:

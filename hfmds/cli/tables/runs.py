@@ -1,4 +1,4 @@
-"""Domain values as tables for people."""
+"""Tables of runs, rounds, models, devices and recipe keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATE_STYLES = {
 
 
 def new_table(title: str = "") -> Table:
-    """An empty table as all of ours look."""
+    """Return an empty table in the common style."""
     return Table(
         title=title or None,
         title_justify="left",
@@ -45,12 +45,12 @@ def new_table(title: str = "") -> Table:
 
 
 def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
-    """A row whose cells are shown as they are: `[x]` in an id or a reason is no markup."""
+    """Add a row of plain text: `[x]` in an id or a reason is no markup."""
     table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells), style=style)
 
 
 def keys_table(keys: Sequence[RecipeKey]) -> Table:
-    """One line per key of a recipe."""
+    """Return one row for each key of a recipe."""
     table = new_table()
     table.add_column("key", no_wrap=True)
     for name in ("value", "default", "meaning"):
@@ -62,7 +62,7 @@ def keys_table(keys: Sequence[RecipeKey]) -> Table:
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    """One line per run."""
+    """Return one row for each run."""
     table = new_table()
     table.add_column("run", overflow="fold")
     for name in ("method", "state"):
@@ -87,7 +87,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
 
 
 def run_table(run: Run, now: datetime) -> Table:
-    """What the run is, as names and values."""
+    """Return the facts of a run as names and values."""
     recipe, policy = run.spec.recipe, run.spec.policy
     model, training, method = recipe.model, recipe.training, recipe.method
     facts = facts_table(f"run {run.run_id}")
@@ -133,8 +133,8 @@ def run_table(run: Run, now: datetime) -> Table:
     ]
     if chosen:
         add_row(facts, "pool", ", ".join(chosen))
-    for name, told in _governed(recipe, policy):
-        add_row(facts, name, told)
+    for name, text in _governed(recipe, policy):
+        add_row(facts, name, text)
     return facts
 
 
@@ -143,7 +143,7 @@ def _shown(value: object) -> str:
 
 
 def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
-    """How a run's rounds are governed; what is as it always is goes without saying."""
+    """Yield how the rounds of a run are governed, without settings at their default."""
     goal, sampling = recipe.cohort_size, recipe.sampling
     how_many = counted(goal, "device") if goal else "all devices"
     if goal and policy.asked(goal) > goal:
@@ -189,7 +189,7 @@ def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
-    """One line per completed round."""
+    """Return one row for each completed round."""
     table = new_table()
     asked = any(done.evaluation and done.device_evaluation for done in rounds)
     measured = ("accuracy", "by devices") if asked else ("accuracy",)
@@ -213,7 +213,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
 
 
 def models_table(run: Run, rounds: Sequence[Round]) -> Table:
-    """One line per model that a run has made."""
+    """Return one row for each model of a run."""
     table = new_table()
     for name in ("round", "held out", "by devices", "size"):
         table.add_column(name, no_wrap=True, justify="right")
@@ -235,7 +235,7 @@ def models_table(run: Run, rounds: Sequence[Round]) -> Table:
 
 
 def devices_table(devices: Sequence[Device], now: datetime, width: int) -> Table:
-    """One line per device, with the columns for which there is room in so many characters."""
+    """Return one row for each device, with the columns that fit into `width` characters."""
     columns = _device_columns(devices, now)
     left_out = []
     for name in _DISPENSABLE:
@@ -260,7 +260,7 @@ def devices_table(devices: Sequence[Device], now: datetime, width: int) -> Table
 
 
 _DISPENSABLE = ("task", "engine", "version", "labels", "stage", "samples")
-"""Columns of devices that make room for the others, in this order."""
+"""Columns of devices that a narrow table leaves out, in this order."""
 
 
 def _device_columns(devices: Sequence[Device], now: datetime) -> dict[str, list[Text]]:
@@ -287,22 +287,22 @@ def _device_columns(devices: Sequence[Device], now: datetime) -> dict[str, list[
 
 
 def twins_of(devices: Sequence[Device]) -> Iterator[Text]:
-    """A line for each device of which there are several."""
+    """Yield a warning for each id under which several devices run."""
     for device in devices:
         if device.has_twin:
-            told = "several devices run with this id; give each a state folder of its own"
-            yield Text(f"{device.device_id}: {told}", "red")
+            warning = "several devices run with this id; give each its own state folder"
+            yield Text(f"{device.device_id}: {warning}", "red")
 
 
 def failures_of(devices: Sequence[Device]) -> Iterator[Text]:
-    """Why devices last gave a task up, a line for each that did: a column has no room for it."""
+    """Yield why devices gave up their last task, one line for each."""
     for device in devices:
         if device.last_failure:
             yield Text(f"{device.device_id}: {device.last_failure}", "yellow")
 
 
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
-    """Runs side by side; PSNR is to the paired real image."""
+    """Return runs side by side; PSNR is to the paired real image."""
     table = new_table()
     table.add_column("run", no_wrap=True)
     for name in (f"accuracy\n(last {LAST_ROUNDS})", "best\nround", "PSNR\nmean", "\np99", "\nmax"):
@@ -327,7 +327,7 @@ def comparison_table(summaries: Sequence[RunSummary]) -> Table:
 
 
 def leakage_rows(leakage: LeakageSummary) -> dict[str, tuple[str, str, str]]:
-    """Mean, p99 and max in dB, to the paired and to the nearest real image."""
+    """Return mean, p99 and max in dB, to the paired and to the nearest real image."""
     return {
         "paired": (
             decibel(leakage.paired_mean),
@@ -343,46 +343,46 @@ def leakage_rows(leakage: LeakageSummary) -> dict[str, tuple[str, str, str]]:
 
 
 def state_text(state: RunState | DeviceState) -> Text:
-    """The state in its colour."""
+    """Return the state in its colour."""
     return Text(state.value, _STATE_STYLES[state])
 
 
 def state_line(run: Run) -> str:
-    """The state in words: of a paused run with the reason, and how to go on."""
+    """Return the state in words; for a paused run with the reason and the command to resume."""
     words = run.state.value
     if run.state_reason:
         words += f": {run.state_reason}"
     if run.state is RunState.PAUSED:
-        words += f" (go on with: hfmds run resume {run.run_id})"
+        words += f" (resume it with: hfmds run resume {run.run_id})"
     return words
 
 
 def phase_of(progress: Progress | None) -> str:
-    """What a run is doing, and how many devices are done with it."""
+    """Return the phase of a run and the number of finished devices."""
     if progress is None:
         return NOTHING
-    if not progress.expected:  # it does not wait for devices
+    if not progress.expected:  # the phase waits for no device
         return progress.phase.value
     return f"{progress.phase.value} {progress.done}/{progress.expected}"
 
 
 def accuracy_of(done: Round | None) -> str:
-    """A round's accuracy: on held-out data, or without any by devices."""
+    """Return the accuracy of a round on held-out data, or without any that on devices."""
     return percent(done.accuracy if done else None)
 
 
 def device_accuracy_of(done: Round | None) -> str:
-    """A round's accuracy on devices' own data."""
+    """Return the accuracy of a round on the devices' own data."""
     return percent(done.device_evaluation.accuracy if done and done.device_evaluation else None)
 
 
 def loss_of(done: Round | None) -> str:
-    """A round's mean training loss."""
+    """Return the mean training loss of a round."""
     return f"{done.training_loss:.3f}" if done else NOTHING
 
 
 def facts_table(title: str) -> Table:
-    """An empty table of names and values."""
+    """Return an empty table of names and values."""
     table = Table(
         title=title, title_justify="left", box=None, show_header=False, pad_edge=False, padding=0
     )

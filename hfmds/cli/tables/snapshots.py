@@ -1,4 +1,4 @@
-"""Snapshots as tables."""
+"""Tables of snapshots and pools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPREAD_COLUMNS = 40
 
 
 def snapshots_table(snapshots: Sequence[Snapshot], now: datetime) -> Table:
-    """One line per snapshot."""
+    """Return one row for each snapshot."""
     table = new_table()
     for name in ("snapshot", "run"):
         table.add_column(name, overflow="fold")
@@ -42,7 +42,7 @@ def snapshots_table(snapshots: Sequence[Snapshot], now: datetime) -> Table:
 
 
 def snapshot_table(snapshot: Snapshot) -> Table:
-    """What a snapshot is, as names and values."""
+    """Return the facts of a snapshot as names and values."""
     spec, model = snapshot.spec, snapshot.spec.model
     facts = facts_table(f"snapshot {snapshot.snapshot_id}")
     add_row(facts, "run", f"{spec.run_id}, round {spec.round_number}, {spec.method}")
@@ -55,9 +55,9 @@ def snapshot_table(snapshot: Snapshot) -> Table:
         f"{size(snapshot.size_bytes)}, {counted(snapshot.duplicates, 'duplicate')} left out",
     )
     if spec.with_shares:
-        add_row(facts, "", "mixtures with class shares, each counted in the class it has most of")
-    for name, told in _judged(snapshot):
-        add_row(facts, name, told)
+        add_row(facts, "", "mixtures with class shares, each counted in its largest class")
+    for name, text in _judged(snapshot):
+        add_row(facts, name, text)
     if spec.normalisation:
         mean, std = (
             " ".join(f"{v:g}" for v in vs) for vs in dataclasses.astuple(spec.normalisation)
@@ -75,7 +75,7 @@ def snapshot_table(snapshot: Snapshot) -> Table:
 
 
 def pool_table(pool: PoolStatus) -> Table:
-    """What a pool is and has in it, as names and values."""
+    """Return the facts of a pool as names and values."""
     spec, spread = pool.spec, pool.leakage
     facts = facts_table(f"pool {pool.pool_id}")
     add_row(facts, "state", pool.state.value)
@@ -88,8 +88,8 @@ def pool_table(pool: PoolStatus) -> Table:
     add_row(facts, "images", f"{pool.samples} of {counted(pool.devices, 'device')}")
     if pool.leaking_samples or pool.leaking_batches:
         refused = counted(pool.leaking_batches, "batch", "batches")
-        told = f"{counted(pool.leaking_samples, 'image')}, and {refused} refused for it"
-        add_row(facts, "leaking", told)
+        leaking = f"{counted(pool.leaking_samples, 'image')}, and {refused} refused for it"
+        add_row(facts, "leaking", leaking)
     if spread.samples:
         for real in ("paired", "nearest"):
             add_row(facts, f"PSNR {real}", f"{_bars(getattr(spread, f'psnr_{real}'))} dB")
@@ -98,24 +98,24 @@ def pool_table(pool: PoolStatus) -> Table:
 
 
 def _judged(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """What became of samples on the way here; what did not happen goes without saying."""
+    """Yield which samples were carried over, left out or refused."""
     if snapshot.parent_snapshot_id:
-        told = f"{snapshot.carried_samples} from snapshot {snapshot.parent_snapshot_id}"
+        origin = f"{snapshot.carried_samples} from snapshot {snapshot.parent_snapshot_id}"
         if snapshot.repeated_samples:
-            told += f", of which {snapshot.repeated_samples} were made again"
-        yield "carried over", told
-    if found := snapshot.near_duplicates:
-        yield "near duplicates", f"{found}, {snapshot.near_duplicates_dropped} of them left out"
+            origin += f", of which {snapshot.repeated_samples} were made again"
+        yield "carried over", origin
+    if near := snapshot.near_duplicates:
+        yield "near duplicates", f"{near}, {snapshot.near_duplicates_dropped} of them left out"
     if snapshot.near_duplicates_unknown:
-        yield "near duplicates", "not looked for: more images than pool.near_max_samples"
-    if found := snapshot.leaking_samples:
-        yield "leaking", f"{found}, {snapshot.leaking_samples_dropped} of them left out"
-    if found := snapshot.leaking_batches:
-        yield "refused", f"{counted(found, 'batch', 'batches')} for leaking"
+        yield "near duplicates", "not searched: more images than pool.near_max_samples"
+    if leaking := snapshot.leaking_samples:
+        yield "leaking", f"{leaking}, {snapshot.leaking_samples_dropped} of them left out"
+    if batches := snapshot.leaking_batches:
+        yield "refused", f"{counted(batches, 'batch', 'batches')} for leaking"
 
 
 def _bars(histogram: Histogram) -> str:
-    """A histogram as bars, from the first range that has values to the last."""
+    """Return a histogram as bars, from the first range with values to the last."""
     there = [at for at, count in enumerate(histogram.counts) if count]
     first, last = there[0], there[-1] + 1
     step = -(-(last - first) // _SPREAD_COLUMNS)
@@ -125,7 +125,7 @@ def _bars(histogram: Histogram) -> str:
 
 
 def classes_table(snapshot: Snapshot) -> Table:
-    """One line per class that has images, with a bar for how many."""
+    """Return one row for each class with images, with a bar for their number."""
     table = new_table()
     table.add_column("class", no_wrap=True, justify="right")
     table.add_column("images", no_wrap=True, justify="right")
@@ -138,7 +138,7 @@ def classes_table(snapshot: Snapshot) -> Table:
 
 
 def shards_table(snapshot: Snapshot, most: int | None = None) -> Table:
-    """One line per shard of a snapshot, or of its first so many."""
+    """Return one row for each shard of a snapshot, or for the first `limit` of them."""
     table = new_table()
     table.add_column("contributor", overflow="fold")
     table.add_column("from round", justify="right")
@@ -159,14 +159,14 @@ def shards_table(snapshot: Snapshot, most: int | None = None) -> Table:
     return table
 
 
-def difference_table(found: Difference) -> Table:
-    """What left, stayed and came, in shards, samples, and samples of each class."""
+def difference_table(difference: Difference) -> Table:
+    """Return removed, kept and added shards, samples, and samples of each class."""
     table = new_table()
     table.add_column("", no_wrap=True)
     for name in ("before", "removed", "in both", "added", "after"):
         table.add_column(name, no_wrap=True, justify="right")
-    changes = {"shards": found.shards, "samples": found.samples}
-    changes |= {f"class {c}": change for c, change in enumerate(found.classes)}
+    changes = {"shards": difference.shards, "samples": difference.samples}
+    changes |= {f"class {c}": change for c, change in enumerate(difference.classes)}
     for name, change in changes.items():
         add_row(
             table,
@@ -180,15 +180,15 @@ def difference_table(found: Difference) -> Table:
     return table
 
 
-def leakage_table(found: Difference) -> Table:
-    """How the measured leakage of two snapshots differs."""
+def leakage_table(difference: Difference) -> Table:
+    """Return the measured leakage of two snapshots and the difference."""
     table = new_table()
     table.add_column("PSNR", no_wrap=True)
     for name in ("before", "after", "change"):
         table.add_column(name, no_wrap=True, justify="right")
     for field in dataclasses.fields(LeakageSummary):
-        old: float = getattr(found.before.leakage, field.name)
-        new: float = getattr(found.after.leakage, field.name)
+        old: float = getattr(difference.before.leakage, field.name)
+        new: float = getattr(difference.after.leakage, field.name)
         name = field.name.replace("_", " ")
         add_row(table, name, decibel(old), decibel(new), f"{round(new - old, 1) + 0.0:+.1f} dB")
     return table

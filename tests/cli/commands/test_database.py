@@ -21,13 +21,13 @@ def test_upgrade_and_status(
     monkeypatch.setenv("HFMDS_DATABASE_URL", database_url)
     newest = Schema(program).newest
     assert main(["database", "status", program]) == 0
-    assert f"revision none, the program works with {newest}: empty" in capsys.readouterr().out
+    assert f"revision none, the program needs {newest}: empty" in capsys.readouterr().out
     for _ in range(2):
         assert main(["database", "upgrade", program]) == 0
         assert f"the tables of the {program} are at {newest}" in capsys.readouterr().out
     assert main(["database", "status", program]) == 0
     shown = capsys.readouterr()
-    assert f"revision {newest}, the program works with {newest}: current" in shown.out
+    assert f"revision {newest}, the program needs {newest}: current" in shown.out
     assert "pssst" not in shown.out + shown.err
 
 

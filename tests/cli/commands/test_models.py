@@ -75,8 +75,8 @@ def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) ->
     ("run", "which", "code", "told"),
     [
         ("run-1", "9", 1, "its last completed round is 3"),
-        ("run-1", "1", 1, "not kept any more; kept are those after rounds 2, 3"),
-        ("run-1", "newest", 2, "'newest' is no round; write a number, best or last"),
+        ("run-1", "1", 1, "no longer kept; choose one of the rounds 2, 3"),
+        ("run-1", "newest", 2, "'newest' is not a round; write a number, best or last"),
         ("young", "best", 1, "none was evaluated; name a round, or last"),
         ("young", "last", 1, "it has none yet"),
     ],
@@ -117,5 +117,5 @@ def test_a_run_is_not_created_from_a_model_that_is_dropped(
     coordinator: FakeCoordinator, capsys: Output
 ) -> None:
     assert main(["run", "create", "--run-id", "next", "--from", "run-1:1"]) == 1
-    assert "kept are those after rounds 2, 3" in capsys.readouterr().err
+    assert "choose one of the rounds 2, 3" in capsys.readouterr().err
     assert "next" not in coordinator.runs

@@ -165,7 +165,7 @@ def test_funnel(coordinator: FakeOversight, capsys: Output) -> None:
     assert main(["run", "funnel", "run-1", "--round", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[1]["late"] == {"gone": 2}
     assert main(["run", "funnel"]) == 0
-    assert "no device was asked for anything yet" in capsys.readouterr().out
+    assert "no device has received a task yet" in capsys.readouterr().out
 
 
 def test_a_terminal_that_cannot_write_bars_gets_the_numbers(

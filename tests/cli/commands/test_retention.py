@@ -95,7 +95,7 @@ def test_release_asks_first(
     assert store.released == []
     assert main(["snapshots", "release", "run-1", "--yes"]) == 0
     assert store.released == ["run-1"]
-    assert "run run-1 has given up 3 snapshots" in capsys.readouterr().out
+    assert "run run-1 has released 3 snapshots" in capsys.readouterr().out
 
 
 def test_withdraw_asks_first(
@@ -107,7 +107,7 @@ def test_withdraw_asks_first(
     assert main(["snapshots", "withdraw", "phone-3", "--run", "run-1", "--yes"]) == 0
     assert store.withdrawn == [("phone-3", "run-1")]
     said = capsys.readouterr().out
-    assert "2 batches left open pools, and something of it is still in 1 snapshot\n" in said
+    assert "2 batches left open pools, and its images are still in 1 snapshot\n" in said
 
 
 def test_the_stores_log_is_shown_and_checked(store: FakeKeeper, capsys: Output) -> None:

@@ -286,7 +286,7 @@ def test_nothing_is_written_over_and_nothing_left_of_a_failed_export(
     assert list(tmp_path.iterdir()) == []
     target.mkdir()
     assert main([*export, "folder"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main([*export, "npz"]) == 2
     assert "must end in .npz" in capsys.readouterr().err
 

@@ -21,12 +21,12 @@ def a_progress(console: Console) -> ExperimentProgress:
 def test_without_a_terminal_there_is_a_line_for_each_trial() -> None:
     console = Console(file=io.StringIO(), width=200)
     with a_progress(console) as progress:
-        progress.heard(TrialStarted("a"))
-        progress.heard(RoundDone("a", 1))
-        progress.heard(Tick())
-        progress.heard(TrialEnded("a", None))
-        progress.heard(TrialEnded("b", "round 2: training diverged"))
-        progress.heard(TrialBroke("c", "no memory"))
+        progress.show(TrialStarted("a"))
+        progress.show(RoundDone("a", 1))
+        progress.show(Tick())
+        progress.show(TrialEnded("a", None))
+        progress.show(TrialEnded("b", "round 2: training diverged"))
+        progress.show(TrialBroke("c", "no memory"))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == [
         "1/3 FedAvg, seed 0: done",
@@ -38,13 +38,13 @@ def test_without_a_terminal_there_is_a_line_for_each_trial() -> None:
 def test_on_a_terminal_there_are_bars() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
     progress = a_progress(console)
-    progress.heard(TrialStarted("a"))
-    progress.heard(RoundDone("a", 1))
-    progress.heard(TrialStarted("c"))
+    progress.show(TrialStarted("a"))
+    progress.show(RoundDone("a", 1))
+    progress.show(TrialStarted("c"))
     with console.capture() as captured:
         console.print(progress.render())
     shown = captured.get()
     assert "0 of 3 trials" in shown
-    assert "time left not known yet" in shown
+    assert "time left unknown" in shown
     assert "FedAvg, seed 0, round 1/4" in shown
     assert "FedGen [x], seed 0, round 0/4" in shown

@@ -56,7 +56,7 @@ def test_what_became_of_samples() -> None:
     assert has_row(text, "8 ▂▁▅█ 10 dB")
     assert has_row(text, "SSIM nearest", "0 █ 0.01")
     unsought = shown(snapshot_table(replace(a_snapshot(), near_duplicates_unknown=True)))
-    assert has_row(unsought, "near duplicates", "not looked for: more images than pool.near_max_sa")
+    assert has_row(unsought, "near duplicates", "not searched: more images than pool.near_max_sa")
     plain = shown(snapshot_table(a_snapshot()))
     for word in ("carried over", "near duplicates", "leaking", "refused", "SSIM"):
         assert word not in plain
