@@ -1,6 +1,8 @@
-"""The database of a service: SQLite next to the process, or PostgreSQL, by URL.
+"""The database of a service, by URL: SQLite beside the process, or PostgreSQL.
 
-Synchronous: on an event loop, call through `asyncio.to_thread`.
+`transaction` and `reading` yield an ORM Session; `changing` and `looking` yield a Connection for
+plain statements, which costs less. All of them block: on an event loop, call them through
+`asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -9,22 +11,14 @@ import hashlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DataError,
-    DBAPIError,
-    OperationalError,
-    PendingRollbackError,
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
@@ -34,39 +28,37 @@ from hfmds.storage.files import make_data_folder
 _SETTING = "HFMDS_DATABASE_URL"
 _SUPPORTED = "use sqlite:///file or postgresql+psycopg://user:password@host/name"
 
-# Where the writers of this process take turns.
-_lines: WeakKeyDictionary[Engine, _Line] = WeakKeyDictionary()
+_AWAY = "the database is busy or away; try again"  # for clients, so without details
 
-_AWAY = "the database is busy or away; try again"  # for strangers, too
-
-_MOST_TOGETHER = 64  # transactions that are committed as one
-
-# Connections are kept: one beyond the pool's size would be made anew each time.
-# Errors are logged, and rows have secrets in them, such as the key of a fleet's nonces.
+# The pool keeps its connections: it would open one beyond its size anew each time.
+# Logs show errors, and rows hold secrets such as the key of a fleet's nonces.
 _OPTIONS = {"pool_size": 15, "max_overflow": 0, "hide_parameters": True}
 
-# Execution options of our own.
+# Execution options of this module.
 _READ_ONLY = "hfmds_read_only"
 _BUSY_TIMEOUT = "hfmds_busy_timeout_seconds"
 _FENCE = "hfmds_fence"
-_WRITERS = "hfmds_writers"
+_PROGRAM = "hfmds_program"
+_TURN = "hfmds_turn"
 
-# The low byte of SQLite's error code; these pass by themselves or when somebody makes room.
+# Errors that pass by themselves, or when an operator frees space; the low byte of SQLite's code.
 _PASSING_SQLITE_ERRORS = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
 
-# On PostgreSQL, too, transactions that may write take turns: the first statement of each waits for
-# the lock, and those after it see all that was committed before. SERIALIZABLE, with the losers
-# done again, gave 95 transactions a second where this gives 400 (16 threads, the coordinator's
-# tables), and some lost twelve times. A process that stands still in mid-transaction loses it:
-# all others wait for it meanwhile. The lock is the program's: those that share a database have no
-# table in common, and none should wait while another asks an object store.
+# On PostgreSQL, too, the writing transactions of a program take turns. Each begins with this
+# statement, which waits for the lock, so the statements after it see all earlier commits.
+# SERIALIZABLE with retries gave 95 transactions per second where this gives 400 (16 threads, the
+# coordinator's tables). The server ends a transaction whose process stands still, because all
+# others wait for it. Programs that share a database have no table in common, so each program has
+# its own lock.
 _TAKE_TURN = text(
     "SELECT set_config('lock_timeout', :patience, true),"
-    " set_config('idle_in_transaction_session_timeout', '10s', true),"
+    " set_config('idle_in_transaction_session_timeout', :idle, true),"
     " pg_advisory_xact_lock(:key)"
 )
 
-# So that a server that is gone without a word is noticed in half a minute, not in hours.
+_IDLE_SECONDS = 10.0
+
+# With these, a client notices a server that vanished in half a minute, not in hours.
 _POSTGRESQL_DEFAULTS = {
     "application_name": "hfmds",
     "connect_timeout": "10",
@@ -78,12 +70,13 @@ _POSTGRESQL_DEFAULTS = {
 
 
 def open_database(url: str, program: str = "", *, busy_timeout_seconds: float = 10.0) -> Engine:
-    """An engine for the URL, tried once; writers of several processes wait so long for each other.
+    """Open the database at a URL, and try it once.
 
-    Those of `program` do: others, which have tables of their own, are not waited for.
+    A writer waits `busy_timeout_seconds` for the writers of other processes. On PostgreSQL it waits
+    only for those of the same `program`.
 
-    ConfigurationError if the URL, the driver or the file is wrong; Unavailable if the server is
-    away. No message shows a password.
+    ConfigurationError means that the URL, the driver or the file is wrong; Unavailable means that
+    the server is away. No message shows a password.
     """
     try:
         parsed = make_url(url)
@@ -100,7 +93,7 @@ def open_database(url: str, program: str = "", *, busy_timeout_seconds: float = 
 
 @contextmanager
 def opened_database(url: str, program: str = "") -> Iterator[Engine]:
-    """The database for the time of one command."""
+    """Open the database for the block."""
     engine = open_database(url, program)
     try:
         yield engine
@@ -109,209 +102,95 @@ def opened_database(url: str, program: str = "") -> Iterator[Engine]:
 
 
 def shown_url(engine: Engine) -> str:
-    """The database's URL as people may see it: without the password and what we added."""
+    """Return the database's URL without its password and without our defaults."""
     return engine.url.set(query={}).render_as_string(hide_password=True)
 
 
 @contextmanager
-def transaction(engine: Engine, *, after_commits: bool = False) -> Iterator[Session]:
-    """A transaction that may write: committed at the end, rolled back on an error.
+def transaction(engine: Engine) -> Iterator[Session]:
+    """Run the block as a transaction that may write: commit at its end, roll back on an error.
 
-    A program has one at a time, whatever the process: it takes the write lock before its first
-    statement, even if that reads, so nobody comes between what it reads and what it writes. A busy
-    or vanished database raises Unavailable.
-
-    Those of this process that wait for each other are committed together, which costs one sync of
-    the disk and not one for each. Still, each is durable when its block has been left, and an error
-    rolls back only the one it is raised in. Whoever does in it what no rollback undoes, such as
-    deleting a file, must ask for `after_commits`: then all that it reads is durable already.
+    A program has one writing transaction at a time, over all its processes. It takes the write lock
+    before its first statement, even a reading one, so nothing changes between what it reads and
+    what it writes. A busy or vanished database raises Unavailable.
     """
     with (
-        changing(engine, after_commits=after_commits) as connection,
-        session_within(connection) as session,
-    ):
-        yield session
-
-
-@contextmanager
-def session_within(connection: Connection) -> Iterator[Session]:
-    """A Session for a part of what is being changed: flushed at the end, and no more."""
-    with (
-        # Of itself, a Session begins a savepoint where the transaction is in one, as all but the
-        # first of those that are committed together are, and undoes it when it is closed.
-        Session(
-            connection, expire_on_commit=False, join_transaction_mode="rollback_only"
-        ) as session,
+        changing(engine) as connection,
+        Session(connection, expire_on_commit=False) as session,
         session.begin(),
     ):
         yield session
 
 
 @contextmanager
-def changing(engine: Engine, *, after_commits: bool = False) -> Iterator[Connection]:
-    """As `transaction`, for what is changed all the time: a Session takes longer than a change."""
-    line = _lines[engine]
-    with passing_errors_are_unavailable(engine):
-        with line.turn():
-            group, line.group = line.group, None
-            if group and after_commits:
-                group.commit()
-                group = None
-            group = group or _Group(engine)
-            try:
-                with group.member() as connection:
-                    _stand_at_fence(engine, connection)
-                    yield connection
-            finally:
-                if line.others_wait and group.may_grow:
-                    line.group = group  # the next one goes on with it
-                elif group.members:
-                    group.commit()
-        group.wait()
+def changing(engine: Engine) -> Iterator[Connection]:
+    """Do the same as `transaction`, with a Connection."""
+    # SQLite's own way to wait is to sleep and try again; PostgreSQL's way takes a connection. So
+    # the writers of a process wait for each other here.
+    turn: threading.Lock = engine.get_execution_options()[_TURN]
+    with passing_errors_are_unavailable(engine), turn, engine.begin() as connection:
+        take_turn(connection)
+        _check_fence(engine, connection)
+        yield connection
 
 
-class _Line:
-    """The writers of one process, one behind the other.
+def take_turn(connection: Connection, patience_seconds: float | None = None) -> None:
+    """Wait until the program has no other writing transaction; call it first in a transaction.
 
-    A database has one writer. SQLite's own way of waiting is to sleep and look again, and
-    PostgreSQL's takes a connection; and neither knows who waits.
+    `patience_seconds` replaces the engine's busy timeout, for a transaction that takes long.
     """
-
-    def __init__(self) -> None:
-        self.group: _Group | None = None  # what those before have left to be committed
-        self._turn = threading.Lock()
-        self._count = threading.Lock()
-        self._waiting = 0
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        with self._count:
-            self._waiting += 1
-        with self._turn:
-            with self._count:
-                self._waiting -= 1
-            yield
-
-    @property
-    def others_wait(self) -> bool:
-        """In one's turn: whether it will be somebody else's next."""
-        return self._waiting > 0
-
-
-class _Group:
-    """Transactions of several threads that are committed as one."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.members = 0
-        self._undone = False
-        self._connection = engine.connect()
-        self._ended = threading.Event()
-        self._error: Exception | None = Unavailable("the database was lost before the commit")
-        try:
-            self._connection.begin()
-            take_turn(self._connection)
-        except BaseException:
-            self._connection.close()
-            raise
-
-    @contextmanager
-    def member(self) -> Iterator[Connection]:
-        """One of the transactions. Those before it must not suffer from its error."""
-        try:
-            with self._connection.begin_nested() if self.members else nullcontext():
-                yield self._connection
-        except BaseException:
-            if not self.members:
-                self._connection.close()
-            elif self._is_undone():
-                self._undone = True
-            raise
-        self.members += 1
-
-    def _is_undone(self) -> bool:
-        """Whether SQLite has undone it all, as on a full disk, without being told to."""
-        if self._connection.dialect.name != "sqlite" or self._connection.invalidated:
-            return False  # PostgreSQL does so only when it is lost, and says so at the commit
-        driver: Any = self._connection.connection.dbapi_connection
-        return not driver.in_transaction
-
-    @property
-    def may_grow(self) -> bool:
-        """Whether there is something to commit, and something may be added to it."""
-        usable = not self._undone and not self._connection.invalidated
-        return usable and 0 < self.members < _MOST_TOGETHER
-
-    def commit(self) -> None:
-        """End the group; whether it went well, `wait` says."""
-        try:
-            with self._connection:
-                if self._undone:  # to commit the nothing that is left would succeed
-                    return
-                self._connection.commit()
-            self._error = None
-        except PendingRollbackError:
-            pass  # the server went away in a later member's turn
-        except SQLAlchemyError as error:
-            self._error = error
-        finally:
-            self._ended.set()
-
-    def wait(self) -> None:
-        """Block until the group is committed; raises what prevented it."""
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
-
-
-def take_turn(connection: Connection) -> None:
-    """At the beginning of a transaction: wait until the program has no other one that may write."""
     if connection.dialect.name == "postgresql":  # SQLite's BEGIN IMMEDIATE has waited already
         options = connection.get_execution_options()
-        patience, key = f"{1000 * options[_BUSY_TIMEOUT]:.0f}ms", _lock_key(options[_WRITERS])
-        connection.execute(_TAKE_TURN, {"patience": patience, "key": key})
+        parameters = {
+            "patience": _milliseconds(patience_seconds or options[_BUSY_TIMEOUT]),
+            "idle": _milliseconds(patience_seconds or _IDLE_SECONDS),
+            "key": _lock_key(options[_PROGRAM]),
+        }
+        connection.execute(_TAKE_TURN, parameters)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f}ms"
 
 
 @cache
 def _lock_key(program: str) -> int:
-    """The advisory lock of a program's writers: 64 bits, as PostgreSQL wants them."""
+    """Return the advisory lock of a program's writers: 64 bits, as PostgreSQL wants them."""
     name = f"hfmds {program}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:8], signed=True)
 
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """A consistent view that takes no write lock; must not write."""
+    """Give the block a consistent view that takes no write lock. The block must not write."""
     with looking(engine) as connection, Session(connection) as session:
         yield session
 
 
 @contextmanager
 def looking(engine: Engine) -> Iterator[Connection]:
-    """As `reading`, for what is asked all the time: a Session takes longer than the answer."""
+    """Do the same as `reading`, with a Connection."""
     options: dict[str, Any] = {_READ_ONLY: True}
     if engine.dialect.name == "postgresql":
-        options["isolation_level"] = "REPEATABLE READ"  # what a read is on SQLite anyway
+        options["isolation_level"] = "REPEATABLE READ"  # a read on SQLite is that anyway
         options["postgresql_readonly"] = True
     with (
         passing_errors_are_unavailable(engine),
         engine.connect().execution_options(**options) as connection,
     ):
-        _stand_at_fence(engine, connection)
+        _check_fence(engine, connection)
         yield connection
 
 
 def fenced(engine: Engine, fence: Callable[[Connection], None]) -> Engine:
-    """The same database for somebody whose right to use it may end.
+    """Return the same database for a caller whose right to use it may end.
 
-    `fence` is called at the beginning of each of its transactions and reads, inside it, and raises
-    when the right has ended.
+    Each transaction and read calls `fence` first. It raises when the right has ended.
     """
-    behind = engine.execution_options(**{_FENCE: fence})
-    _lines[behind] = _lines[engine]
-    return behind
+    return engine.execution_options(**{_FENCE: fence})
 
 
-def _stand_at_fence(engine: Engine, connection: Connection) -> None:
+def _check_fence(engine: Engine, connection: Connection) -> None:
     fence: Callable[[Connection], None] | None = engine.get_execution_options().get(_FENCE)
     if fence:
         fence(connection)
@@ -321,12 +200,16 @@ def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(f"{_SETTING} names no file; use sqlite:///file")
     make_data_folder(Path(url.database).absolute().parent, setting=_SETTING)
-    engine = create_engine(url, connect_args={"timeout": busy_timeout_seconds}, **_OPTIONS)
-    _lines[engine] = _Line()
+    engine = create_engine(
+        url,
+        connect_args={"timeout": busy_timeout_seconds},
+        **_OPTIONS,
+        execution_options={_TURN: threading.Lock()},
+    )
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # the driver must not begin transactions by itself
+        connection.isolation_level = None  # the events below begin transactions, not the driver
         connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for the writer
         connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
         connection.execute("PRAGMA foreign_keys = ON")
@@ -334,8 +217,7 @@ def _open_sqlite(url: URL, busy_timeout_seconds: float) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         if connection.get_execution_options().get(_READ_ONLY):
-            # Waits for nothing, so it cannot fail, and need not be done in SQLAlchemy's long way.
-            connection.connection.cursor().execute("BEGIN")
+            connection.exec_driver_sql("BEGIN")
         else:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -355,19 +237,22 @@ def _open_postgresql(url: URL, program: str, busy_timeout_seconds: float) -> Eng
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
-        # pre_ping: a connection the server or a firewall has dropped is replaced unnoticed.
+        # pre_ping replaces connections that the server or a firewall has dropped.
         engine = create_engine(
             url.set(query={**_POSTGRESQL_DEFAULTS, **url.query}),
             pool_pre_ping=True,
             **_OPTIONS,
-            execution_options={_BUSY_TIMEOUT: busy_timeout_seconds, _WRITERS: program},
+            execution_options={
+                _BUSY_TIMEOUT: busy_timeout_seconds,
+                _PROGRAM: program,
+                _TURN: threading.Lock(),
+            },
         )
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{_SETTING} asks for PostgreSQL, but its driver is missing ({error}); "
             f"pip install 'psycopg[binary]'"
         ) from error
-    _lines[engine] = _Line()
     try:
         engine.connect().close()
     except OperationalError as error:
@@ -382,9 +267,9 @@ def _open_postgresql(url: URL, program: str, busy_timeout_seconds: float) -> Eng
 
 @contextmanager
 def database_look(engine: Engine) -> Iterator[Callable[[], None]]:
-    """Yields what raises if the database does not answer.
+    """Yield a function that raises Unavailable if the database does not answer.
 
-    By a connection of its own: that all others are in use is not the database's trouble.
+    It has its own connection, because a busy pool does not mean that the database is away.
     """
     own = create_engine(engine.url, pool_size=1, max_overflow=0, pool_pre_ping=True)
     statement = text("PRAGMA schema_version" if own.dialect.name == "sqlite" else "SELECT 1")
@@ -401,10 +286,10 @@ def database_look(engine: Engine) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def passing_errors_are_unavailable(engine: Engine) -> Iterator[None]:
-    """Around use of the engine: a busy or vanished database raises Unavailable.
+    """Turn errors inside the block into our own: a busy or vanished database is Unavailable.
 
-    What it cannot keep, such as text with a NUL in PostgreSQL, raises InvalidInput: it comes from
-    callers, for whatever is ours fits the tables.
+    A value that the database cannot keep, such as text with a NUL in PostgreSQL, is InvalidInput:
+    only callers send such values.
     """
     try:
         yield
@@ -423,11 +308,11 @@ def passing_errors_are_unavailable(engine: Engine) -> Iterator[None]:
 
 
 def _passes(error: DBAPIError) -> bool:
-    if isinstance(error.orig, sqlite3.Error):  # for it, a missing table is "operational" too
+    if isinstance(error.orig, sqlite3.Error):  # its OperationalError includes a missing table
         return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE_ERRORS
     return isinstance(error, OperationalError) or error.connection_invalidated
 
 
 def _reason(error: DBAPIError) -> str:
-    """The driver's first line; what follows is advice we give ourselves."""
+    """Return the first line of the driver's message; our messages give the advice."""
     return str(error.orig).partition("\n")[0]

@@ -1,12 +1,12 @@
-"""The schema of a program's database: which revision it has, and how it gets to the one we know.
+"""The schema of a program's database: its revision, and the upgrade to the newest one.
 
-Each program has its migrations in its own package (`coordinator/migrations`), and a version table
-of its own, so that several programs may share one database. Alembic runs them (`migrations`), and
-is loaded when there is one to run: a program that starts on its own schema does without.
+Each program has its migrations in its own package (`coordinator/migrations`) and its own version
+table, so several programs can share one database. `migrations` runs them with Alembic. A program
+that starts with the newest schema does not load Alembic.
 
-Who upgrades: an embedded SQLite is made and upgraded by the program that opens it, since it alone
-uses the file and the upgrade is one transaction. A PostgreSQL may be shared with programs that are
-still at work with the older schema, so there an operator decides when, with one command.
+A program upgrades an embedded SQLite by itself, because no other program uses the file. Other
+replicas may still work with the older schema of a PostgreSQL, so an operator upgrades it with one
+command.
 """
 
 from __future__ import annotations
@@ -26,46 +26,48 @@ from hfmds.storage.database import passing_errors_are_unavailable, reading, show
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS = 600
+
 
 class SchemaState(enum.Enum):
-    """What a program finds in its database."""
+    """How the revision of a database relates to the program."""
 
     EMPTY = "empty"
     OLDER = "older"
     CURRENT = "current"
-    UNKNOWN = "unknown"  # made by a newer program
+    UNKNOWN = "unknown"  # a newer program made it
 
 
 class Schema:
-    """The tables of one program, as the migrations in its package make them."""
+    """The tables of one program, made by the migrations in its package."""
 
     def __init__(self, package: str) -> None:
-        """ConfigurationError if there is no such program here."""
-        found = importlib.util.find_spec(package)
-        if found is None or found.origin is None:
+        """Find the program; ConfigurationError if it is not installed."""
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
             raise ConfigurationError(f"the program {package} is not installed here")
         self.program = package.rpartition(".")[2]
-        self._migrations = Path(found.origin).parent / "migrations"
+        self._migrations = Path(spec.origin).parent / "migrations"
         self._version_table = f"{self.program}_schema"
 
     @property
     def revisions(self) -> list[str]:
-        """All that this program knows, oldest first, by the names of their files."""
+        """The revisions that this program knows, oldest first, from the names of their files."""
         files = (self._migrations / "versions").glob("r[0-9]*_*.py")
         return sorted(path.name.removeprefix("r").partition("_")[0] for path in files)
 
     @property
     def newest(self) -> str:
-        """The revision this program works with."""
+        """The revision that this program works with."""
         return self.revisions[-1] if self.revisions else "0000"
 
     def revision(self, engine: Engine) -> str | None:
-        """The revision the database has; None before the first upgrade."""
+        """Return the revision of the database; None before the first upgrade."""
         with reading(engine) as session:
             return self._revision(session.connection())
 
     def state(self, engine: Engine) -> SchemaState:
-        """How the database's revision relates to ours."""
+        """Return how the revision of the database relates to the program."""
         revision = self.revision(engine)
         if revision is None:
             return SchemaState.EMPTY
@@ -74,9 +76,9 @@ class Schema:
         return SchemaState.OLDER if revision in self.revisions else SchemaState.UNKNOWN
 
     def prepare(self, engine: Engine) -> None:
-        """At a program's start: nothing if the schema is ours, an upgrade if that is safe.
+        """Upgrade the schema at a program's start if that is needed and safe.
 
-        ConfigurationError says what to do otherwise.
+        If it is needed and not safe, ConfigurationError tells the operator what to do.
         """
         state = self.state(engine)
         if state is SchemaState.CURRENT:
@@ -92,16 +94,16 @@ class Schema:
         )
 
     def upgrade(self, engine: Engine, to: str = "head") -> None:
-        """Bring the database to our revision, whole or not at all; again, it changes nothing.
+        """Upgrade the database in one transaction; repeating this changes nothing.
 
-        ConfigurationError if what is there is not known to this program.
+        ConfigurationError if the database has tables that this program does not know.
         """
-        from hfmds.storage.migrations import migrate  # with Alembic
+        from hfmds.storage.migrations import migrate  # loads Alembic
 
         self._require_known(engine)
         try:
             with passing_errors_are_unavailable(engine), _upgrading(engine) as connection:
-                before = self._revision(connection)  # under the lock: another may have been here
+                before = self._revision(connection)  # another process may have upgraded it
                 migrate(self._migrations, self._version_table, connection, to)
                 after = self._revision(connection)
         except DBAPIError as error:
@@ -116,9 +118,9 @@ class Schema:
     def draft(self, engine: Engine, message: str) -> Path | None:
         """Write the migration from this database to the tables of the code, if they differ.
 
-        For developers: the file is in the source tree, to be read and committed.
+        Developers read and commit the file, which is in the source tree.
         """
-        from hfmds.storage.migrations import draft  # with Alembic
+        from hfmds.storage.migrations import draft  # loads Alembic
 
         with engine.connect() as connection:
             number = f"{len(self.revisions) + 1:04}"
@@ -141,15 +143,21 @@ class Schema:
 
 @contextmanager
 def _upgrading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that may change tables, alone."""
+    """Yield a transaction that may change tables, with the database to itself.
+
+    It waits longer than other writers, because the upgrade of another process may take long.
+    """
     with engine.connect() as connection:
-        sqlite = engine.dialect.name == "sqlite"
-        if sqlite:
-            # A table that is copied is dropped, which must not touch the rows that refer to it.
-            connection.detach()  # so that nobody else gets a connection without the checks
-            connection.connection.cursor().execute("PRAGMA foreign_keys = OFF")
+        is_sqlite = engine.dialect.name == "sqlite"
+        if is_sqlite:
+            connection.detach()  # the pool must not get back a connection with these settings
+            cursor = connection.connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {1000 * _PATIENCE_SECONDS}")
+            # A migration copies a table and drops the old one, which must not delete rows that
+            # refer to it.
+            cursor.execute("PRAGMA foreign_keys = OFF")
         with connection.begin():
-            take_turn(connection)
+            take_turn(connection, _PATIENCE_SECONDS)
             yield connection
-            if sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").all():
+            if is_sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").all():
                 raise AssertionError("a migration leaves rows that refer to nothing")

@@ -117,9 +117,9 @@ class Orphans:
         """Delete those orphans among `digests` that are due."""
         erased = Erased()
         for group in _groups(dict.fromkeys(digests), _DELETED_AT_ONCE):
-            # Rows must be durable before their content is deleted. If this transaction fails
-            # after the deletion, they are still there, and the next sweep deletes once more.
-            with transaction(self._engine, after_commits=True) as session:
+            # If this transaction fails after the deletion, the rows are still there, and the next
+            # sweep deletes once more.
+            with transaction(self._engine) as session:
                 due = select(OrphanRow).where(_is_one_of(group), self._is_due())
                 erased += self._delete(session, session.scalars(due).all())
         return erased

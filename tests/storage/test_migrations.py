@@ -3,12 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, inspect, text
 
-from hfmds.errors import ConfigurationError
+from hfmds.errors import ConfigurationError, Unavailable
 from hfmds.storage.database import open_database, reading, shown_url, transaction
 from hfmds.storage.schema import Schema, SchemaState
 
@@ -108,8 +109,23 @@ def test_several_may_upgrade_at_once(schema: Schema, engine: Engine, database_ur
         subprocess.Popen([sys.executable, "-c", UPGRADE, database_url], cwd=REPOSITORY)
         for _ in range(2)
     ]
-    assert [upgrade.wait(60) for upgrade in upgrades] == [0, 0]
+    assert [upgrade.wait() for upgrade in upgrades] == [0, 0]
     assert schema.state(engine) is SchemaState.CURRENT
+
+
+def test_an_upgrade_waits_longer_for_another_than_writers_do(
+    schema: Schema, engine: Engine, database_url: str
+) -> None:
+    hurried = open_database(database_url, busy_timeout_seconds=0.05)
+    with ThreadPoolExecutor() as threads, transaction(engine):
+        with pytest.raises(Unavailable), transaction(hurried):
+            pass
+        upgrade = threads.submit(schema.upgrade, hurried)
+        with pytest.raises(TimeoutError):
+            upgrade.result(0.5)  # ten times as long as a writer waits
+    upgrade.result()
+    assert schema.state(hurried) is SchemaState.CURRENT
+    hurried.dispose()
 
 
 def test_an_embedded_database_is_made_and_upgraded_by_its_program(
