@@ -37,7 +37,6 @@ from coordinator.records.runs import RunRecord
 from coordinator.replicas.notices import Switchboard, Topic
 from coordinator.runs.checkpoints import Checkpoints
 from coordinator.runs.content import RunContents
-from coordinator.runs.deletion import Deletion
 from coordinator.runs.driver import RunDriver
 from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.drivers import Drivers
@@ -48,6 +47,7 @@ from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh, PoolStore
 from coordinator.runs.recipes import Recipes
 from coordinator.runs.remote_fleet import RemoteFleet
+from coordinator.runs.retention import Deletion
 from coordinator.runs.run_control import RunControl
 from coordinator.runs.runs import Runs
 from coordinator.runs.selection import Selection

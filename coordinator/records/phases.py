@@ -5,8 +5,7 @@ Each method is one transaction: a `kill -9` falls before it or after it, never i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import (
@@ -269,38 +268,6 @@ class PhaseRecords:
         return Staleness(sum(ages) / len(ages), max(ages)) if ages else None
 
     # --- over all phases of a run ---------------------------------------------------------------
-
-    def models_handed_out(self, run_id: str) -> set[str]:
-        """Return the SHA-256 of every model that the run has sent to devices."""
-        models = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == run_id)
-        return self._names(models)
-
-    @contextmanager
-    def spent_updates(self, run_id: str, round_number: int) -> Iterator[set[str] | None]:
-        """Yield the SHA-256 of the updates that only this round's model needed.
-
-        None means that no task of the run is pending: the run needs none of its updates. Otherwise
-        no result is accepted inside the block, because the update of another device may have the
-        same bytes.
-        """
-        waiting = select(TaskRow.result_sha256).where(
-            TaskRow.run_id == run_id,
-            TaskRow.kind == "train",
-            TaskRow.state == TaskState.ACCEPTED.name,
-            TaskRow.counted_round == 0,
-        )
-        pending = select(TaskRow.task_id).where(
-            TaskRow.run_id == run_id, TaskRow.state.in_(PENDING_NAMES)
-        )
-        with looking(self._engine) as connection:
-            needed = (connection.scalar(tasks.limit(1)) for tasks in (waiting, pending))
-            if all(task is None for task in needed):
-                yield None
-                return
-        with changing(self._engine) as connection:
-            counted = counted_in(PhaseKey(run_id, round_number, "train"))
-            spent = select(TaskRow.result_sha256).where(*counted)
-            yield set(connection.scalars(spent)) - set(connection.scalars(waiting))
 
     def unable(self, run_id: str, *kinds: TaskKind) -> set[str]:
         """Return the devices that gave such a task up since the run was created or resumed."""

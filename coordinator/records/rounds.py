@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy.orm import Session
 
 from coordinator.records.events import append_event
 from coordinator.records.states import ROUND_TRANSITIONS, RoundState
 from coordinator.records.tables import RoundRow, RunRow
 from hfmds.domain.events import EventKind
+from hfmds.domain.round_policy import EarlyStop
 from hfmds.domain.runs import RunState
 from hfmds.errors import WrongState
 from hfmds.state_machine import require_transition
@@ -63,6 +65,36 @@ def require_not_ended(connection: Connection, run_id: str) -> None:
     state = connection.scalar(select(RunRow.state).where(RunRow.run_id == run_id))
     if state is None or RunState[state].ended:
         raise WrongState(f"run {run_id!r} has ended; nothing new begins in it")
+
+
+def best_round(session: Session, run_id: str) -> int:
+    """Return the evaluated round with the highest accuracy, the first of equals; 0 without one."""
+    best = (
+        select(RoundRow.number)
+        .where(RoundRow.run_id == run_id, RoundRow.accuracy.is_not(None))
+        .order_by(RoundRow.accuracy.desc(), RoundRow.number)
+        .limit(1)
+    )
+    return session.scalar(best) or 0
+
+
+def reason_to_stop(session: Session, run_id: str, early_stop: EarlyStop | None) -> str:
+    """Say why a run must end before its last round; empty: it goes on."""
+    if early_stop is None:
+        return ""
+    measured = (
+        select(RoundRow.accuracy)
+        .where(RoundRow.run_id == run_id, RoundRow.accuracy.is_not(None))
+        .order_by(RoundRow.number)
+    )
+    accuracies = [accuracy for accuracy in session.scalars(measured) if accuracy is not None]
+    if not early_stop.exhausted(accuracies):
+        return ""
+    by = f" by more than {early_stop.min_improvement:.1%}" if early_stop.min_improvement else ""
+    return (
+        f"stopped early: accuracy has not risen{by} in {early_stop.patience_rounds} evaluated "
+        f"rounds; the best is {max(accuracies):.1%} after round {best_round(session, run_id)}"
+    )
 
 
 class RoundRecords:

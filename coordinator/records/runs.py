@@ -22,17 +22,17 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from coordinator.records.events import COORDINATOR, append_event, require_log
-from coordinator.records.rounds import enter, round_state, update_round
+from coordinator.records.retention import mark_dropped_models, require_kept
+from coordinator.records.rounds import (
+    best_round,
+    enter,
+    reason_to_stop,
+    round_state,
+    update_round,
+)
 from coordinator.records.states import RUN_TRANSITIONS, RoundState
 from coordinator.records.tables import Base, RoundRow, RunRow
 from coordinator.records.tasks import end_pending, restart_failed_tasks
-from coordinator.runs.versions import (
-    best_round,
-    drop_models,
-    dropped_content,
-    reason_to_stop,
-    require_kept,
-)
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.events import EventKind
 from hfmds.domain.runs import Progress, Round, Run, RunSpec, RunState
@@ -241,11 +241,6 @@ class RunRecords:
             require_kept(session, row)
             return decode_round(row.record).weights
 
-    def dropped_models(self, run_id: str) -> set[str]:
-        """Return the SHA-256 of the models whose content the coordinator deletes."""
-        with looking(self._engine) as connection:
-            return dropped_content(connection, run_id)
-
     def pause(self, run_id: str, now: float, reason: str = "", by: str = COORDINATOR) -> RunRecord:
         """Stop handing out the run's work; a paused run stays as it is."""
         with transaction(self._engine) as session:
@@ -345,7 +340,7 @@ class RunRecords:
                 _move(row, RunState.COMPLETED, reason)
                 append_event(connection, run_id, EventKind.RUN_COMPLETED, now)
                 end_pending(connection, run_id, LateReason.COMPLETED, now)
-            drop_models(session, run_id, number, spec.policy.retention, now)
+            mark_dropped_models(session, run_id, number, spec.policy.retention, now)
             return RunPosition(number, RunState[row.state])
 
 

@@ -13,12 +13,11 @@ from coordinator.records.runs import RunRecord
 from coordinator.replicas.leadership import Deposed
 from coordinator.runs.checkpoints import Checkpoints
 from coordinator.runs.driver_records import DriverRecords
-from coordinator.runs.leftovers import drop_leftovers
 from coordinator.runs.models import Models
+from coordinator.runs.retention import sweep
 from coordinator.runs.run_control import RunControl, RunStopped
 from hfmds.algorithm.federation import Fleet, federate
 from hfmds.domain.learning import Checkpoint
-from hfmds.domain.runs import Round
 from hfmds.errors import HfmdsError, NotFound, Unavailable
 from hfmds.service.monitoring.logs import log_context
 
@@ -110,10 +109,7 @@ class RunDriver:
             completed, standing = self._checkpoints.record(result, self.control.now())
             if standing.completed_rounds < completed.number:
                 raise RunStopped  # it was cancelled
-            if standing.state.ended:  # while its driver lives, nobody deletes it
-                drop_leftovers(self._records, self._blobs, self.run_id)
-            else:
-                self._drop_updates(completed)
+            sweep(self._records, self._blobs, self.run_id)  # nobody deletes a run with a driver
             self.control.timing.end()
             self._metrics.round_completed(self.run_id, completed)
             with log_context(round=completed.number):
@@ -137,38 +133,8 @@ class RunDriver:
         runs = self._records.runs
         self._metrics.show_limits(self.run_id, self._run.spec.recipe.pool)
         run = runs.get(self.run_id)
+        sweep(self._records, self._blobs, self.run_id)  # a kill may have come before
         if run.last_round:
-            self._drop_models()  # a kill may have come before
             best = runs.round(self.run_id, run.best_round)  # the last, if none was evaluated
             self._metrics.show_standing(self.run_id, run.last_round, best)
         return self._checkpoints.start()
-
-    def _drop_updates(self, completed: Round) -> None:
-        """Delete the updates, and the server's states, that the run no longer needs."""
-        # List first: a deposed leader is refused at the next question to the database, and blobs
-        # that a new leader's devices upload later are not in the list.
-        there = tuple(self._blobs.digests())
-        runs, phases = self._records.runs, self._records.phases
-        dropped = runs.dropped_models(self.run_id)
-        needed = phases.models_handed_out(self.run_id) - dropped
-        needed.add(completed.weights.sha256)
-        if completed.server_state:
-            needed.add(completed.server_state.sha256)
-        unneeded = [digest for digest in there if digest.sha256 not in needed]
-        before = None
-        if completed.server_state and completed.number > 1:
-            before = runs.round(self.run_id, completed.number - 1).server_state
-        also = dropped | ({before.sha256} if before else set())
-        with phases.spent_updates(self.run_id, completed.number) as spent:
-            # All of them, unless devices are still at work, as in asynchronous rounds.
-            for digest in unneeded:
-                if spent is None or digest.sha256 in spent | also:
-                    self._blobs.delete(digest)
-
-    def _drop_models(self) -> None:
-        """Delete the models that the run's retention no longer keeps."""
-        dropped = self._records.runs.dropped_models(self.run_id)
-        if dropped:
-            for digest in tuple(self._blobs.digests()):
-                if digest.sha256 in dropped:
-                    self._blobs.delete(digest)

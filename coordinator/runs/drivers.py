@@ -15,9 +15,9 @@ from coordinator.monitoring.metrics import Metrics
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.leadership import Term
 from coordinator.replicas.notices import Switchboard, Topic
-from coordinator.runs.deletion import Deletion
 from coordinator.runs.driver import RunDriver
 from coordinator.runs.driver_records import DriverRecords
+from coordinator.runs.retention import Deletion
 from hfmds.domain.runs import Progress, RunState
 from hfmds.errors import NotFound
 from hfmds.service.monitoring.logs import log_context
@@ -72,7 +72,7 @@ class Drivers:
                 self.follow()
                 self._term = term
                 self._leading = DriverRecords.on(term.engine) if term else self._records
-                self._deletion.begin_clearing(self._leading)
+                self._deletion.begin_sweeping(self._leading)
         for run in self._records.runs.active():
             if self.drive(run):
                 with log_context(run=run.run_id):
@@ -170,7 +170,7 @@ class Drivers:
             self._metrics.run_ended(driver.run_id)
             self._notices.post(Topic.WORK)  # devices that wait for this run only may go
             if leading:
-                self._deletion.clear(leading, driver.run_id)
+                self._deletion.sweep(leading, driver.run_id)
 
     def _delete(self, run_id: str) -> None:
         """Begin to delete a run that is marked for it, unless its driver is still at work."""

@@ -1,8 +1,8 @@
-"""Deletes runs: what the store keeps for them, their content, then all rows but the log.
+"""Deletes content that runs no longer need, and all content of deleted runs.
 
-By the one who leads, in the background. A run that is to go is marked first; whoever leads then
-finds it, also after a restart, and repeats what was cut off. Runs that have ended and stay are
-cleared of what they do not need.
+A sweep follows each round, each start of a driver and the end of each run. Only the coordinator
+that leads deletes. It first lists what is stored, then asks the database what is needed: a
+coordinator that no longer leads is refused there, and content that comes later is not in the list.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from coordinator.records.runs import RunRecord, RunRecords
 from coordinator.replicas.leadership import Deposed
 from coordinator.runs.content import RunContents
 from coordinator.runs.driver_records import DriverRecords
-from coordinator.runs.leftovers import drop_leftovers
 from coordinator.runs.pool_refresh import PoolStore
 from hfmds.errors import HfmdsError, NotFound, Unavailable
 from hfmds.service.monitoring.logs import log_context
+from hfmds.storage.blobs import Blobs
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,27 @@ _STORE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.5
 
 
+def sweep(records: DriverRecords, blobs: Blobs, run_id: str) -> None:
+    """Delete the content that a run no longer needs (`coordinator.records.retention`).
+
+    The caller keeps the run from being deleted, and another run from getting its id.
+    """
+    stored = tuple(blobs.digests())
+    with records.retention.unneeded(run_id, stored) as unneeded:
+        for digest in unneeded:
+            blobs.delete(digest)
+    if unneeded:
+        size_bytes = sum(digest.size_bytes for digest in unneeded)
+        log.debug("content deleted", extra={"blobs": len(unneeded), "bytes": size_bytes})
+
+
 class Deletion:
-    """Removes runs that are marked, and clears those that have ended. Thread-safe."""
+    """Deletes marked runs, and sweeps ended ones, in the background. Thread-safe.
+
+    A run to be deleted is marked in the database. The coordinator that leads finds the mark, also
+    after a restart, and repeats an interrupted deletion: first the store's snapshots, then the
+    content, then all rows except the log.
+    """
 
     def __init__(
         self,
@@ -46,14 +65,11 @@ class Deletion:
         self._clock = clock
         self._lock = threading.Lock()
         self._removing: set[str] = set()
-        # A run that is removed may be created anew: till then nobody clears the old one.
+        # A run that gets the id of a removed one must not lose its content to a sweep.
         self._one_by_one = threading.Lock()
 
     def begin(self, records: DriverRecords, run_id: str) -> None:
-        """Remove a marked run that nobody works for, with the parts of one who leads.
-
-        Returns at once.
-        """
+        """Begin to delete a marked run that has no driver. Returns at once."""
         with self._lock:
             if run_id in self._removing:
                 return
@@ -62,27 +78,32 @@ class Deletion:
             target=self._remove, args=(records, run_id), name=f"delete-{run_id}", daemon=True
         ).start()
 
-    def begin_clearing(self, records: DriverRecords) -> None:
-        """Clear all runs that have ended, with the parts of one who leads. Returns at once."""
+    def begin_sweeping(self, records: DriverRecords) -> None:
+        """Begin to sweep all runs that have ended. Returns at once."""
 
-        def clear_all() -> None:
-            with _saying("runs are not cleared yet"):
+        def sweep_all() -> None:
+            with _logging_errors("ended runs are not swept yet"):
                 for run in records.runs.list():
                     if run.state.ended:
-                        self.clear(records, run.run_id)
+                        self.sweep(records, run.run_id)
 
-        threading.Thread(target=clear_all, name="clear", daemon=True).start()
+        threading.Thread(target=sweep_all, name="sweep", daemon=True).start()
 
-    def clear(self, records: DriverRecords, run_id: str) -> None:
-        """Free what a run that has ended does not need, with the parts of one who leads."""
-        with log_context(run=run_id), self._one_by_one, _saying("the run is not cleared yet"):
-            drop_leftovers(records, self._contents.of(run_id).blobs, run_id)
+    def sweep(self, records: DriverRecords, run_id: str) -> None:
+        """Sweep a run that has ended."""
+        with (
+            log_context(run=run_id),
+            self._one_by_one,
+            _logging_errors("the run is not swept yet"),
+        ):
+            records.runs.state(run_id)  # raises NotFound before this opens the run's content
+            sweep(records, self._contents.of(run_id).blobs, run_id)
 
     def _remove(self, records: DriverRecords, run_id: str) -> None:
-        with log_context(run=run_id), _saying("the run is not deleted yet"):
+        with log_context(run=run_id), _logging_errors("the run is not deleted yet"):
             try:
                 run = records.runs.get(run_id)
-                # In this order: what has no row any more would never be found again.
+                # The rows go last: without them nobody would find the rest.
                 self._release(records.runs, run)
                 with self._one_by_one:
                     self._remove_content(records.runs, run)
@@ -96,7 +117,7 @@ class Deletion:
         """Have the synthesis store give up the run's snapshots, if its method makes any."""
         if not run.spec.recipe.method.samples_per_device:
             return
-        told = False
+        warned = False
         while not self._loop.is_closed():
             runs.require_deleting(run.run_uid)
             call = self._store.release_run(run.run_id)
@@ -104,17 +125,17 @@ class Deletion:
                 asyncio.run_coroutine_threadsafe(call, self._loop).result(_STORE_SECONDS)
                 return
             except Unavailable as error:
-                if not told:
+                if not warned:
                     log.warning("the deletion waits for the synthesis store: %s", error)
-                    told = True
+                    warned = True
                 time.sleep(_AGAIN_SECONDS)
         raise Unavailable("the coordinator has stopped; it goes on when it is started again")
 
     def _remove_content(self, runs: RunRecords, run: RunRecord) -> None:
-        """Delete all bytes of a run, asking before each blob whether it is still ours to do.
+        """Delete all bytes of a run, asking before each blob whether the run is still marked.
 
-        Content knows runs by id only: somebody else may lead by now, have deleted this run, and
-        have been told to create another one with its id, which may need the very same bytes.
+        Content knows only run ids. Another coordinator may have become the leader, deleted this run
+        and created another one with its id, which may need the very same bytes.
         """
         blobs = self._contents.of(run.run_id).blobs
         for digest in tuple(blobs.digests()):
@@ -125,13 +146,13 @@ class Deletion:
 
 
 @contextmanager
-def _saying(what_is_left: str) -> Iterator[None]:
-    """Around work in the background that whoever leads next will find and do, if it fails."""
+def _logging_errors(unfinished: str) -> Iterator[None]:
+    """Log an error of background work. The next leader finds that work and does it."""
     try:
         yield
     except NotFound as error:
-        log.info("nothing is left to do: %s", error)  # the run was deleted meanwhile
+        log.info("nothing is left to do: %s", error)  # the run was deleted
     except Deposed as error:
-        log.info("this is another coordinator's to do: %s", error)
+        log.info("another coordinator leads, and does this: %s", error)
     except (HfmdsError, OSError) as error:
-        log.warning("%s: %s", what_is_left, error)
+        log.warning("%s: %s", unfinished, error)
