@@ -40,7 +40,7 @@ STEPS = (
     "coordinator.runs.checkpoints:Checkpoints.record",
     "coordinator.runs.retention:sweep",
     "coordinator.runs.remote_fleet:RemoteFleet.train",
-    "coordinator.runs.models:Models.put",
+    "coordinator.runs.content:Models.put",
     "hfmds.algorithm.methods.fedavg:FedAvgMethod.aggregate",
     "hfmds.storage.staging:Staging.take",
     "hfmds.storage.staging:Staging.append",

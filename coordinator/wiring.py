@@ -36,19 +36,16 @@ from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.notices import Switchboard, Topic
 from coordinator.runs.checkpoints import Checkpoints
-from coordinator.runs.content import RunContents
+from coordinator.runs.content import Models, RunContents
 from coordinator.runs.driver import RunDriver
-from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.drivers import Drivers
-from coordinator.runs.held_out import HeldOut
-from coordinator.runs.learning import Learning
-from coordinator.runs.models import Models
+from coordinator.runs.evaluation import HeldOut, Learning
 from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh, PoolStore
 from coordinator.runs.recipes import Recipes
 from coordinator.runs.remote_fleet import RemoteFleet
 from coordinator.runs.retention import Deletion
-from coordinator.runs.run_control import RunControl
+from coordinator.runs.run_control import DriverRecords, RunControl
 from coordinator.runs.runs import Runs
 from coordinator.runs.selection import Selection
 from coordinator.settings import CoordinatorSettings

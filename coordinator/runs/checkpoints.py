@@ -1,15 +1,21 @@
-"""Where a run's loop begins, and the record of each round that it completes."""
+"""Where a run begins and resumes, and the record of each round that it completes.
+
+A run that starts from another run's model copies it into its own content. So the other run may go
+on, drop the model or be deleted.
+"""
 
 from __future__ import annotations
 
-from coordinator.records.runs import RunPosition, RunRecord
+from coordinator.records.runs import RunPosition, RunRecord, RunRecords
 from coordinator.records.tasks import PhaseKey
-from coordinator.runs.driver_records import DriverRecords
-from coordinator.runs.learning import Learning
-from coordinator.runs.models import Models
+from coordinator.runs.content import Models, RunContents
+from coordinator.runs.evaluation import Learning
+from coordinator.runs.run_control import DriverRecords
+from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Checkpoint, RoundResult, Weights
-from hfmds.domain.runs import Round
+from hfmds.domain.runs import Round, RunSpec
+from hfmds.errors import InvalidInput
 from hfmds.wire.tensors import StoredWeights, encode_weights
 
 
@@ -29,11 +35,11 @@ class Checkpoints:
         last = self._records.runs.get(self._run.run_id).last_round
         if last is None:
             return self._first()
-        weights = self._stored(last.weights, f"the model after round {last.number}")
+        weights = self._models.open(last.weights, f"the model after round {last.number}")
         state: Weights = {}
         if last.server_state:
-            what = f"the server's state after round {last.number}"
-            state = self._stored(last.server_state, what)
+            path = self._models.blobs.local_path(last.server_state)
+            state = StoredWeights(path, f"the server's state after round {last.number}")
         return Checkpoint(last.number, weights, last.pool, state)
 
     def record(self, result: RoundResult, now: float) -> tuple[Round, RunPosition]:
@@ -61,9 +67,43 @@ class Checkpoints:
         return completed, self._records.runs.complete_round(run_id, completed, now)
 
     def _first(self) -> Checkpoint:
+        """Return w^0, or the model of another run that this run starts from."""
         if self._run.start is None:
             return self._learning.first_checkpoint(self._run.spec.recipe)
-        return Checkpoint(0, self._stored(self._run.start, "the first model"))
+        return Checkpoint(0, self._models.open(self._run.start, "the first model"))
 
-    def _stored(self, digest: Digest, what: str) -> StoredWeights:
-        return StoredWeights(self._models.blobs.local_path(digest), what)
+
+def copy_first_model(
+    runs: RunRecords, contents: RunContents, learning: Learning, run_id: str, spec: RunSpec
+) -> Digest | None:
+    """Copy the model that a new run starts from, durably; None if it starts from fresh weights.
+
+    A run that exists has its copy, and the other run may be gone. So this copies nothing for it.
+    """
+    start = spec.start_from
+    if start is None or runs.exists(run_id):
+        return None
+    origin, model = runs.get(start.run_id).spec.recipe.model, spec.recipe.model
+    if origin != model:
+        raise InvalidInput(
+            f"{start} is of {origin}, but the recipe's model is {model}; "
+            "give the recipe the same model, or start from another"
+        )
+    digest = runs.model(start.run_id, start.round_number)
+    stored = StoredWeights(contents.of(start.run_id).blobs.local_path(digest), str(start))
+    weights = _merged(learning.first_checkpoint(spec.recipe).weights, stored, str(start))
+    return contents.of(run_id).blobs.put_bytes(encode_weights(weights))
+
+
+def _merged(fresh: Weights, stored: StoredWeights, name_of_stored: str) -> Weights:
+    """Return the stored weights, and fresh ones for the parts that only this run's method has."""
+    shapes = stored.shapes()
+    for name, values in fresh.items():
+        if name not in shapes and name not in classifier_of(fresh):
+            continue
+        if shapes.get(name) != values.shape:
+            raise InvalidInput(
+                f"{name_of_stored} has {name!r} as {shapes.get(name, 'nothing')}, this run as "
+                f"{values.shape}; give it the same model and settings of the method"
+            )
+    return {name: stored[name] if name in shapes else fresh[name] for name in fresh}

@@ -1,7 +1,7 @@
-"""Where a run's bytes are: model versions and uploaded updates, by digest.
+"""The content of runs: model versions and uploaded updates, by digest.
 
-Each run has a place of its own. Runs with the same seed produce the same bytes, and one run must be
-able to drop its updates without asking whether another still needs them.
+Each run has its own place. Runs with the same seed produce the same bytes, and a run must be able
+to delete its updates without asking whether another run needs them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from hfmds.domain.digest import Digest
+from hfmds.domain.learning import Weights
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.files import remove_folder
 from hfmds.storage.locations import BlobsLocation
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
+from hfmds.wire.tensors import StoredWeights, encode_weights
 
-_MARKS = ".marks"  # no run can have this id
+_MARKS = ".marks"  # not a valid run id
 
 
 class RunContents:
@@ -29,27 +32,48 @@ class RunContents:
         self._lock = threading.Lock()
 
     def marks(self) -> Blobs:
-        """A place beside the runs' for what says whose content this is."""
+        """Open the place, beside those of runs, where coordinators mark the content as theirs."""
         return self._blobs.place(_MARKS)
 
     def purge(self, older_than_seconds: float, now: float) -> int:
-        """Remove broken uploads that nobody resumed for so long; their number."""
+        """Remove interrupted uploads that no device resumed for this time; return their number."""
         self._staging_folder.mkdir(parents=True, exist_ok=True)
         runs = [path.name for path in self._staging_folder.iterdir() if path.is_dir()]
         return sum(self.of(run_id).staging.purge(older_than_seconds, now) for run_id in runs)
 
     def remove(self, run_id: str) -> None:
-        """Delete all content of a run, complete or not; nobody may be at work on it."""
+        """Delete all content of a run, also interrupted uploads. Nothing may use it any longer."""
         with self._lock:
             self._opened.pop(run_id, None)
             remove_folder(self._staging_folder / run_id)
             self._blobs.remove(run_id)
 
     def of(self, run_id: str) -> Content:
-        """The content of one run; may touch the disk."""
+        """Open the content of one run; may touch the disk."""
         with self._lock:
             content = self._opened.get(run_id)
             if content is None:
                 staging = Staging(self._staging_folder / run_id, self.max_blob_bytes)
                 content = self._opened[run_id] = Content(self._blobs.place(run_id), staging)
             return content
+
+
+class Models:
+    """The models of one run. Each is encoded and stored once, however often it is put."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self._last: tuple[Weights, Digest] | None = None
+
+    def put(self, weights: Weights) -> Digest:
+        """Store a model unless it is the last one. On return it is durable."""
+        # A round puts the same object when it hands the model out and when it records it.
+        if self._last is None or self._last[0] is not weights:
+            self._last = weights, self.blobs.put_bytes(encode_weights(weights))
+        return self._last[1]
+
+    def open(self, digest: Digest, name: str) -> StoredWeights:
+        """Open a stored model. Putting it again does not store it again."""
+        weights = StoredWeights(self.blobs.local_path(digest), name)
+        self._last = weights, digest
+        return weights

@@ -12,10 +12,9 @@ from coordinator.monitoring.metrics import Metrics
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.leadership import Deposed
 from coordinator.runs.checkpoints import Checkpoints
-from coordinator.runs.driver_records import DriverRecords
-from coordinator.runs.models import Models
+from coordinator.runs.content import Models
 from coordinator.runs.retention import sweep
-from coordinator.runs.run_control import RunControl, RunStopped
+from coordinator.runs.run_control import DriverRecords, RunControl, RunStopped
 from hfmds.algorithm.federation import Fleet, federate
 from hfmds.domain.learning import Checkpoint
 from hfmds.errors import HfmdsError, NotFound, Unavailable

@@ -16,8 +16,8 @@ from coordinator.records.runs import RunRecord
 from coordinator.replicas.leadership import Term
 from coordinator.replicas.notices import Switchboard, Topic
 from coordinator.runs.driver import RunDriver
-from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.retention import Deletion
+from coordinator.runs.run_control import DriverRecords
 from hfmds.domain.runs import Progress, RunState
 from hfmds.errors import NotFound
 from hfmds.service.monitoring.logs import log_context

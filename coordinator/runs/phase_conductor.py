@@ -15,8 +15,7 @@ from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseTask, Seen
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import TaskState
 from coordinator.records.tasks import Task
-from coordinator.runs.driver_records import DriverRecords
-from coordinator.runs.run_control import LOOK_AGAIN_SECONDS, RunControl
+from coordinator.runs.run_control import LOOK_AGAIN_SECONDS, DriverRecords, RunControl
 from coordinator.runs.selection import Selection, eligible_for
 from hfmds.domain.runs import Phase, Progress
 from hfmds.domain.tasks import LateReason

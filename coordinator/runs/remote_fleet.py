@@ -16,12 +16,11 @@ from coordinator.records.phases import PhasePlan
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import RoundState
 from coordinator.records.tasks import PhaseKey, Task
-from coordinator.runs.driver_records import DriverRecords
-from coordinator.runs.held_out import HeldOut
-from coordinator.runs.models import Models
+from coordinator.runs.content import Models
+from coordinator.runs.evaluation import HeldOut
 from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh
-from coordinator.runs.run_control import RunControl
+from coordinator.runs.run_control import DriverRecords, RunControl
 from hfmds.algorithm.aggregation.blocks import Moved
 from hfmds.algorithm.aggregation.compression import unpacked
 from hfmds.algorithm.device_evaluation import combine_evaluations

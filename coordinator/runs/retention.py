@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from coordinator.records.runs import RunRecord, RunRecords
 from coordinator.replicas.leadership import Deposed
 from coordinator.runs.content import RunContents
-from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.pool_refresh import PoolStore
+from coordinator.runs.run_control import DriverRecords
 from hfmds.errors import HfmdsError, NotFound, Unavailable
 from hfmds.service.monitoring.logs import log_context
 from hfmds.storage.blobs import Blobs

@@ -1,19 +1,24 @@
-"""How operators and the process steer one run's driver, and what the driver tells them."""
+"""The records that a run's driver writes, and the control that pauses, stops and shows the run."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from sqlalchemy import Engine
 
 from coordinator.devices.wakeup import Bell
 from coordinator.monitoring.round_timing import RoundWatch
 from coordinator.records.drain import DrainRecords
+from coordinator.records.phases import PhaseRecords
+from coordinator.records.retention import RetentionRecords
+from coordinator.records.rounds import RoundRecords
 from coordinator.records.runs import RunRecords
 from coordinator.replicas.notices import Switchboard, Topic
-from coordinator.runs.progress_notice import news_of
 from hfmds.domain.runs import Phase, Progress, RunState
 from hfmds.errors import WrongState
 
@@ -24,6 +29,28 @@ Result = TypeVar("Result")
 LOOK_AGAIN_SECONDS = 1.0  # leases, deadlines and devices run out without a wake-up
 _PAUSED_LOOK_SECONDS = 60.0
 _LOOP_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRecords:
+    """Runs, rounds, phases and needed content in the database.
+
+    On the engine of a term, each transaction fails with Deposed once another coordinator leads.
+    """
+
+    runs: RunRecords
+    rounds: RoundRecords
+    phases: PhaseRecords
+    retention: RetentionRecords
+
+    @classmethod
+    def on(cls, engine: Engine) -> DriverRecords:
+        return cls(
+            RunRecords(engine),
+            RoundRecords(engine),
+            PhaseRecords(engine),
+            RetentionRecords(engine),
+        )
 
 
 class RunStopped(Exception):
@@ -115,3 +142,19 @@ class RunControl:
                 if self.stopping:
                     future.cancel()
                     raise RunStopped from None
+
+
+def news_of(run_id: str, progress: Progress | None) -> tuple[str, ...]:
+    """Return the words of a notice that a run has changed: its id, and its progress if known."""
+    if progress is None:
+        return (run_id,)
+    counts = progress.round_number, progress.done, progress.expected
+    return (run_id, progress.phase.name, *map(str, counts))
+
+
+def progress_in(news: Sequence[str]) -> Progress | None:
+    """Return the progress that the words of a notice name."""
+    if len(news) != 5:
+        return None
+    _, phase, round_number, done, expected = news
+    return Progress(int(round_number), Phase[phase], int(done), int(expected))

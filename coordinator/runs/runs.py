@@ -16,11 +16,11 @@ from coordinator.monitoring.live_counts import RunCounts
 from coordinator.records.events import COORDINATOR
 from coordinator.records.runs import RunRecord, RunRecords
 from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.runs.checkpoints import copy_first_model
 from coordinator.runs.content import RunContents
 from coordinator.runs.drivers import Drivers
-from coordinator.runs.first_model import copy_first_model
-from coordinator.runs.held_out import HeldOut
-from coordinator.runs.progress_notice import news_of, progress_in
+from coordinator.runs.evaluation import HeldOut
+from coordinator.runs.run_control import news_of, progress_in
 from hfmds.domain.devices import require_id
 from hfmds.domain.recipe import Recipe
 from hfmds.domain.runs import Progress, Round, Run, RunSpec

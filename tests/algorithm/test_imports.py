@@ -43,7 +43,7 @@ def test_programs_load_torch_and_alembic_when_they_need_them(program: str):
 
 def test_the_coordinator_limits_the_threads_of_a_torch_that_comes_later():
     told = _told_by(
-        "from coordinator.runs.learning import Learning; Learning(threads=1).load(); "
+        "from coordinator.runs.evaluation import Learning; Learning(threads=1).load(); "
         "import torch; print(torch.get_num_threads())"
     )
     assert told == "1"

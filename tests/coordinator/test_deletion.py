@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.replicas.leadership import Deposed
-from coordinator.runs.driver_records import DriverRecords
+from coordinator.runs.run_control import DriverRecords
 from hfmds.domain.runs import ModelVersion, RunState
 from hfmds.errors import InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.event_chain import flaw

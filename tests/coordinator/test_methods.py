@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.runs.learning import Learning
+from coordinator.runs.evaluation import Learning
 from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Weights

@@ -25,8 +25,8 @@ from coordinator.devices.uploads import Uploads
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.tables import Base
 from coordinator.replicas.notices import Switchboard
-from coordinator.runs.driver_records import DriverRecords
 from coordinator.runs.drivers import Drivers
+from coordinator.runs.run_control import DriverRecords
 from coordinator.runs.runs import Runs
 from coordinator.settings import CoordinatorSettings
 from coordinator.wiring import App, build
