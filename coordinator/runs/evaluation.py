@@ -64,7 +64,7 @@ class Learning:
     def evaluate(self, recipe: Recipe, weights: Weights, images: LabelledImages) -> Evaluation:
         """Evaluate a model on these images."""
         self.load()
-        from hfmds.algorithm.evaluation import evaluate
+        from hfmds.algorithm.torch_steps.torch_evaluation import evaluate
 
         return evaluate(recipe.model, weights, recipe.normalisation, images)
 

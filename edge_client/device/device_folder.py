@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hfmds.algorithm.device_memory import round_before
 from hfmds.algorithm.local_work import Memory
 from hfmds.domain.devices import require_id
 from hfmds.domain.digest import Digest
@@ -83,10 +84,10 @@ class DeviceFolder:
         A damaged one counts as none. That costs a little accuracy; an error would cost the run, and
         would tell the coordinator a path on this device.
         """
-        earlier = [t for t in self._rounds(run_uid, kind) if t < round_number]
-        if not earlier:
+        before = round_before(self._rounds(run_uid, kind), round_number)
+        if before is None:
             return {}
-        path = self._memory_path(run_uid, kind, max(earlier))
+        path = self._memory_path(run_uid, kind, before)
         try:
             stored = StoredWeights(path, f"the memory in {path}")
             return {name: stored[name] for name in stored}

@@ -26,7 +26,7 @@ from edge_client.engines.computation import NO_OBSERVER, Observer, compute
 from edge_client.engines.engine import Engine
 from edge_client.metrics import EdgeMetrics
 from edge_client.peers import Peers
-from hfmds.algorithm.aggregation.compression import pack, split_memory
+from hfmds.algorithm.device_memory import finish_training, with_memory
 from hfmds.algorithm.leakage.leakage_filter import releasable
 from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.local_work import LocalWork, Memory, Progress, SynthesisHealth
@@ -180,10 +180,10 @@ class TaskRunner:
             log.info(
                 "training on %d own and %d synthetic images", len(shard), len(pool) if pool else 0
             )
-            local, residual = self._local_work(task, "train", shard, pool)
+            local = self._local_work(task, "train", shard, pool)
             with self._meter("train", progress) as meter:
                 trained = self._engine.train(local, meter.progress)
-            packed, memory = pack(task.recipe, local.weights, trained, residual)
+            packed, memory = finish_training(local, trained)
             update = self._put(encode_update(packed), progress)
             traffic = Traffic(received_bytes=received)
             report = UpdateReport(
@@ -212,7 +212,7 @@ class TaskRunner:
 
         def work(progress: Progress) -> SynthesisReport:
             log.info("synthesising from %d own images", len(shard))
-            local, _ = self._local_work(task, "synthesise", shard)
+            local = self._local_work(task, "synthesise", shard)
             with self._meter("synthesise", progress) as meter:
                 made = self._engine.synthesise(local, meter.progress)
             if made.health:
@@ -259,7 +259,7 @@ class TaskRunner:
         def work(progress: Progress) -> EvaluationReport:
             log.info("evaluating on %d own images", len(shard))
             with self._meter("evaluate", progress) as meter:
-                local, _ = self._local_work(task, "evaluate", shard)
+                local = self._local_work(task, "evaluate", shard)
                 found = self._engine.evaluate(local, meter.progress)
             traffic = Traffic(received_bytes=received)
             report = EvaluationReport(found, traffic, meter.seconds, self._told(meter))
@@ -291,12 +291,11 @@ class TaskRunner:
         kind: TaskKind,
         shard: LabelledImages,
         pool: LabelledImages | None = None,
-    ) -> tuple[LocalWork, Memory]:
-        """What the engine gets, and what the last training did not send."""
+    ) -> LocalWork:
+        """Describe the task to the engine, with what this device kept of earlier tasks."""
         kept = self._state.memory(
             task.run_uid, task.recipe.method.memory_of(kind), task.round_number
         )
-        memory, residual = split_memory(kept)
         work = LocalWork(
             recipe=task.recipe,
             round_number=task.round_number,
@@ -304,10 +303,9 @@ class TaskRunner:
             shard=shard,
             seed=task.seed,
             pool=pool,
-            memory=memory,
             plan=self._cache.path(task.plan) if task.plan and self._engine.needs_plan else None,
         )
-        return work, residual
+        return with_memory(work, kept)
 
     async def _compute(self, task: Assignment, what: str, work: Callable[[Progress], R]) -> R:
         with span("compute"):

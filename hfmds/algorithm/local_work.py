@@ -40,6 +40,7 @@ class LocalWork:
     seed: int
     pool: LabelledImages | None = None  # D_syn; None before the first
     memory: Memory = field(default_factory=dict)  # empty at the first task
+    residual: Memory = field(default_factory=dict)  # what earlier updates did not carry
     plan: Path | None = None  # graphs for engines without torch (`hfmds.plans`)
 
     def __post_init__(self) -> None:

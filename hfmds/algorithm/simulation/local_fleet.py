@@ -1,23 +1,25 @@
-"""A fleet inside this process: devices are shards of a data set.
+"""A fleet inside this process: its devices are shards of a data set.
 
-For simulation, research and tests. With the same recipe it gives the weights that real devices
-give, because each task's seed is derived as the coordinator derives it. It moves no bytes, so its
-traffic is zero. What its devices remember and its pools are in memory; `state` and `restore` carry
-them over to another process.
+For simulation, research and tests. With the same recipe it gives the same weights as real devices:
+it derives each task's seed as the coordinator does. It moves no bytes, so its traffic is zero. Its
+pools, and what its devices remember, are in memory. `state` and `restore` carry them over to
+another process.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.algorithm.aggregation.compression import Packed, pack, split_memory, unpacked
+from hfmds.algorithm.aggregation.compression import unpacked
 from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
+from hfmds.algorithm.device_memory import finish_training, round_before, with_memory
 from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.local_work import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
@@ -43,30 +45,30 @@ from hfmds.errors import InvalidInput, NotFound
 
 Result = TypeVar("Result")
 
-_KEPT_ROUNDS = 2  # of what each device keeps: a replayed round starts from the round before it
+_KEPT_ROUNDS = 2  # a replayed round starts from what a device kept before it
 
 
 class Workers(Protocol):
-    """What does the devices' work; results come in the order of the tasks."""
+    """Do the devices' work. Results come in the order of the tasks."""
 
     def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
-        """ClientUpdate of each."""
+        """Do ClientUpdate for each task."""
 
     def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
-        """DataSynthesis of each."""
+        """Do DataSynthesis for each task."""
 
 
 class InProcess:
-    """Does one task after the other, in the calling thread, on torch's `compute_device`."""
+    """Workers in the calling thread: one task after the other, on torch's `compute_device`."""
 
     def __init__(self, compute_device: str = "cpu") -> None:
         self._device = compute_device
 
     def train(self, works: Iterable[LocalWork]) -> Iterator[TrainedModel]:
-        return (method_of(one.recipe).train(one, device=self._device) for one in works)
+        return (method_of(work.recipe).train(work, device=self._device) for work in works)
 
     def synthesise(self, works: Iterable[LocalWork]) -> Iterator[Synthesis]:
-        return (method_of(one.recipe).synthesise(one, device=self._device) for one in works)
+        return (method_of(work.recipe).synthesise(work, device=self._device) for work in works)
 
 
 class LocalFleet:
@@ -109,16 +111,16 @@ class LocalFleet:
     # --- Fleet ----------------------------------------------------------------------------------
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
-        devices = tuple(self._shards)
-        works = self._works("synthesise", round_number, weights, None, devices)
-        made: dict[str, Synthesis] = {}
-        for device_id, synthesis in _by_device(
-            devices, self._workers.synthesise(works), round_number
-        ):
-            self._remember("synthesise", device_id, round_number, synthesis.memory)
-            made[device_id] = synthesis
-        self._health[round_number] = {d: s.health for d, s in made.items() if s.health}
-        merged = merge({d: s.batch for d, s in made.items()})
+        works = self._works("synthesise", self._shards, round_number, weights)
+        results = self._workers.synthesise(works.values())
+        syntheses: dict[str, Synthesis] = {}
+        for device_id in works:
+            with _naming(device_id, round_number):
+                syntheses[device_id] = next(results)
+            memory = syntheses[device_id].memory
+            self._remember("synthesise", device_id, round_number, memory)
+        self._health[round_number] = {d: s.health for d, s in syntheses.items() if s.health}
+        merged = merge({d: s.batch for d, s in syntheses.items()})
         snapshot_id = f"round-{round_number}"
         self._pools[snapshot_id] = merged
         leakage = summarise_leakage(merged.psnr_paired, merged.psnr_nearest)
@@ -133,10 +135,13 @@ class LocalFleet:
     ) -> Iterator[Update]:
         """Have these devices train, given by id in order."""
         images = self.pool_batch(pool).images if pool else None
-        works = self._works("train", round_number, weights, images, devices)
-        sent = self._pack_each(round_number, weights, devices, self._workers.train(works))
-        for device_id, (trained, packed) in _by_device(devices, sent, round_number):
-            self._remember("train", device_id, round_number, trained.memory)
+        works = self._works("train", devices, round_number, weights, images)
+        results = self._workers.train(works.values())
+        for device_id, work in works.items():
+            with _naming(device_id, round_number):
+                trained = next(results)
+                packed, memory = finish_training(work, trained)
+            self._remember("train", device_id, round_number, memory)
             _keep(self._losses[device_id], round_number, trained.loss)
             received = unpacked(self._recipe, packed, weights)
             yield Update(device_id, received, trained.samples, trained.loss)
@@ -158,7 +163,7 @@ class LocalFleet:
         chosen = choose_evaluators(
             self._evaluation, self.candidates(round_number), self._recipe, round_number
         )
-        works = self._works("evaluate", round_number, weights, None, chosen)
+        works = self._works("evaluate", chosen, round_number, weights).values()
         return combine_evaluations(evaluate_locally(work, device=self._device) for work in works)
 
     # --- looking inside -------------------------------------------------------------------------
@@ -166,7 +171,7 @@ class LocalFleet:
     def candidates(self, round_number: int) -> Sequence[Candidate]:
         """Return all devices, as the draw of a round's cohort sees them."""
         return tuple(
-            Candidate(device_id, len(shard), self._last_loss(device_id, round_number))
+            Candidate(device_id, len(shard), _before(self._losses[device_id], round_number))
             for device_id, shard in self._shards.items()
         )
 
@@ -243,66 +248,49 @@ class LocalFleet:
 
     def _works(
         self,
-        phase: TaskKind,
+        kind: TaskKind,
+        devices: Iterable[str],
         round_number: int,
         weights: Weights,
-        pool: LabelledImages | None,
-        devices: Sequence[str],
-    ) -> Iterator[LocalWork]:
+        pool: LabelledImages | None = None,
+    ) -> dict[str, LocalWork]:
+        """Return each device's task, in the order of the devices."""
+        works: dict[str, LocalWork] = {}
         for device_id in devices:
-            memory, _ = split_memory(self._memory(phase, device_id, round_number))
-            yield LocalWork(
+            work = LocalWork(
                 recipe=self._recipe,
                 round_number=round_number,
                 weights=weights,
                 shard=self._shards[device_id],
-                seed=task_seed(self._recipe.seed, phase, round_number, device_id),
+                seed=task_seed(self._recipe.seed, kind, round_number, device_id),
                 pool=pool,
-                memory=memory,
             )
+            memories = self._memories[self._recipe.method.memory_of(kind), device_id]
+            works[device_id] = with_memory(work, _before(memories, round_number) or {})
+        return works
 
-    def _pack_each(
-        self,
-        round_number: int,
-        weights: Weights,
-        devices: Sequence[str],
-        results: Iterator[TrainedModel],
-    ) -> Iterator[tuple[TrainedModel, Packed]]:
-        """What each device keeps and sends."""
-        for device_id, trained in zip(devices, results, strict=True):
-            _, residual = split_memory(self._memory("train", device_id, round_number))
-            packed, memory = pack(self._recipe, weights, trained, residual)
-            yield replace(trained, memory=memory), packed
-
-    def _memory(self, phase: TaskKind, device_id: str, round_number: int) -> Memory:
-        """What its next task starts with, from before this round, which may be a replayed one."""
-        memories = self._memories[self._recipe.method.memory_of(phase), device_id]
-        earlier = [t for t in memories if t < round_number]
-        return memories[max(earlier)] if earlier else {}
-
-    def _remember(self, phase: TaskKind, device_id: str, round_number: int, memory: Memory) -> None:
+    def _remember(self, kind: TaskKind, device_id: str, round_number: int, memory: Memory) -> None:
         if memory:
-            _keep(self._memories[phase, device_id], round_number, memory)
+            _keep(self._memories[kind, device_id], round_number, memory)
 
-    def _last_loss(self, device_id: str, round_number: int) -> float | None:
-        """Of its last training before this round, which may be a replayed one."""
-        losses = self._losses[device_id]
-        earlier = [t for t in losses if t < round_number]
-        return losses[max(earlier)] if earlier else None
+
+def _before(by_round: Mapping[int, Result], round_number: int) -> Result | None:
+    """Return the last value from before a round, which may be a replayed one."""
+    before = round_before(by_round, round_number)
+    return None if before is None else by_round[before]
 
 
 def _keep(by_round: dict[int, Result], round_number: int, value: Result) -> None:
+    """Keep the value of a round, and of the last rounds before it."""
     by_round[round_number] = value
     for old in sorted(by_round)[:-_KEPT_ROUNDS]:
         del by_round[old]
 
 
-def _by_device(
-    devices: Sequence[str], results: Iterator[Result], round_number: int
-) -> Iterator[tuple[str, Result]]:
-    """Each device with its result; an error says whose it is."""
-    for device_id in devices:
-        try:
-            yield device_id, next(results)
-        except InvalidInput as error:
-            raise type(error)(f"round {round_number}, device {device_id!r}: {error}") from error
+@contextmanager
+def _naming(device_id: str, round_number: int) -> Iterator[None]:
+    """Name the device and the round in errors."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise type(error)(f"round {round_number}, device {device_id!r}: {error}") from error

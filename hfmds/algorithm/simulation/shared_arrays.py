@@ -112,7 +112,7 @@ class Shelf:
         """The task, its arrays on the shelf."""
         empty = LabelledImages(work.shard.pixels[:1], work.shard.labels[:1])
         return Parcel(
-            replace(work, weights={}, memory={}, shard=empty, pool=None),
+            replace(work, weights={}, memory={}, residual={}, shard=empty, pool=None),
             weights=self._stored(work.weights, work.weights),
             memory=self._stored(work.memory, work.memory) if work.memory else None,
             shard=self._stored(work.shard, _arrays_of(work.shard)),
