@@ -44,7 +44,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 _SPARE_FILES = 200  # what a process has open besides its connections
-_START_SECONDS = 10.0  # till all processes have imported what they need
+_START_SECONDS = 10.0  # until all processes have imported their modules
 _TELL_EVERY_SECONDS = 20
 
 
@@ -90,7 +90,7 @@ class Result:
             "told to come back after, p5 / p50 / p95": _three(self.told_seconds, (5, 50, 95), "s"),
             "check-ins per second, mean / most": f"{len(latencies) / self.peak.seconds:.0f} / "
             f"{self.asked_by_second.max()}",
-            "most to mean per second, once all are there": f"{self.peak_to_mean:.2f}",
+            "maximum to mean per second, after all have arrived": f"{self.peak_to_mean:.2f}",
             "server memory before / after / most": " / ".join(
                 f"{size / MEGABYTE:.0f}"
                 for size in (
@@ -143,7 +143,9 @@ def draw(results: dict[str, Result], path: Path) -> None:
         axes.plot(result.asked_by_second, label=name, linewidth=1.0)
     first = next(iter(results.values())).peak
     axes.axvline(first.arriving_seconds, color="grey", linestyle=":", linewidth=1.0)
-    axes.set_title(f"{first.devices} devices that find no work; all are there at the dotted line")
+    axes.set_title(
+        f"{first.devices} devices that find no work; all have arrived at the dotted line"
+    )
     axes.set_xlabel("seconds")
     axes.set_ylabel("check-ins per second")
     axes.set_ylim(bottom=0)

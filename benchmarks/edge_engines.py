@@ -94,7 +94,7 @@ def answer(column: str, threads: int, folder: Path, processor: bool) -> None:
                 started = clock()
                 act(work, ignore)
                 taken.append(clock() - started)
-        except Exception as error:  # whoever waits for it gets it
+        except Exception as error:  # the waiting caller gets it
             if column != "compile":
                 raise
             say({"error": f"{type(error).__name__}"})

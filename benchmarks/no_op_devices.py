@@ -212,7 +212,7 @@ class InPlace(ThreadPoolExecutor):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  # whoever waits for it gets it
+        except Exception as error:  # noqa: BLE001  # the waiting caller gets it
             future.set_exception(error)
         return future
 

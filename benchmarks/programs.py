@@ -136,7 +136,7 @@ class Programs:
         }
         ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
         theirs = {key: v for key, v in os.environ.items() if not key.startswith("HFMDS_")}
-        # A package is started by its name, a script beside this one by its path.
+        # A package starts by its name, a script of this folder by its path.
         command = [sys.executable, *([module] if module.endswith(".py") else ["-m", module])]
         child = self._supervisor.start(name, command, {**theirs, **_ONE_THREAD, **ours})
         program = Program(child, file)

@@ -28,7 +28,7 @@ from hfmds.wire.clients.admin_client import AdminClient
 _ENDLESS_ROUNDS = 1_000_000
 _WORK_SECONDS = (0.5, 1.5)  # undisturbed, before each kill
 _POLL_SECONDS = 0.002
-# What the dead process had sent is read meanwhile; no new one is there as soon.
+# Devices still read answers of the dead process; no new process is ready so soon.
 _SETTLING_SECONDS = 0.1
 _IMPORTS = 3
 

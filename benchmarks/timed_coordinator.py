@@ -71,7 +71,7 @@ class Stopwatches:
                 holder = getattr(holder, each)
             function = getattr(holder, name)
         except (ImportError, AttributeError):
-            sys.stderr.write(f"there is no {step} to time any more\n")
+            sys.stderr.write(f"cannot time {step}: it does not exist\n")
             return
         setattr(holder, name, self._timed(step, function))
 

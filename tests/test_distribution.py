@@ -1,4 +1,4 @@
-"""What an installation brings with it: a device must not pay for what only servers need."""
+"""An installation for a device has no packages that only servers need."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def applies(requirement: Requirement, extra: str = "") -> bool:
 
 
 def everything_needed(direct: Iterable[str]) -> set[str]:
-    """The names of these requirements and of all that they need in turn."""
-    found: set[str] = set()
-    left = [Requirement(line) for line in direct]
-    while left:
-        one = left.pop()
-        name = canonicalize_name(one.name)
-        if name in found:
+    """Return the names of requirements and of their dependencies."""
+    names: set[str] = set()
+    queue = [Requirement(line) for line in direct]
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        if name in names:
             continue
-        found.add(name)
+        names.add(name)
         further = [Requirement(line) for line in requires(name) or ()]
-        extras = one.extras or {""}
-        left += [r for r in further if any(applies(r, extra) for extra in extras)]
-    return found
+        extras = requirement.extras or {""}
+        queue += [r for r in further if any(applies(r, extra) for extra in extras)]
+    return names
 
 
 def test_a_device_is_installed_without_torch_and_without_what_servers_need() -> None:

@@ -1,4 +1,4 @@
-"""onnxruntime must not tell anybody that it is there."""
+"""onnxruntime sends no telemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of the packages that images have: the bills of materials, and the audit."""
+"""The bills of materials of the images, and the audit of packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def script(name: str) -> ModuleType:
-    """One of packaging/, which is no package."""
+    """Import a script of packaging/, which is no package."""
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / "packaging" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

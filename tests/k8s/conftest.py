@@ -1,4 +1,4 @@
-"""The manifests as Kubernetes would get them."""
+"""Rendered manifests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANIFESTS = Path(__file__).resolve().parents[2] / "k8s"
 
 @cache
 def rendered(folder: Path) -> tuple[dict[str, Any], ...]:
-    """All resources of a kustomization."""
+    """Render a kustomization."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.fail("kubectl (1.27 or newer) is needed to render k8s/; install it", pytrace=False)
@@ -32,14 +32,14 @@ def rendered(folder: Path) -> tuple[dict[str, Any], ...]:
 
 @cache
 def base_with(*components: str) -> tuple[dict[str, Any], ...]:
-    """The base with components."""
+    """Render the base with components."""
     return on_top_of("base", components, patches=[])
 
 
 def on_top_of(
     below: str, components: Sequence[str], patches: list[dict[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """What one's own overlay gives, on top of the base or of an overlay."""
+    """Render an overlay of your own on top of the base or of an overlay."""
     with tempfile.TemporaryDirectory() as folder:
         kustomization = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -56,13 +56,13 @@ def on_top_of(
 
 
 def all_overlays() -> tuple[str, ...]:
-    """Names of all overlays."""
+    """Return the names of all overlays."""
     return tuple(sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir()))
 
 
 @pytest.fixture(params=[*all_overlays(), "backup", "gpu s3", "tls tracing"])
 def overlay(request: pytest.FixtureRequest) -> tuple[dict[str, Any], ...]:
-    """The resources of each overlay, and of the base with components that none has like this."""
+    """Resources of each overlay, and of the base with combinations that no overlay has."""
     if request.param in all_overlays():
         return rendered(MANIFESTS / "overlays" / request.param)
     return base_with(*request.param.split())

@@ -1,4 +1,4 @@
-"""Schemas of the kinds that are not Kubernetes' own: of cert-manager and of prometheus-operator.
+"""Schemas of kinds outside Kubernetes: of cert-manager and of prometheus-operator.
 
 Their own schemas come with their installation and are not in any package. These have the fields
 that our manifests use and a few more, by their API references; any other field is an error, so

@@ -1,4 +1,4 @@
-"""Manifests that Kubernetes would take, and that fit the programs they start."""
+"""Manifests are valid for Kubernetes and fit the programs that they start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def containers(resources: tuple[Resource, ...]) -> list[Resource]:
 
 
 def program(container: Resource) -> str | None:
-    """Which program of ours it runs as a service; None: none of them."""
+    """Return the program of ours that it runs as a service, or None."""
     name = re.fullmatch(r"hfmds/([a-z-]+):.+", container["image"])
     return name[1] if name and "command" not in container else None
 
@@ -65,13 +65,13 @@ def with_specs(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource
 
 
 def deployed_programs(resources: tuple[Resource, ...]) -> dict[str, Resource]:
-    """The deployments of our programs, without the proxy in front of them."""
+    """Return the deployments of our programs, without the proxy."""
     deployments = with_specs(resources, "Deployment")
     return {name: spec for name, spec in deployments.items() if name != "edge-proxy"}
 
 
 def test_kubernetes_knows_every_field(overlay: tuple[Resource, ...]) -> None:
-    import kubernetes_validate  # takes seconds, which whoever collects the tests need not wait
+    import kubernetes_validate  # takes seconds, not at collection
 
     for resource in overlay:
         if resource["kind"] in SCHEMAS:  # not Kubernetes' own
@@ -250,7 +250,7 @@ def test_the_database_of_production_has_connections_for_all_replicas(tmp_path: P
 
 @pytest.fixture(scope="module")
 def own_overlay(tmp_path_factory: pytest.TempPathFactory) -> tuple[Resource, ...]:
-    """The one that the README shows, with the patches that prod shows: for servers of one's own."""
+    """The overlay of the README, with the patches that prod shows for existing servers."""
     readme = (MANIFESTS / "README.md").read_text()
     (shown,) = re.findall(r"^```yaml\n(.+?)^```", readme, re.DOTALL | re.MULTILINE)
     below = (MANIFESTS / "overlays" / "prod" / "kustomization.yaml").read_text()
@@ -485,7 +485,7 @@ def test_backups_are_of_what_the_programs_keep() -> None:
 
 
 class Dumps:
-    """The nightly job's script on a folder, with a pg_dump and a disk of the test's own."""
+    """The script of the nightly job on a folder, with a fake pg_dump and a fake disk."""
 
     def __init__(self, folder: Path) -> None:
         self.backups, self._programs = folder / "backups", folder / "bin"
@@ -499,13 +499,13 @@ class Dumps:
         self.dumps("head -c 1000 /dev/zero")
 
     def has_free(self, free_bytes: int) -> None:
-        """Of this, and of what leaves."""
+        """Make room on the disk, counting deleted dumps."""
         there = f"$(cat {self.backups}/* 2>/dev/null | wc -c)"
         size = free_bytes + sum(path.stat().st_size for path in self.backups.iterdir())
         self._program("df", f"echo Avail; echo $(({size} - {there}))")
 
     def always_tells(self, free_bytes: int) -> None:
-        """Of this, whatever leaves."""
+        """Fix the room on the disk, whatever is deleted."""
         self._program("df", f"echo Avail; echo {free_bytes}")
 
     def dumps(self, command: str) -> None:
@@ -526,7 +526,7 @@ class Dumps:
 
 @pytest.fixture
 def dumps(tmp_path: Path) -> Dumps:
-    """With those of nine nights and a half."""
+    """A job with dumps of nine nights and a partial one."""
     made = Dumps(tmp_path)
     for night in range(1, 10):
         (made.backups / f"2026-01-0{night}T021700.dump").write_bytes(bytes(1000))
@@ -628,7 +628,7 @@ def test_no_secret_is_in_the_repository(file: Path) -> None:
 
 
 def _stage(target: str) -> str:
-    """The stage that a target of the Dockerfile is copied from."""
+    """Return the build stage of a target of the Dockerfile."""
     dockerfile = (MANIFESTS / "Dockerfile").read_text()
     copied = re.search(rf"AS {target}\nCOPY --from=build-(\S+) ", dockerfile)
     assert copied is not None

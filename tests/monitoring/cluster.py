@@ -19,7 +19,7 @@ _CLAIMS = ("data-postgres-0", "data-seaweedfs-0", *_JOBS)
 
 @contextmanager
 def cluster() -> Iterator[str]:
-    """Where it is scraped."""
+    """Return the address that Prometheus scrapes."""
     registry = CollectorRegistry()
 
     def tell(name: str, label: str, names: tuple[str, ...], value: float) -> None:

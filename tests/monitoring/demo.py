@@ -36,7 +36,7 @@ _SECONDS = 240.0
 
 
 class Demo:
-    """The programs of one folder; `pods` is where they are scraped, by the name of their pods."""
+    """The programs of a folder; `pods` has their metrics addresses by the name of their pods."""
 
     def __init__(self, folder: Path, programs: Programs) -> None:
         self._folder = folder / "pki"
@@ -141,7 +141,7 @@ class Demo:
 
 
 async def _ask_for_a_run_that_is_not_there(admin: AdminClient) -> None:
-    """So that there is a call that did not end well."""
+    """Make a call that fails, for the metrics of errors."""
     try:
         await admin.get_run("nobody")
     except NotFound:

@@ -1,4 +1,4 @@
-"""The PromQL of our dashboards and rules, taken apart."""
+"""The PromQL expressions of our dashboards and rules."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _VARIABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An expression and where it is."""
+    """An expression and its place."""
 
     where: str
     text: str
 
     @property
     def filled_in(self) -> str:
-        """With the variables of its dashboard as if all were chosen."""
+        """Return it with all values of the dashboard's variables chosen."""
         text = self.text
         for name, value in _VARIABLES.items():
             text = text.replace(name, value)
@@ -48,17 +48,17 @@ class Found:
 
 
 def in_dashboards() -> list[Found]:
-    """The expressions of all panels and annotations."""
+    """Return the expressions of all panels and annotations."""
     return [found for file in DASHBOARDS for found in _of_dashboard(file)]
 
 
 def in_rules(kind: str) -> list[Found]:
-    """The expressions of all rules of a kind, "alert" or "record"."""
+    """Return the expressions of all rules of a kind, "alert" or "record"."""
     return [Found(rule[kind], rule["expr"]) for rule in rules() if kind in rule]
 
 
 def rules() -> list[dict[str, Any]]:
-    """All rules."""
+    """Return all rules."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 

@@ -1,4 +1,4 @@
-"""A real Prometheus for tests: Debian's, on a free port, which scrapes four times a second."""
+"""A real Prometheus from Debian, on a free port, that scrapes four times a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE_SECONDS = 90.0
 
 
 def program(name: str) -> str:
-    """Where `prometheus` or `promtool` is."""
+    """Return the path of `prometheus` or `promtool`."""
     found = shutil.which(name)
     if found is None:
         pytest.fail(f"{name} is needed to test monitoring; install it: make packages", False)
@@ -52,7 +52,7 @@ def scraping(pods: Mapping[str, Sequence[str]], cluster: str | None = None) -> d
 
 
 def _telling_of_others(address: str) -> dict[str, Any]:
-    """Its own labels win, as those of kube-state-metrics must."""
+    """Let labels of the target win, as for kube-state-metrics."""
     static = [{"targets": [address], "labels": {"namespace": "monitoring"}}]
     return {"job_name": "cluster", "honor_labels": True, "static_configs": static}
 
@@ -69,10 +69,10 @@ def _as_kubernetes_tells(name: str, port: str) -> dict[str, str]:
 
 
 class Prometheus:
-    """One server with its own folder; it evaluates our rules while it scrapes."""
+    """A server with its own folder that scrapes and evaluates our rules."""
 
     def __init__(self, folder: Path, pods: Mapping[str, Sequence[str]], cluster: str) -> None:
-        """It will scrape these addresses as those of pods, by the name that labels them."""
+        """Configure it to scrape these addresses as pods, by the name of their label."""
         (port,) = free_ports(1)
         self._url = f"http://127.0.0.1:{port}"
         self._log = folder / "prometheus.log"
@@ -105,7 +105,7 @@ class Prometheus:
         self._process.wait(30)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series that an expression gives now; an error of Prometheus fails the test."""
+        """Return the current series of an expression; an error fails the test."""
         data = self._get("query", query=expression)
         if data["resultType"] in ("scalar", "string"):
             return [{"metric": {}, "value": data["result"]}]
@@ -113,17 +113,17 @@ class Prometheus:
         return result
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules, with what became of their last evaluation."""
+        """Return all rules with the result of their last evaluation."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
     def label_values(self, label: str, selector: str) -> list[str]:
-        """The values that a variable of a dashboard would offer."""
+        """Return the values that a variable of a dashboard offers."""
         data = self._get(f"label/{label}/values", **{"match[]": selector})
         assert isinstance(data, list)
         return data
 
     def wait_until(self, expression: str) -> None:
-        """Wait until an expression gives something."""
+        """Wait until an expression has a series."""
         assert self.becomes(lambda: bool(self.query(expression))), f"{expression} gave nothing"
 
     def becomes(self, so: Callable[[], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""The manifests of monitoring, as a cluster gets them."""
+"""The rendered manifests of the monitoring component."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of_kind(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource]:
 
 
 def together(folder: Path, *components: str) -> tuple[Resource, ...]:
-    """What the base becomes with these components."""
+    """Render the base with these components."""
     paths = [os.path.relpath(MANIFESTS / name, folder) for name in ("base", *components)]
     kustomization = {"resources": paths[:1], "components": paths[1:], "namespace": "hfmds"}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
@@ -72,7 +72,7 @@ def test_prometheus_may_come_to_every_pod_that_is_scraped() -> None:
 
 
 def named_in_rules(label: str) -> list[re.Pattern[str]]:
-    """What alerts ask for by a label of the cluster's own metrics."""
+    """Return the label values of cluster metrics that alerts use."""
     return [re.compile(one) for one in re.findall(rf'{label}=~"([^"]+)"', RULES.read_text())]
 
 

@@ -1,4 +1,4 @@
-"""Dashboards that Grafana would draw, and that say what to do."""
+"""Dashboards are valid for Grafana, and their texts say what to do."""
 
 from __future__ import annotations
 

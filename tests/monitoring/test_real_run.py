@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of a run and
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that has seen a run from its begin to its end, and sees another one."""
+    """A Prometheus that saw one run from start to end and still sees another."""
     folder = tmp_path_factory.mktemp("monitoring")
     with Programs(folder) as programs, cluster() as of_cluster:
         demo = Demo(folder, programs)
@@ -94,7 +94,7 @@ def test_variables_of_dashboards_offer_what_there_is(prometheus: Prometheus) -> 
 
 
 def _firing(prometheus: Prometheus) -> dict[tuple[str, str], str]:
-    """The summaries of the alerts that are told, by name and program."""
+    """Return the summaries of firing alerts, by name and program."""
     return {
         (rule["name"], one["labels"].get("job", "")): one["annotations"]["summary"]
         for rule in prometheus.rules()
@@ -105,7 +105,7 @@ def _firing(prometheus: Prometheus) -> dict[tuple[str, str], str]:
 
 
 def _data(prometheus: Prometheus, expression: str) -> bool:
-    """Whether an expression gives a number: one that is none is drawn by nobody."""
+    """Return whether an expression has a number that Grafana can draw."""
 
     def is_there() -> bool:
         found = prometheus.query(expression)

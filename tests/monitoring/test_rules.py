@@ -1,4 +1,4 @@
-"""Alerts that fire when they should, tell somebody what to do, and are the same everywhere."""
+"""Alerts fire when they should, link to a runbook, and are the same in both forms."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_prometheus_takes_the_way_to_scrape(tmp_path: Path) -> None:
 
 
 def labels_when_it_fires(alert: str) -> set[str]:
-    """The labels that an alert has in its stories; none if there is no story."""
+    """Return the labels of an alert in its scenarios; none without a scenario."""
     stories = [story for path in STORIES for story in yaml.safe_load(path.read_text())["tests"]]
     told = [check for story in stories for check in story["promql_expr_test"]]
     fired = [sample["labels"] for check in told for sample in check["exp_samples"]]
