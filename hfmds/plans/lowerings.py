@@ -1,8 +1,8 @@
-"""Gradients in operators that ONNX has, and that are quick in onnxruntime. In torch.
+"""Replaces torch's gradient kernels by operators that ONNX has, and that onnxruntime runs fast.
 
-torch's autograd asks for kernels of its own, such as `convolution_backward`. Here each becomes
-operators that torch's exporter knows, or ONNX's own by name. Where there was a choice, the comment
-has what was timed: milliseconds of one core for 20 images in the paper's CNN.
+Autograd calls kernels of its own, such as `convolution_backward`. Each becomes operators that
+torch's exporter knows, or ONNX operators by name. Comments give the times of alternatives:
+milliseconds of one core for 20 images in the paper's CNN.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Pair: TypeAlias = Sequence[int]  # of the height, of the width
 
 
 def lowerings(*, weights_learn: bool) -> Table:
-    """What replaces each of autograd's kernels; also forward, where the gradient needs the same.
+    """Return the replacement of each kernel; also forward, where the gradient reuses its work.
 
-    One that gives NotImplemented leaves the operator as it is.
+    A replacement that returns NotImplemented leaves the operator as it is.
     """
     table: Table = dict(
         get_decompositions(
@@ -77,14 +77,23 @@ def lowerings(*, weights_learn: bool) -> Table:
 
 
 # --- convolution --------------------------------------------------------------------------------
-# Where its weight has a gradient, a convolution is a product with the patches of its input
-# (im2col), which the gradient needs, too: made once, the paper's two take 2.4 and 7.4 ms with all
-# gradients. A patch is a row where there are channels enough, so that long runs are copied, and
-# else a column: the other way round it is 3.5 and 8.6 ms. As ONNX's Conv, and the gradient as a
-# convolution of x with the output's, it was slower still. The gradient by x is a product, whose
-# columns are added up to images (Col2Im): 2.5 ms for the second. So is ONNX's ConvTranspose (2.7),
-# but image by image, on one thread however many there are; on two this takes 1.6. Sums of shifted
-# copies take 3.2 and 2.5, a product with the patches of y's gradient 7.
+# If the weight has a gradient, a convolution is a product with the patches of its input (im2col).
+# The gradient by the weight uses the same patches. Patches are rows where there are many channels,
+# because long runs are then copied, and columns otherwise. The gradient by x is a product whose
+# columns are added up to images (Col2Im).
+#
+# | the paper's two convolutions, all gradients | ms |
+# |---|---|
+# | rows and columns as here | 2.4 and 7.4 |
+# | the other way round | 3.5 and 8.6 |
+# | ONNX's Conv, gradient by weight as a convolution | slower still |
+#
+# | gradient by x of the second | ms |
+# |---|---|
+# | Col2Im | 2.5; on two threads 1.6 |
+# | ConvTranspose, which uses one thread | 2.7 |
+# | sums of shifted copies | 3.2; on two threads 2.5 |
+# | product with the patches of y's gradient | 7 |
 
 _LONG_RUN = 16  # channels
 
@@ -139,11 +148,11 @@ def _convolution_backward(
     if output_mask[1]:
         by_weight = _grouped_weight_gradient if groups > 1 else _weight_gradient
         of_weight = by_weight(grad, x, weight.shape, stride, padding, dilation, groups)
-    if output_mask[0]:  # after the other, whose columns are then no longer in memory
+    if output_mask[0]:  # second: the columns of the first are freed by now
         by_x = _grouped_input_gradient if groups > 1 else _input_gradient
         of_x = by_x(grad, x.shape, weight, stride, padding, dilation, groups)
     if output_mask[2]:
-        # One after the other: at once it takes twice as long, and on two threads six times.
+        # One sum after the other: both at once take twice as long, and on two threads six times.
         of_bias = grad.sum((2, 3)).sum(0)
     return of_x, of_weight, of_bias
 
@@ -158,7 +167,7 @@ def _input_gradient(
     groups: int,
 ) -> Tensor:
     n, (out_channels, in_channels, *kernel) = grad.shape[0], weight.shape
-    # Turned by itself: what onnxruntime makes of a product with a turned matrix takes 0.2 ms more.
+    # Transposed first: onnxruntime's product with a transposed matrix takes 0.2 ms more.
     matrix = weight.flatten(2).permute(1, 2, 0).reshape(-1, out_channels)
     positions = grad.shape[2] * grad.shape[3]
     columns = _product(matrix, grad.flatten(2), (n, matrix.shape[0], positions))
@@ -173,7 +182,7 @@ def _images_of(
     padding: Pair,
     dilation: Pair = (1, 1),
 ) -> Tensor:
-    """Adds up patches, [n, channels * taps, positions], where they come from."""
+    """Add up patches, [n, channels * taps, positions], at their places in the images."""
     return symbolic(
         "Col2Im",
         [columns, torch.tensor(shape[2:]), torch.tensor(kernel)],
@@ -192,7 +201,7 @@ def _grouped_input_gradient(
     dilation: Pair,
     groups: int,
 ) -> Tensor:
-    # What the stride left over at the far edge: without it the gradient would be too small.
+    # Pixels at the far edge that the stride skips. Without them the gradient would be too small.
     left_over = [
         (shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) % stride[i]
         for i in (0, 1)
@@ -226,17 +235,18 @@ def _weight_gradient(
 
 
 def _in_rows(shape: Sequence[int]) -> bool:
-    """Whether a weight of this shape is multiplied with rows, or else with columns."""
+    """Whether a weight of this shape is multiplied with rows, and not with columns."""
     _, in_channels, *kernel = shape
-    return in_channels >= _LONG_RUN and kernel != [1, 1]  # whose columns are x itself
+    return in_channels >= _LONG_RUN and kernel != [1, 1]  # columns of a 1x1 kernel are x itself
 
 
 def _rows(
     x: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tensor, int, int]:
-    """[n * height * width, taps * channels], and the output's height and width.
+    """Return patches, [n * height * width, taps * channels], and the output's height and width.
 
-    First along the width, then along the height: 0.4 ms for the second convolution, at once 0.6.
+    The order is along the width, then along the height: 0.4 ms for the second convolution. Both at
+    once take 0.6 ms.
     """
     x = _padded(x, padding, padding).permute(0, 2, 3, 1)
     n, in_height, _, channels = x.shape
@@ -255,11 +265,11 @@ def _rows(
 def _columns(
     x: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tensor, int, int]:
-    """[n, taps * channels, height * width], and the output's height and width.
+    """Return patches, [n, taps * channels, height * width], and the output's height and width.
 
-    First along the width, then along the height, which copies long runs: 0.3 ms for the first
-    convolution; tap by tap 0.5 ms. With the taps behind the channels, as weights have them, 0.4 ms:
-    more than it takes to turn the weights.
+    The order is along the width, then along the height, which copies long runs: 0.3 ms for the
+    first convolution. Tap by tap takes 0.5 ms. With taps after channels, as in weights, it takes
+    0.4 ms, more than transposing the weights.
     """
     x = _padded(x, padding, padding)
     height, width = _output_size(x.shape[2:], kernel, stride, dilation)
@@ -280,13 +290,13 @@ def _output_size(padded: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> tu
 
 
 def _gathered(x: Tensor, axis: int, at: Tensor, shape: Sequence[int | torch.SymInt]) -> Tensor:
-    """What is at these places of an axis; by ONNX's own operator, as torch's takes one row only."""
+    """Gather these places of an axis, by ONNX's operator. Torch's takes only one row of places."""
     return symbolic("Gather", [x, at], {"axis": axis}, dtype=x.dtype, shape=shape)
 
 
-def _product(one: Tensor, other: Tensor, shape: Sequence[int | torch.SymInt]) -> Tensor:
-    """A product of matrices by ONNX's own operator: torch's would copy what it repeats."""
-    return symbolic("MatMul", [one, other], dtype=one.dtype, shape=shape)
+def _product(left: Tensor, right: Tensor, shape: Sequence[int | torch.SymInt]) -> Tensor:
+    """Multiply matrices by ONNX's operator. Torch's would copy what it broadcasts."""
+    return symbolic("MatMul", [left, right], dtype=left.dtype, shape=shape)
 
 
 def _grouped_weight_gradient(
@@ -298,7 +308,7 @@ def _grouped_weight_gradient(
     dilation: Pair,
     groups: int,
 ) -> Tensor:
-    """The gradient of a weight whose channels see only those of their group."""
+    """Compute the gradient by the weight of a grouped convolution."""
     n, channels, height, width = grad.shape
     x = _padded(x, padding, padding)
     taps = [
@@ -315,7 +325,7 @@ def _grouped_weight_gradient(
 
 
 def _padded(x: Tensor, before: Pair, after: Pair) -> Tensor:
-    """With zeros around; by ONNX's own operator, since torch's would make the batch a constant."""
+    """Pad with zeros by ONNX's operator. Torch's would make the batch a constant."""
     if not any((*before, *after)):
         return x
     n, channels, height, width = x.shape
@@ -330,9 +340,9 @@ def _window(x: Tensor, dim: int, start: int, step: int, count: int) -> Tensor:
 
 
 # --- max-pooling --------------------------------------------------------------------------------
-# onnxruntime takes 2.2 ms to pool when it is to give indices, and 0.1 without. For windows that do
-# not overlap they are found otherwise: 0.9 ms with the gradient. The others' are torch's exporter's
-# affair.
+# onnxruntime pools in 2.2 ms with indices and in 0.1 ms without. For windows that do not overlap,
+# other operators find the indices: 0.9 ms with the gradient. Torch's exporter handles overlapping
+# windows.
 
 
 def _max_pool(
@@ -347,7 +357,7 @@ def _max_pool(
         return NotImplemented
     sizes = (x.shape[2] // kernel[0], x.shape[3] // kernel[1])
     y = _onnx_max_pool(x, kernel, (*x.shape[:2], *sizes))
-    return y, torch.zeros_like(y, dtype=torch.int64)  # which the gradient below does not look at
+    return y, torch.zeros_like(y, dtype=torch.int64)  # unused by the gradient below
 
 
 def _max_pool_backward(
@@ -362,7 +372,7 @@ def _max_pool_backward(
 ) -> Tensor:
     if _disjoint(kernel, stride, padding, dilation, ceil_mode):
         return _disjoint_max_pool_backward(grad, x, kernel)
-    # What windows share gets the sum of their gradients. Indices count within a channel.
+    # A value in several windows gets the sum of their gradients. Indices count within a channel.
     flat = grad.new_zeros(x.shape).flatten(2)
     summed = flat.scatter_add(2, indices.flatten(2), grad.flatten(2))
     return summed.view(x.shape)
@@ -374,10 +384,13 @@ def _disjoint(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mo
 
 
 def _disjoint_max_pool_backward(grad: Tensor, x: Tensor, kernel: Pair) -> Tensor:
-    """Of equal values the first has the gradient, as in torch: areas of one colour are common."""
+    """Give the gradient to the first of equal values, as torch does.
+
+    Equal values are common: areas of one colour.
+    """
     n, channels, out_height, out_width = grad.shape
     height, width = out_height * kernel[0], out_width * kernel[1]
-    below, beside = x.shape[2] - height, x.shape[3] - width  # in no window
+    below, beside = x.shape[2] - height, x.shape[3] - width  # outside of all windows
     x = x[:, :, :height, :width]
     shape = grad.shape
     largest = _onnx_max_pool(x, kernel, shape)
@@ -396,7 +409,7 @@ def _disjoint_max_pool_backward(grad: Tensor, x: Tensor, kernel: Pair) -> Tensor
     rank = torch.arange(size, 0, -1, dtype=torch.float32).view(1, 1, height, width)
     ranked = torch.where(x == largest_at_each, rank, 0.0)
     first = _onnx_max_pool(ranked, kernel, shape)
-    # Where nothing is equal, since it is not a number, the index would be of the next channel.
+    # NaN equals nothing. Without the clamp its index would be in the next channel.
     within = (size - first).clamp(max=size - 1).to(torch.int64)
     plane = torch.arange(n * channels).view(n, channels, 1, 1) * size
     unpooled = symbolic(
@@ -414,9 +427,9 @@ def _onnx_max_pool(x: Tensor, kernel: Pair, shape: Sequence[int | torch.SymInt])
     return symbolic("MaxPool", [x], attributes, dtype=x.dtype, shape=shape)
 
 
-# Where weights learn, windows of 2x2 are two comparisons, along the width and then the height, with
-# channels last, as the products above have them: 0.6 ms with the gradient. After ONNX's Conv, which
-# has channels first, this is not worth while.
+# If weights learn, windows of 2x2 are two comparisons, along the width and then along the height,
+# with channels last like the products above: 0.6 ms with the gradient. ONNX's Conv has channels
+# first, and there this does not pay.
 
 
 def _max_pool_by_pairs(
@@ -447,7 +460,7 @@ def _max_pool_by_pairs_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    """Of equal values the first has the gradient, here too."""
+    """Give the gradient to the first of equal values, as torch does."""
     disjoint = _disjoint(kernel, stride, padding, dilation, ceil_mode)
     if not disjoint or list(kernel) != [2, 2]:
         return _max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices)
@@ -460,16 +473,16 @@ def _max_pool_by_pairs_backward(
     of_left = torch.where(left >= right, of_rows, 0.0)
     of_x = torch.cat([of_left, of_rows - of_left], 3)
     of_x = of_x.reshape(n, 2 * height, 2 * width, channels).permute(0, 3, 1, 2).contiguous()
-    below, beside = x.shape[2] - 2 * height, x.shape[3] - 2 * width  # in no window
+    below, beside = x.shape[2] - 2 * height, x.shape[3] - 2 * width  # outside of all windows
     return _padded(of_x, (0, 0), (below, beside))
 
 
 def _pairs(
     x: Tensor, height: int, width: int
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """What windows of 2x2 compare: left with right in each row, then the upper row with the lower.
+    """Return the pairs that windows of 2x2 compare: left and right, then upper and lower row.
 
-    With channels last: [n, 2 * height, width, channels], and [n, height, width * channels].
+    Channels are last: [n, 2 * height, width, channels], and [n, height, width * channels].
     """
     n, channels = x.shape[:2]
     x = x.permute(0, 2, 3, 1)[:, : 2 * height, : 2 * width]

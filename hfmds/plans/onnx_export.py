@@ -1,8 +1,8 @@
-"""From a step in torch to an ONNX graph.
+"""Exports a step in torch to an ONNX graph.
 
-Autograd is run while torch traces the step, so that the graph has the gradients' operators in it;
-those become operators that ONNX has (`lowerings`); then torch's own exporter translates. Three of
-its errors are silent, so what comes out is compared with torch before anyone gets it (`check`).
+Torch traces the step while autograd runs, so that the trace contains the gradients' operators.
+`lowerings` replaces them by operators that ONNX has. Then torch's exporter translates the trace.
+Three of its errors are silent, so `check` compares every graph with torch.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from hfmds.plans.graph_memory import memory_of
 from hfmds.plans.lowerings import lowerings
 from hfmds.plans.steps import Step
 
-_IR_VERSION = 8  # of ONNX's files, as old as the operators are
+_IR_VERSION = 8  # of ONNX's files; as old as our operators, for old runtimes
 _TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}
-_EXAMPLE_BATCH = 6  # neither 0 nor 1, which torch takes for constants
+_EXAMPLE_BATCH = 6  # torch takes 0 and 1 for constants
 
-# The exporter would read the sources of all operators it knows for each graph anew.
+# Without the cache, the exporter reads the source of every operator again for each graph.
 ONNXRegistry.from_torchlib = staticmethod(  # type: ignore[method-assign]
     functools.cache(ONNXRegistry.from_torchlib)
 )
 
 
 def export(step: Step) -> Graph:
-    """The step as a graph."""
+    """Export a step as a graph."""
     with _quiet():
         traced, outputs = _traced(step)
         try:
@@ -73,10 +73,10 @@ def export(step: Step) -> Graph:
 
 
 def _program(traced: GraphModule) -> ExportedProgram:
-    """What was traced, as the exporter takes it: with constants that are inputs, and a signature.
+    """Wrap a trace as the exporter's input: constants become inputs, and it gets a signature.
 
-    To trace it anew, twice, as torch does by itself (`_traced_again`) takes most of the time of an
-    export. The steps of our networks have no need of it; those of others may.
+    Torch itself would trace twice more (`_traced_again`), which takes most of an export's time. Our
+    networks do not need that. Networks of users may.
     """
     graph = traced.graph
     given = [_takes(InputKind.USER_INPUT, node) for node in graph.find_nodes(op="placeholder")]
@@ -119,7 +119,7 @@ def _takes(kind: InputKind, node: Node, target: str | None = None) -> InputSpec:
 
 
 def _traced_again(traced: GraphModule, step: Step) -> ExportedProgram:
-    """The same with what is changed in place, and what ONNX does not know, taken apart."""
+    """Trace again, and decompose in-place operators and operators that ONNX lacks."""
     batch = torch.export.Dim(BATCH, min=1)
     examples = tuple(_example(spec) for spec in step.inputs)
     shapes = tuple({0: batch} if BATCH in spec.shape else None for spec in step.inputs)
@@ -127,8 +127,8 @@ def _traced_again(traced: GraphModule, step: Step) -> ExportedProgram:
 
 
 def _translated(program: ExportedProgram) -> onnx.ModelProto:
-    """The program in ONNX's operators."""
-    # Not optimised: torch's optimiser takes small constants, such as Adam's epsilon, for zero.
+    """Translate a program to ONNX's operators."""
+    # No optimisation: torch's optimiser replaces small constants, such as Adam's epsilon, by zero.
     exported = torch.onnx.export(
         program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET
     )
@@ -137,7 +137,7 @@ def _translated(program: ExportedProgram) -> onnx.ModelProto:
 
 
 def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
-    """The step as operators of torch, its gradients too, and what it gives."""
+    """Trace a step with its gradients; return the trace and the outputs."""
     outputs: list[TensorSpec] = []
 
     def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -160,12 +160,12 @@ def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
     traced.graph.eliminate_dead_code()
     _add_to_products(traced)
     _require_repeatable(traced)
-    once = CSEPass()(traced)  # what a gradient shares with what it is the gradient of
+    once = CSEPass()(traced)  # merges what a step and its gradient both compute
     return once.graph_module if once else traced, tuple(outputs)
 
 
 def _infer_batch_of_views(traced: GraphModule) -> None:
-    """Let a view's batch be what is left over: else each would have operators that compute it."""
+    """Let ONNX infer the batch of each view; otherwise every view has operators to compute it."""
     for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         x, shape = node.args
         if sum(isinstance(size, Node) for size in shape) == 1 and -1 not in shape:
@@ -173,7 +173,7 @@ def _infer_batch_of_views(traced: GraphModule) -> None:
 
 
 def _ask_once_for_batch(traced: GraphModule) -> None:
-    """Let one of the inputs tell how many images there are; the others would tell the same."""
+    """Read the batch size from one input only; all inputs have the same."""
     graph, ask = traced.graph, torch.ops.aten.sym_size.int
     inputs = graph.find_nodes(op="placeholder")
     asked = next(node for node in inputs if _batch_of(node) is not None)
@@ -190,7 +190,7 @@ def _batch_of(node: Node) -> torch.SymInt | None:
 
 
 def _merge_constants(traced: GraphModule) -> None:
-    """Let equal constants be one, so that what is made with them is seen to be the same, too."""
+    """Merge equal constants, so that equal operators on them are merged, too."""
     first: dict[str, Node] = {}
     for node in traced.graph.find_nodes(op="get_attr"):
         constant = getattr(traced, node.target)
@@ -200,7 +200,7 @@ def _merge_constants(traced: GraphModule) -> None:
 
 
 def _turn_once(traced: GraphModule) -> None:
-    """Leave a matrix as it is that is turned twice, as autograd does with gradients."""
+    """Remove pairs of transpositions, which autograd makes for gradients."""
     turn = torch.ops.aten.t.default
     for node in traced.graph.find_nodes(op="call_function", target=turn):
         if node.args[0].target is turn:
@@ -208,14 +208,14 @@ def _turn_once(traced: GraphModule) -> None:
 
 
 def _leave_out_detaching(graph: FxGraph) -> None:
-    """Once traced, nothing asks for gradients any more; torch detaches every constant."""
+    """Remove the detach of every constant: a trace needs no gradients of its own."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
         node.replace_all_uses_with(node.args[0])
         graph.erase_node(node)
 
 
 def _count_by_batch(traced: GraphModule) -> None:
-    """Let the number of a tensor's elements be made of its sizes, which ONNX can tell."""
+    """Compute the number of a tensor's elements from its sizes, because ONNX has only these."""
     aten = torch.ops.aten
     for node in traced.graph.find_nodes(op="call_function", target=aten.sym_numel.default):
         (x,) = node.args
@@ -224,17 +224,17 @@ def _count_by_batch(traced: GraphModule) -> None:
         with traced.graph.inserting_before(node):
             for dimension, size in enumerate(sizes):
                 if not isinstance(size, int):
-                    found = traced.graph.call_function(aten.sym_size.int, (x, dimension))
-                    found.meta["val"] = size
+                    factor = traced.graph.call_function(aten.sym_size.int, (x, dimension))
+                    factor.meta["val"] = size
                     if count != 1:
-                        found = traced.graph.call_function(operator.mul, (found, count))
-                        found.meta["val"] = size * count
-                    count = found
+                        factor = traced.graph.call_function(operator.mul, (factor, count))
+                        factor.meta["val"] = size * count
+                    count = factor
         node.replace_all_uses_with(count)
 
 
 def _add_to_products(traced: GraphModule) -> None:
-    """Let a product begin with what is added to it, as weight decay is: one pass less."""
+    """Merge a product and a sum, as of weight decay, into one operator: one pass less."""
     aten = torch.ops.aten
     for node in traced.graph.find_nodes(op="call_function", target=aten.add.Tensor):
         product, other = node.args
@@ -244,9 +244,9 @@ def _add_to_products(traced: GraphModule) -> None:
             and other.meta["val"].shape == product.meta["val"].shape
         ):
             with traced.graph.inserting_before(node):
-                begun = traced.graph.call_function(aten.addmm.default, (other, *product.args))
-            begun.meta = node.meta
-            node.replace_all_uses_with(begun)
+                merged = traced.graph.call_function(aten.addmm.default, (other, *product.args))
+            merged.meta = node.meta
+            node.replace_all_uses_with(merged)
     traced.graph.eliminate_dead_code()
 
 
@@ -261,7 +261,7 @@ def _require_repeatable(traced: GraphModule) -> None:
 
 
 def _inputs(step: Step, mode: FakeTensorMode) -> list[Tensor]:
-    """Tensors without values; the batch is one symbol in all of them."""
+    """Make tensors without values; their batch is one common symbol."""
     batch: Any = None
     inputs: list[Tensor] = []
     for spec in step.inputs:
@@ -297,16 +297,16 @@ def _spec(name: str, tensor: Tensor) -> TensorSpec:
 def _named(
     model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> bytes:
-    """The graph's bytes, with the plan's names, and nothing that tells where it was made.
+    """Encode a graph with the plan's names, and without traces of the machine that made it.
 
-    All other values are numbered: the exporter's names may be those of an input.
+    All other values are numbered, because the exporter's names may equal those of an input.
     """
     graph = model.graph
     plain = onnx.helper.make_graph([], "plan", [], [])
     names = {
         **{value.name: spec.name for value, spec in zip(graph.input, inputs, strict=True)},
         **{value.name: spec.name for value, spec in zip(graph.output, outputs, strict=True)},
-        "": "",  # an input that is left out
+        "": "",  # an omitted input
     }
 
     def name(value: str) -> str:

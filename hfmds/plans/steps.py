@@ -1,8 +1,8 @@
-"""What devices compute, each step as a pure function of tensors, in torch.
+"""The steps of a device, each as a pure function of tensors, in torch.
 
-The losses are those of the torch engine (`hfmds.algorithm`), whose functions are used wherever they
-are pure. Only cross-entropy and SGD are written out: torch's are kernels that ONNX does not have.
-Knows no ONNX.
+The loss terms are those of the torch engine (`hfmds.algorithm.torch_steps.losses`). Cross-entropy
+and SGD are written out here, because ONNX lacks torch's kernels for them. This module imports no
+ONNX.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A graph to be: what it takes, and what it makes of it."""
+    """The inputs of a graph, and the function that it will compute."""
 
     inputs: tuple[TensorSpec, ...]
     compute: Callable[[Tensors], dict[str, Tensor]]
 
     @property
     def weights_learn(self) -> bool:
-        """Whether it needs the gradients of the weights."""
+        """Whether the step needs gradients of the weights."""
         return any(spec.name.startswith(MOMENTUM) for spec in self.inputs)
 
 
 class Steps:
-    """The steps of one model; their names are those of its plan's graphs."""
+    """The steps of one model, by the names of its plan's graphs."""
 
     def __init__(self, spec: ModelSpec, dtype: torch.dtype = torch.float32) -> None:
         self._network = _Split(build_model(spec)).to(dtype)
@@ -67,7 +67,7 @@ class Steps:
         step = TensorSpec("step", "int64", ())
         training = (
             *weights,
-            *_beside_parameters(own, MOMENTUM),
+            *_for_each_parameter(own, MOMENTUM),
             images,
             labels,
             _floats("sample_weights"),
@@ -76,7 +76,7 @@ class Steps:
         self.by_name: dict[str, Step] = {
             "train": Step(training, self._train),
             "train_proximal": Step(
-                (*training, *_beside_parameters(own, ANCHOR), *_scalars("mu")), self._train
+                (*training, *_for_each_parameter(own, ANCHOR), *_scalars("mu")), self._train
             ),
             "features": Step((*weights, images), self._features),
             "targets": Step(
@@ -108,40 +108,42 @@ class Steps:
 
     @property
     def network(self) -> nn.Module:
-        """The network that they are of."""
+        """The network of the steps."""
         return self._network.split
 
     # --- training -------------------------------------------------------------------------------
 
-    def _train(self, given: Tensors) -> dict[str, Tensor]:
-        parameters = {n: w.detach().requires_grad_() for n, w in _part(given, PARAMETER).items()}
-        buffers = {name: b.clone() for name, b in _part(given, BUFFER).items()}  # changed in place
+    def _train(self, inputs: Tensors) -> dict[str, Tensor]:
+        parameters = {n: w.detach().requires_grad_() for n, w in _part(inputs, PARAMETER).items()}
+        buffers = {name: b.clone() for name, b in _part(inputs, BUFFER).items()}  # BatchNorm writes
         self._network.train()
-        features, logits = self._called({**parameters, **buffers}, given["images"])
-        loss = pooled_loss(_cross_entropies(logits, given["labels"]), given["sample_weights"])
-        if anchors := _part(given, ANCHOR):
+        features, logits = self._forward({**parameters, **buffers}, inputs["images"])
+        loss = pooled_loss(_cross_entropies(logits, inputs["labels"]), inputs["sample_weights"])
+        if anchors := _part(inputs, ANCHOR):
             anchor = [anchors[name] for name in parameters]  # w^t
-            loss = loss + proximal_term(list(parameters.values()), anchor, given["mu"])
+            loss = loss + proximal_term(list(parameters.values()), anchor, inputs["mu"])
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         after: dict[str, Tensor] = {}
         for (name, w), gradient in zip(parameters.items(), gradients, strict=True):
-            v = given["momentum"] * given[MOMENTUM + name] + (gradient + given["weight_decay"] * w)
-            after[NEXT + PARAMETER + name] = w - given["learning_rate"] * v
+            v = inputs["momentum"] * inputs[MOMENTUM + name] + (
+                gradient + inputs["weight_decay"] * w
+            )
+            after[NEXT + PARAMETER + name] = w - inputs["learning_rate"] * v
             after[NEXT + MOMENTUM + name] = v
         after.update({NEXT + BUFFER + name: b for name, b in buffers.items()})
         return {**after, "loss": loss, "features": features}
 
     # --- synthesis ------------------------------------------------------------------------------
 
-    def _features(self, given: Tensors) -> dict[str, Tensor]:
-        features, logits = self._evaluated(given)
+    def _features(self, inputs: Tensors) -> dict[str, Tensor]:
+        features, logits = self._evaluated(inputs)
         return {"features": features, "logits": logits}
 
-    def _targets(self, given: Tensors) -> dict[str, Tensor]:
+    def _targets(self, inputs: Tensors) -> dict[str, Tensor]:
         self._network.eval()
-        classifier = _Called(self._network.split.classifier, given)
-        hard = hard_features(given["features"], given["prototypes"], given["mu"])
-        cam = class_activation(classifier, hard, given["labels"])
+        classifier = _ClassifierCall(self._network.split.classifier, inputs)
+        hard = hard_features(inputs["features"], inputs["prototypes"], inputs["mu"])
+        cam = class_activation(classifier, hard, inputs["labels"])
         return {
             "hard_features": hard,
             "cam": cam,
@@ -149,23 +151,23 @@ class Steps:
             "logits": classifier(hard),
         }
 
-    def _synthesise(self, given: Tensors) -> dict[str, Tensor]:
-        x = given["images"].detach().requires_grad_()
-        l_hfm, l_c, _ = self._synthesis_losses(given, x)
-        loss = given["matching_weight"] * l_hfm + l_c
+    def _synthesise(self, inputs: Tensors) -> dict[str, Tensor]:
+        x = inputs["images"].detach().requires_grad_()
+        l_hfm, l_c, _ = self._synthesis_losses(inputs, x)
+        loss = inputs["matching_weight"] * l_hfm + l_c
         (gradient,) = torch.autograd.grad(loss, x)
-        # In float64, and not as a power of beta, whose base the exporter would store as float32:
-        # of 1 - beta^t the first steps have few digits.
-        steps = given["step"].double()
+        # In float64, because 1 - beta^t has few digits in the first steps. Not as a power of beta,
+        # because the exporter would store the base as float32.
+        steps = inputs["step"].double()
         unbias = [(1 - torch.exp(steps * math.log(beta))).to(x.dtype) for beta in BETAS]
         x, mean, square = adam_step(
-            x, given["mean"], given["square"], gradient, given["learning_rate"], unbias
+            x, inputs["mean"], inputs["square"], gradient, inputs["learning_rate"], unbias
         )
         return {NEXT + "images": x, NEXT + "mean": mean, NEXT + "square": square, "loss": loss}
 
-    def _assess(self, given: Tensors) -> dict[str, Tensor]:
-        x = given["images"].detach().requires_grad_()
-        l_hfm, l_c, logits = self._synthesis_losses(given, x)
+    def _assess(self, inputs: Tensors) -> dict[str, Tensor]:
+        x = inputs["images"].detach().requires_grad_()
+        l_hfm, l_c, logits = self._synthesis_losses(inputs, x)
         (of_matching,) = torch.autograd.grad(l_hfm, x, retain_graph=True)
         (of_classification,) = torch.autograd.grad(l_c, x)
         return {
@@ -176,35 +178,37 @@ class Steps:
             "classification_gradient": of_classification.square().sum().sqrt(),
         }
 
-    def _synthesis_losses(self, given: Tensors, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """L_HFM, L_C, and the logits."""
-        features, logits = self._evaluated({**given, "images": x})
-        l_c = _cross_entropies(logits, given["labels"]).mean()
-        return matching_loss(features, given["cam"], given["target"]), l_c, logits
+    def _synthesis_losses(self, inputs: Tensors, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute L_HFM, L_C, and the logits."""
+        features, logits = self._evaluated({**inputs, "images": x})
+        l_c = _cross_entropies(logits, inputs["labels"]).mean()
+        return matching_loss(features, inputs["cam"], inputs["target"]), l_c, logits
 
     # --- evaluation -----------------------------------------------------------------------------
 
-    def _evaluate(self, given: Tensors) -> dict[str, Tensor]:
-        _, logits = self._evaluated(given)
+    def _evaluate(self, inputs: Tensors) -> dict[str, Tensor]:
+        _, logits = self._evaluated(inputs)
         return {
-            "loss": _cross_entropies(logits, given["labels"]).sum(),
-            "correct": (logits.argmax(dim=1) == given["labels"]).sum(),
+            "loss": _cross_entropies(logits, inputs["labels"]).sum(),
+            "correct": (logits.argmax(dim=1) == inputs["labels"]).sum(),
         }
 
     # --- the network ----------------------------------------------------------------------------
 
-    def _evaluated(self, given: Tensors) -> tuple[Tensor, Tensor]:
+    def _evaluated(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         self._network.eval()
-        return self._called({**_part(given, PARAMETER), **_part(given, BUFFER)}, given["images"])
+        return self._forward(
+            {**_part(inputs, PARAMETER), **_part(inputs, BUFFER)}, inputs["images"]
+        )
 
-    def _called(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
         named = {f"split.{name}": tensor for name, tensor in weights.items()}
         features, logits = functional_call(self._network, named, (images,))
         return features, logits
 
 
 class _Split(nn.Module):
-    """A model that gives features and logits at once."""
+    """A model that returns features and logits at once."""
 
     def __init__(self, split: SplitModel) -> None:
         super().__init__()
@@ -215,17 +219,17 @@ class _Split(nn.Module):
         return features, self.split.classifier(features)
 
 
-class _Called(nn.Module):
-    """A classifier with the weights that a graph is given."""
+class _ClassifierCall(nn.Module):
+    """A classifier with the weights among a graph's inputs."""
 
-    def __init__(self, classifier: nn.Module, given: Tensors) -> None:
+    def __init__(self, classifier: nn.Module, inputs: Tensors) -> None:
         super().__init__()
-        self._classifier = [classifier]  # in a list, so that its own weights are not this one's
+        self._classifier = [classifier]  # a list hides its own weights from this module
         prefix = "classifier."
         self._weights = {
             name.removeprefix(prefix): tensor
             for part in (PARAMETER, BUFFER)
-            for name, tensor in _part(given, part).items()
+            for name, tensor in _part(inputs, part).items()
         }
 
     def forward(self, features: Tensor) -> Tensor:
@@ -234,14 +238,14 @@ class _Called(nn.Module):
 
 
 def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Each sample's cross-entropy. By a one-hot row, whose gradient needs no scattering."""
+    """Compute each sample's cross-entropy by one-hot rows, whose gradient needs no scattering."""
     classes = torch.arange(logits.shape[1])
     chosen = (labels[:, None] == classes).to(logits.dtype)
     return -(F.log_softmax(logits, dim=1) * chosen).sum(dim=1)
 
 
 def _persistent(module: nn.Module) -> dict[str, Tensor]:
-    """What of a module is sent: parameters and buffers, by name."""
+    """Return the tensors of a module that devices send: parameters and buffers, by name."""
     return module.state_dict(keep_vars=True)
 
 
@@ -256,8 +260,8 @@ def _weights(tensors: Tensors) -> list[TensorSpec]:
     ]
 
 
-def _beside_parameters(tensors: Tensors, prefix: str) -> list[TensorSpec]:
-    """What there is one of for each parameter."""
+def _for_each_parameter(tensors: Tensors, prefix: str) -> list[TensorSpec]:
+    """Describe tensors of which there is one for each parameter."""
     return [
         TensorSpec(prefix + name, "float32", tuple(tensor.shape))
         for name, tensor in tensors.items()
@@ -273,6 +277,6 @@ def _scalars(*names: str) -> Iterable[TensorSpec]:
     return (TensorSpec(name, "float32", ()) for name in names)
 
 
-def _part(given: Tensors, prefix: str) -> dict[str, Tensor]:
-    """The tensors of a kind, by the names of the weights."""
-    return {n.removeprefix(prefix): t for n, t in given.items() if n.startswith(prefix)}
+def _part(inputs: Tensors, prefix: str) -> dict[str, Tensor]:
+    """Return the tensors of one kind, by the names of the weights."""
+    return {n.removeprefix(prefix): t for n, t in inputs.items() if n.startswith(prefix)}
