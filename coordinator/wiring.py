@@ -36,13 +36,12 @@ from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.notices import Switchboard, Topic
 from coordinator.runs.checkpoints import Checkpoints
-from coordinator.runs.content import Models, RunContents
+from coordinator.runs.content import Models, Recipes, RunContents
 from coordinator.runs.driver import RunDriver
 from coordinator.runs.drivers import Drivers
 from coordinator.runs.evaluation import HeldOut, Learning
 from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh, PoolStore
-from coordinator.runs.recipes import Recipes
 from coordinator.runs.remote_fleet import RemoteFleet
 from coordinator.runs.retention import Deletion
 from coordinator.runs.run_control import DriverRecords, RunControl
@@ -151,10 +150,10 @@ def build(
         control = RunControl(run.run_id, records.runs, drain, notices, timing, loop, clock)
         selection = Selection(run, registry, records.phases, assignments.plan_ready)
         conductor = PhaseConductor(run, control, records, selection, metrics)
-        refresh = PoolRefresh(run, control, store)
-        fleet = RemoteFleet(run, control, records, conductor, refresh, models, held_out)
+        refresh = PoolRefresh(run, control, records, store)
+        fleet = RemoteFleet(run, conductor, refresh, models, held_out)
         checkpoints = Checkpoints(run, records, models, held_out.learning)
-        return RunDriver(run, control, records, fleet, checkpoints, models, metrics)
+        return RunDriver(run, control, fleet, checkpoints, metrics)
 
     deletion = Deletion(contents, store, loop, clock)
     drivers = Drivers(records, new_driver, deletion, notices, metrics)

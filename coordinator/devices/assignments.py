@@ -15,7 +15,7 @@ from coordinator.records.drain import DrainRecords
 from coordinator.records.runs import RunRecords
 from coordinator.records.tasks import Task
 from coordinator.replicas.notices import Switchboard, Topic
-from coordinator.runs.recipes import Recipes
+from coordinator.runs.content import Recipes
 from hfmds.algorithm.seeds import task_seed
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.recipe import Recipe

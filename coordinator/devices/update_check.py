@@ -10,8 +10,7 @@ from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.tasks import PhaseKey, Task
-from coordinator.runs.content import RunContents
-from coordinator.runs.recipes import Recipes
+from coordinator.runs.content import Recipes, RunContents
 from hfmds.algorithm.aggregation.compression import TensorForm, packed_form, unpacked
 from hfmds.domain.digest import Digest
 from hfmds.errors import InvalidInput, LimitExceeded

@@ -10,17 +10,18 @@ from coordinator.records.runs import RunPosition, RunRecord, RunRecords
 from coordinator.records.tasks import PhaseKey
 from coordinator.runs.content import Models, RunContents
 from coordinator.runs.evaluation import Learning
+from coordinator.runs.retention import sweep
 from coordinator.runs.run_control import DriverRecords
 from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Checkpoint, RoundResult, Weights
 from hfmds.domain.runs import Round, RunSpec
-from hfmds.errors import InvalidInput
+from hfmds.errors import InvalidInput, NotFound
 from hfmds.wire.tensors import StoredWeights, encode_weights
 
 
 class Checkpoints:
-    """Reads and writes the checkpoints of one run."""
+    """Reads and writes the checkpoints of one run, and deletes content that it no longer needs."""
 
     def __init__(
         self, run: RunRecord, records: DriverRecords, models: Models, learning: Learning
@@ -30,8 +31,24 @@ class Checkpoints:
         self._models = models
         self._learning = learning
 
+    def has_ended(self) -> bool:
+        """Whether the run has ended, or is gone."""
+        try:
+            return self._records.runs.state(self._run.run_id).ended
+        except NotFound:
+            return True
+
+    def last_and_best(self) -> tuple[Round, Round] | None:
+        """Return the last recorded round and the best one so far; None before the first."""
+        run = self._records.runs.get(self._run.run_id)
+        if run.last_round is None:
+            return None
+        # If no round was evaluated, the best one is the last.
+        return run.last_round, self._records.runs.round(run.run_id, run.best_round)
+
     def start(self) -> Checkpoint:
         """Return the last recorded checkpoint, or w^0."""
+        sweep(self._records, self._models.blobs, self._run.run_id)  # a kill may have prevented it
         last = self._records.runs.get(self._run.run_id).last_round
         if last is None:
             return self._first()
@@ -64,7 +81,9 @@ class Checkpoints:
             staleness=self._records.phases.staleness(run_id, t) if asynchronous else None,
             device_evaluation=result.device_evaluation,
         )
-        return completed, self._records.runs.complete_round(run_id, completed, now)
+        position = self._records.runs.complete_round(run_id, completed, now)
+        sweep(self._records, self._models.blobs, run_id)  # nobody deletes a run with a driver
+        return completed, position
 
     def _first(self) -> Checkpoint:
         """Return w^0, or the model of another run that this run starts from."""

@@ -1,16 +1,20 @@
-"""The content of runs: model versions and uploaded updates, by digest.
+"""What runs consist of: their recipes, and by digest their models and uploaded updates.
 
-Each run has its own place. Runs with the same seed produce the same bytes, and a run must be able
-to delete its updates without asking whether another run needs them.
+Each run has its own place for content. Runs with the same seed produce the same bytes, and a run
+must be able to delete its updates without asking whether another run needs them.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from pathlib import Path
 
+from coordinator.records.runs import RunRecords
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Weights
+from hfmds.domain.recipe import Recipe
+from hfmds.errors import NotFound
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.files import remove_folder
 from hfmds.storage.locations import BlobsLocation
@@ -18,6 +22,7 @@ from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import StoredWeights, encode_weights
 
+_KEPT_RECIPES = 256
 _MARKS = ".marks"  # not a valid run id
 
 
@@ -77,3 +82,21 @@ class Models:
         weights = StoredWeights(self.blobs.local_path(digest), name)
         self._last = weights, digest
         return weights
+
+
+class Recipes:
+    """The recipes of runs, cached: each call of a device needs one, and none changes."""
+
+    def __init__(self, runs: RunRecords) -> None:
+        self._runs = runs
+        self._recipes = lru_cache(_KEPT_RECIPES)(self._read)
+
+    def of(self, run_id: str, run_uid: str) -> Recipe:
+        """Return the recipe of a run; NotFound if another run has its id now."""
+        return self._recipes(run_id, run_uid)
+
+    def _read(self, run_id: str, run_uid: str) -> Recipe:
+        run = self._runs.get(run_id)
+        if run.run_uid != run_uid:
+            raise NotFound(f"run {run_uid!r} is gone; check in again for new work")
+        return run.spec.recipe

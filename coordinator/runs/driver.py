@@ -12,12 +12,10 @@ from coordinator.monitoring.metrics import Metrics
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.leadership import Deposed
 from coordinator.runs.checkpoints import Checkpoints
-from coordinator.runs.content import Models
-from coordinator.runs.retention import sweep
-from coordinator.runs.run_control import DriverRecords, RunControl, RunStopped
+from coordinator.runs.run_control import RunControl, RunStopped
 from hfmds.algorithm.federation import Fleet, federate
 from hfmds.domain.learning import Checkpoint
-from hfmds.errors import HfmdsError, NotFound, Unavailable
+from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.monitoring.logs import log_context
 
 log = logging.getLogger(__name__)
@@ -32,19 +30,15 @@ class RunDriver:
         self,
         run: RunRecord,
         control: RunControl,
-        records: DriverRecords,
         fleet: Fleet,
         checkpoints: Checkpoints,
-        models: Models,
         metrics: Metrics,
     ) -> None:
         self.run_id = run.run_id
         self.control = control
         self._run = run
-        self._records = records
         self._fleet = fleet
         self._checkpoints = checkpoints
-        self._blobs = models.blobs
         self._metrics = metrics
 
     def drive(self) -> None:
@@ -88,9 +82,7 @@ class RunDriver:
 
     def _has_ended(self) -> bool:
         try:
-            return self._records.runs.state(self.run_id).ended
-        except NotFound:  # it was deleted
-            return True
+            return self._checkpoints.has_ended()
         except Unavailable:
             return False
 
@@ -105,10 +97,9 @@ class RunDriver:
         start = self._start()
         self.control.timing.begin(start.round_number + 1)
         for result in federate(self._fleet, self._run.spec.recipe, start):
-            completed, standing = self._checkpoints.record(result, self.control.now())
-            if standing.completed_rounds < completed.number:
-                raise RunStopped  # it was cancelled
-            sweep(self._records, self._blobs, self.run_id)  # nobody deletes a run with a driver
+            completed, position = self._checkpoints.record(result, self.control.now())
+            if position.completed_rounds < completed.number:
+                raise RunStopped  # an operator cancelled it
             self.control.timing.end()
             self._metrics.round_completed(self.run_id, completed)
             with log_context(round=completed.number):
@@ -119,21 +110,17 @@ class RunDriver:
                         "accuracy": completed.evaluation and completed.evaluation.accuracy,
                         "training_loss": completed.training_loss,
                         "seconds": round(completed.duration_seconds, 3),
-                        "state": standing.state.value,
+                        "state": position.state.value,
                     },
                 )
             self.control.notify_watchers()
-            if standing.state.ended:  # before its last round, if it was stopped early
+            if position.state.ended:  # perhaps before its last round, by an early stop
                 return
             self.control.timing.begin(completed.number + 1)
 
     def _start(self) -> Checkpoint:
         """Return where the loop begins, and show it."""
-        runs = self._records.runs
         self._metrics.show_limits(self.run_id, self._run.spec.recipe.pool)
-        run = runs.get(self.run_id)
-        sweep(self._records, self._blobs, self.run_id)  # a kill may have come before
-        if run.last_round:
-            best = runs.round(self.run_id, run.best_round)  # the last, if none was evaluated
-            self._metrics.show_standing(self.run_id, run.last_round, best)
+        if rounds := self._checkpoints.last_and_best():
+            self._metrics.show_standing(self.run_id, *rounds)
         return self._checkpoints.start()

@@ -13,7 +13,7 @@ from coordinator.devices.registry import FleetView
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseTask, Seen
 from coordinator.records.runs import RunRecord
-from coordinator.records.states import TaskState
+from coordinator.records.states import RoundState, TaskState
 from coordinator.records.tasks import Task
 from coordinator.runs.run_control import LOOK_AGAIN_SECONDS, DriverRecords, RunControl
 from coordinator.runs.selection import Selection, eligible_for
@@ -25,6 +25,11 @@ log = logging.getLogger(__name__)
 _SHOWN = {
     "train": Phase.TRAINING,
     "synthesise": Phase.SYNTHESISING,
+    "evaluate": Phase.EVALUATING,
+}
+_SHOWN_AFTER = {
+    "train": Phase.AGGREGATING,
+    "synthesise": Phase.SEALING,
     "evaluate": Phase.EVALUATING,
 }
 
@@ -87,7 +92,15 @@ class PhaseConductor:
         if plan.asynchronous:
             ages = (task.counted_round - task.key.round_number for task in results)
             self._metrics.updates_counted(ages)
+        shown = _SHOWN_AFTER[plan.key.kind]
+        self._control.show(Progress(plan.key.round_number, shown, len(results), len(results)))
         return results
+
+    def begin_evaluation(self, round_number: int) -> None:
+        """Record and show that a round evaluates its model."""
+        now = self._clock()
+        self._rounds.enter(self._run_id, round_number, RoundState.EVALUATING, now)
+        self._control.show(Progress(round_number, Phase.EVALUATING, 0, 0))
 
     # --- opening --------------------------------------------------------------------------------
 

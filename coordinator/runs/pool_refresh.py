@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from coordinator.records.runs import RunRecord
-from coordinator.runs.run_control import RunControl
+from coordinator.runs.run_control import DriverRecords, RunControl
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
 from hfmds.domain.runs import Phase, Progress
@@ -43,23 +43,25 @@ class PoolStore(Protocol):
 class PoolRefresh:
     """Calls the store until it answers. A refusal pauses the run."""
 
-    def __init__(self, run: RunRecord, control: RunControl, store: PoolStore) -> None:
+    def __init__(
+        self, run: RunRecord, control: RunControl, records: DriverRecords, store: PoolStore
+    ) -> None:
         self._run = run
         self._control = control
+        self._records = records
         self._store = store
 
     def pool_id(self, round_number: int) -> str:
         """Return the name of the pool of a refresh."""
         return self._run.pool_id(round_number)
 
-    def open(
-        self, round_number: int, weights: Digest, snapshots_in_use: Sequence[str]
-    ) -> frozenset[str]:
-        """Open the pool of a refresh. Returns the devices whose images were withdrawn."""
+    def open(self, round_number: int, weights: Digest) -> frozenset[str]:
+        """Begin a round and open its pool. Returns the devices whose images were withdrawn."""
+        run_id = self._run.run_id
+        self._records.rounds.begin(run_id, round_number, self._control.now())
+        in_use = self._records.phases.snapshots_in_use(run_id)  # by asynchronous rounds
         pool_id, spec = self.pool_id(round_number), self._spec(round_number, weights)
-        return self._call(
-            round_number, lambda: self._store.open_pool(pool_id, spec, snapshots_in_use)
-        )
+        return self._call(round_number, lambda: self._store.open_pool(pool_id, spec, in_use))
 
     def seal(self, round_number: int, contributions: Sequence[Contribution]) -> Snapshot:
         """Seal the pool of a refresh. Batches that the store lacks are left out with a warning."""

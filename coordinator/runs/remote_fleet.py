@@ -14,20 +14,17 @@ from functools import cache
 
 from coordinator.records.phases import PhasePlan
 from coordinator.records.runs import RunRecord
-from coordinator.records.states import RoundState
 from coordinator.records.tasks import PhaseKey, Task
 from coordinator.runs.content import Models
 from coordinator.runs.evaluation import HeldOut
 from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh
-from coordinator.runs.run_control import DriverRecords, RunControl
 from hfmds.algorithm.aggregation.blocks import Moved
 from hfmds.algorithm.aggregation.compression import unpacked
 from hfmds.algorithm.device_evaluation import combine_evaluations
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import DeviceEvaluation, Evaluation, Pool, Traffic, Update, Weights
 from hfmds.domain.pools import Contribution
-from hfmds.domain.runs import Phase, Progress
 from hfmds.wire.conversions.records import (
     decode_evaluation_report,
     decode_synthesis_report,
@@ -44,8 +41,6 @@ class RemoteFleet:
     def __init__(
         self,
         run: RunRecord,
-        control: RunControl,
-        records: DriverRecords,
         conductor: PhaseConductor,
         refresh: PoolRefresh,
         models: Models,
@@ -53,8 +48,6 @@ class RemoteFleet:
     ) -> None:
         self._run_id = run.run_id
         self._spec = run.spec
-        self._control = control
-        self._records = records
         self._conductor = conductor
         self._refresh = refresh
         self._models = models
@@ -64,9 +57,7 @@ class RemoteFleet:
 
     def synthesise(self, round_number: int, weights: Weights) -> Pool:
         digest = self._models.put(weights)
-        self._records.rounds.begin(self._run_id, round_number, self._control.now())
-        in_use = self._records.phases.snapshots_in_use(self._run_id)  # by asynchronous rounds
-        withdrawn = self._refresh.open(round_number, digest, in_use)
+        withdrawn = self._refresh.open(round_number, digest)
         if withdrawn:
             log.info("withdrawn devices make no images", extra={"devices": len(withdrawn)})
         results = self._conductor.conduct(
@@ -80,7 +71,6 @@ class RemoteFleet:
         )
         reports = {task.device_id: decode_synthesis_report(task.report) for task in results}
         contributions = [Contribution(device, r.batch) for device, r in reports.items()]
-        self._control.show(Progress(round_number, Phase.SEALING, len(results), len(results)))
         snapshot = self._refresh.seal(round_number, contributions)
         traffic = sum((report.traffic for report in reports.values()), Traffic())
         return Pool(snapshot.snapshot_id, snapshot.samples, snapshot.leakage, traffic)
@@ -96,7 +86,6 @@ class RemoteFleet:
                 goal=mode.buffer_size if mode else self._spec.recipe.cohort_size,
             )
         )
-        self._control.show(Progress(round_number, Phase.AGGREGATING, len(results), len(results)))
         model = cache(self._model)
         # Aggregation reads each update in pieces, when it needs them.
         return tuple(
@@ -104,9 +93,7 @@ class RemoteFleet:
         )
 
     def evaluate(self, round_number: int, weights: Weights) -> Evaluation | None:
-        now = self._control.now()
-        self._records.rounds.enter(self._run_id, round_number, RoundState.EVALUATING, now)
-        self._control.show(Progress(round_number, Phase.EVALUATING, 0, 0))
+        self._conductor.begin_evaluation(round_number)
         return self._held_out.evaluate(self._spec.recipe, weights)
 
     def evaluate_on_devices(self, round_number: int, weights: Weights) -> DeviceEvaluation | None:
