@@ -84,7 +84,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             )
         else:
             await asyncio.to_thread(app.drivers.lead)  # before a call can create another run
-            metrics.leads(True)
+            metrics.set_leading(True)
         shutdown = Shutdown(settings.shutdown_grace_seconds)
         async with (
             following_rotation(settings.tls, store),

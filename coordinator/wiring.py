@@ -28,7 +28,7 @@ from coordinator.devices.uploads import Uploads
 from coordinator.monitoring.live_counts import Counts
 from coordinator.monitoring.member_counts import count_members
 from coordinator.monitoring.metrics import Metrics
-from coordinator.monitoring.round_timing import RoundWatch
+from coordinator.monitoring.round_timing import RoundTimer
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
@@ -146,7 +146,7 @@ def build(
 
     def new_driver(run: RunRecord, records: DriverRecords) -> RunDriver:
         models = Models(contents.of(run.run_id).blobs)
-        timing = RoundWatch(run, metrics)
+        timing = RoundTimer(run, metrics)
         control = RunControl(run.run_id, records.runs, drain, notices, timing, loop, clock)
         selection = Selection(run, registry, records.phases, assignments.plan_ready)
         conductor = PhaseConductor(run, control, records, selection, metrics)

@@ -1,7 +1,7 @@
-"""What devices say with their results, summed over the fleet: devices themselves cannot be scraped.
+"""Sums of what devices report with their results, because Prometheus cannot scrape devices.
 
-No device is told from another. The numbers come from outside: each is held to its range, so that a
-hostile device can add one false observation for each result of its that is accepted, and no more.
+The metrics do not tell devices apart. Each reported number is clipped to its range, so a hostile
+device can add one false observation for each of its accepted results, and no more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HIGHEST_PSNR_DB = 100.0
 
 
 class FleetMetrics:
-    """Counts only devices that say what a task cost them."""
+    """Counts the reports of devices that say what a task cost them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -38,7 +38,7 @@ class FleetMetrics:
             )
 
         self._reports = counter(
-            "reports_total", "Accepted results whose devices said what they cost, by kind.", "kind"
+            "reports_total", "Accepted results whose devices reported their cost, by kind.", "kind"
         )
         self._compute = histogram(
             "compute_seconds", "Time that devices took to compute a task.", _COMPUTE_BUCKETS, "kind"
@@ -48,12 +48,12 @@ class FleetMetrics:
         )
         self._cpu = counter(
             "cpu_seconds_total",
-            "Processor time of devices' computations: what they cost in energy, roughly.",
+            "Processor time of devices' computations, a rough measure of their energy.",
             "kind",
         )
         self._memory = histogram(
             "peak_memory_bytes",
-            "The most memory that a device's program had held when it handed in a result.",
+            "Peak memory of a device's program at the time of a result.",
             _MEMORY_BUCKETS,
         )
         self._psnr = histogram(
@@ -70,10 +70,10 @@ class FleetMetrics:
         )
         self._withheld = counter(
             "withheld_samples_total",
-            "Synthetic images that devices made and did not send, as they are over the run's "
-            "limits of leakage or more of a class than its pools take.",
+            "Synthetic images that devices made and did not send, because they exceed the run's "
+            "leakage limits or a class has more images than the pools take.",
         )
-        for kind in ("train", "synthesise", "evaluate"):  # shown as 0 before the first one
+        for kind in ("train", "synthesise", "evaluate"):  # show 0 before the first report
             for metric in (self._reports, self._compute, self._step, self._cpu):
                 metric.labels(kind)
         for real in ("paired", "nearest"):
@@ -81,7 +81,7 @@ class FleetMetrics:
             self._ssim.labels(real)
 
     def count(self, report: UpdateReport | SynthesisReport | EvaluationReport) -> None:
-        """Count an accepted result, if its device says what it cost."""
+        """Count an accepted result, if its device reports its cost."""
         if report.device is None:
             return
         match report:

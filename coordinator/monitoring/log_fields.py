@@ -1,4 +1,4 @@
-"""What log lines about a task say of it."""
+"""The fields of log lines about a task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hfmds.service.monitoring.logs import log_context
 
 
 def task_context(task: Task) -> AbstractContextManager[None]:
-    """Around lines that are about this task."""
+    """Add the fields of a task to the log lines inside the block."""
     return log_context(
         run=task.key.run_id,
         round=task.key.round_number,

@@ -1,7 +1,7 @@
-"""What the coordinator exports to Prometheus.
+"""The metrics that the coordinator exports to Prometheus; docs/metrics.md lists them.
 
-Series labelled by run exist for the runs that are active and for the last few that ended, so their
-number stays bounded however long the process lives. docs/metrics.md lists them all.
+Series with the label `run` exist for the active runs and for the last few that ended. So their
+number is bounded for as long as the process lives.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ class Metrics:
             return Gauge(f"hfmds_coordinator_{name}", meaning, ("run", *labels), registry=registry)
 
         self._round = by_run("round_number", "The last completed round of the run.")
-        self._accuracy = by_run("accuracy_ratio", "Fraction of the held-out set classified right.")
+        self._accuracy = by_run("accuracy_ratio", "Accuracy on the held-out set.")
         self._best_accuracy = by_run(
             "best_accuracy_ratio",
-            "The best accuracy of all rounds of the run, on the held-out set, or without one on "
-            "devices' own data.",
+            "The best accuracy of all rounds of the run: on the held-out set, or on devices' own "
+            "data if the run has no such set.",
         )
         self._loss = by_run("held_out_loss", "Mean cross-entropy on the held-out set, in nats.")
         self._device_accuracy = by_run(
-            "device_accuracy_ratio", "Fraction of devices' own data classified right, when asked."
+            "device_accuracy_ratio", "Accuracy on devices' own data, if the run measures it."
         )
         self._device_loss = by_run(
-            "device_loss", "Mean cross-entropy on devices' own data, in nats, when asked."
+            "device_loss",
+            "Mean cross-entropy on devices' own data, in nats, if the run measures it.",
         )
         self._training_loss = by_run(
             "training_loss", "Mean over devices of the last local epoch's loss, in nats."
@@ -69,7 +70,7 @@ class Metrics:
         )
         self._leakage_limits = by_run(
             "pool_psnr_limit_db",
-            "What the run allows: of a sample (max), or of a pool, which is halted above it (p99); "
+            "The run's limit for a sample (max), or for a pool, which halts above it (p99); only "
             "of runs with limits.",
             "real",
             "statistic",
@@ -93,37 +94,37 @@ class Metrics:
         )
         self._progressed_at = by_run(
             "run_progress_timestamp_seconds",
-            "Unix time at which the run last made progress; of runs that this coordinator drives.",
+            "Unix time of the run's last progress; only of runs that this coordinator drives.",
         )
         self._phase_seconds = Histogram(
             "hfmds_coordinator_phase_duration_seconds",
-            "Time a round spent in a phase; pauses count. Aggregating is the time of the mean.",
+            "Time that a round spent in a phase, with pauses. Aggregating is the time of the mean.",
             ("phase",),
             buckets=_PHASE_SECONDS,
             registry=registry,
         )
         self._phases_closed = Counter(
             "hfmds_coordinator_phases_closed_total",
-            "Phases by kind and why they were closed: all results were in, their time was up, or "
-            "nobody was left to wait for.",
+            "Closed phases by kind and reason: all results are in, the deadline has passed, or no "
+            "device is left that could send a result.",
             ("kind", "reason"),
             registry=registry,
         )
         self._staleness = Histogram(
             "hfmds_coordinator_update_staleness_rounds",
-            "How many rounds old the model was that an update began at, in asynchronous rounds.",
+            "Age in rounds of the model that an update began with, in asynchronous rounds.",
             buckets=_STALENESS_ROUNDS,
             registry=registry,
         )
         self._refused = Counter(
             "hfmds_coordinator_updates_refused_total",
-            "Updates that devices handed in and that were refused, by what is wrong with them.",
+            "Updates that the coordinator refused, by reason.",
             ("reason",),
             registry=registry,
         )
         self._late = Counter(
             "hfmds_coordinator_late_total",
-            "Answers to devices that their task is over, by why it is.",
+            "Answers to devices that their task is over, by reason.",
             ("reason",),
             registry=registry,
         )
@@ -139,18 +140,18 @@ class Metrics:
         )
         self._leader = Gauge(
             "hfmds_coordinator_leader",
-            "1 for the coordinator that drives the runs, 0 for one that stands by.",
+            "1 for the coordinator that drives the runs, 0 for a standby.",
             registry=registry,
         )
         self._leadership_changes = Counter(
             "hfmds_coordinator_leadership_changes_total",
-            "How often this coordinator began or ceased to drive the runs.",
+            "How often this coordinator began or stopped driving the runs.",
             registry=registry,
         )
         self._show_zeros()
 
     def _show_zeros(self) -> None:
-        """Show what has not happened yet: a rate over what is not there says nothing."""
+        """Show 0 for events that have not happened: a rate over an absent series is nothing."""
         for phase in Phase:
             self._phase_seconds.labels(phase.name.lower())
         for kind in ("train", "synthesise", "evaluate"):
@@ -161,13 +162,13 @@ class Metrics:
         for refusal in _REFUSALS:
             self._refused.labels(refusal)
 
-    def leads(self, leads: bool) -> None:
+    def set_leading(self, leads: bool) -> None:
         """Show whether this coordinator drives the runs."""
         self._leader.set(leads)
         self._leadership_changes.inc()
 
     def show_limits(self, run_id: str, policy: PoolPolicy) -> None:
-        """Show what a run's pools may give away."""
+        """Show the leakage limits of a run."""
         for name in PSNR_LIMITS:
             *_, real, statistic, _ = name.split("_")  # "halt_psnr_paired_p99_db"
             if (limit := getattr(policy, name)) < NO_LIMIT[name]:
@@ -178,8 +179,8 @@ class Metrics:
         self._round_seconds.observe(completed.duration_seconds)
         self._show_round(run_id, completed)
 
-    def show_standing(self, run_id: str, last: Round, best: Round) -> None:
-        """Show a run that others have driven till now: its last round, and the best one by then."""
+    def show_run(self, run_id: str, last: Round, best: Round) -> None:
+        """Show a run that another coordinator drove: its last round and its best one."""
         self._show_best(run_id, best)
         self._show_round(run_id, last)
 
@@ -205,33 +206,33 @@ class Metrics:
             self._forget(self._ended_runs.popleft())
 
     def run_progressed(self, run_id: str) -> None:
-        """Something happened in a run: a result came, or a phase began."""
+        """Show that a run made progress: a result came, or a phase began."""
         self._progressed_at.labels(run_id).set(self._clock())
 
     def run_left(self, run_id: str, *, to_another: bool = False) -> None:
-        """Nobody here drives the run any more, so its standing still is no news.
+        """Stop showing the progress of a run that this coordinator no longer drives.
 
-        If another coordinator drives it, that one shows it.
+        `to_another` also removes its other series, because another coordinator shows them.
         """
         if to_another:
             self._forget(run_id)
         self._progressed_at.remove_by_labels({"run": run_id})
 
     def phase_ended(self, phase: Phase, seconds: float) -> None:
-        """A round was in a phase for so long."""
+        """Observe the time that a round spent in a phase."""
         self._phase_seconds.labels(phase.name.lower()).observe(seconds)
 
     def phase_closed(self, kind: str, reason: LateReason) -> None:
-        """A phase takes no more results."""
+        """Count a phase that closed."""
         self._phases_closed.labels(kind, reason.value).inc()
 
     def updates_counted(self, staleness: Iterable[int]) -> None:
-        """Updates count in an asynchronous round; by how many rounds each is late."""
+        """Observe by how many rounds each update of an asynchronous round is late."""
         for rounds in staleness:
             self._staleness.observe(rounds)
 
     def late(self, reason: str) -> None:
-        """Count a device that was told that its task is over."""
+        """Count an answer to a device that its task is over."""
         self._late.labels(reason).inc()
 
     @contextmanager
@@ -248,7 +249,7 @@ class Metrics:
         self._refused.labels(reason).inc()
 
     def moved(self, traffic: Traffic) -> None:
-        """Count a device's bytes."""
+        """Count the bytes of a device's task."""
         self._received.inc(traffic.received_bytes)
         self._sent.inc(traffic.sent_bytes)
 

@@ -1,4 +1,4 @@
-"""How long the rounds of a run spend in which phase, as metrics and as traces."""
+"""Measures how long the rounds of a run spend in each phase, as metrics and as traces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hfmds.service.monitoring import tracing
 from hfmds.service.monitoring.tracing import OpenSpan
 
 
-class RoundWatch:
-    """Watches the rounds of one run, one after the other. For the run's driver thread alone."""
+class RoundTimer:
+    """Times the rounds of one run, one after the other. Only the run's driver thread uses it."""
 
     def __init__(
         self, run: RunRecord, metrics: Metrics, clock: Callable[[], float] = time.monotonic
@@ -31,7 +31,7 @@ class RoundWatch:
         self._entered: Counter[Phase] = Counter()
 
     def begin(self, number: int) -> None:
-        """A round begins; one that is taken up again goes on."""
+        """Begin a round; a round that has begun goes on."""
         if number != self._number:
             self.end()
             self._number = number
@@ -52,7 +52,7 @@ class RoundWatch:
         self._span = tracing.begin(name, place, run=self._run.run_id, round=self._number)
 
     def end(self) -> None:
-        """The round is over, if there is one."""
+        """End the round, if there is one."""
         self._leave()
         if self._round:
             self._round.end()

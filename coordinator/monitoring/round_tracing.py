@@ -1,7 +1,7 @@
-"""Where rounds, phases and tasks stand in traces (`hfmds.service.monitoring.tracing`).
+"""The places of rounds, phases and tasks in traces (`hfmds.service.monitoring.tracing`).
 
-A round is a trace. Its spans have names, so every coordinator finds the phase that a task is of
-without asking the one that opened it, and a round that is replayed after a crash is the same trace.
+A round is a trace. Its spans are found by name, so each coordinator finds the phase of a task
+without asking the coordinator that opened it. A round that continues after a crash is one trace.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ SPANS = {
     Phase.DRAINED: "drained",
     Phase.MAKING_PLAN: "make plan",
 }
-"""What the span of a phase is called; those that have tasks as the kind of these."""
+"""The span names of phases. A phase with tasks has the name of their kind."""
 
 
 def round_place(run_uid: str, number: int) -> SpanPlace:
-    """A round, the first span of its trace."""
+    """Return the place of a round, the first span of its trace."""
     return SpanPlace(f"{run_uid}/{number}", _ROUND)
 
 
 def phase_place(run_uid: str, number: int, span: str) -> SpanPlace:
-    """A phase of a round."""
+    """Return the place of a phase in its round."""
     return SpanPlace(f"{run_uid}/{number}", span, parent=_ROUND)
 
 
 def assign(task: Task) -> str:
-    """The traceparent that a device gets with its task; empty: nobody traces."""
+    """Return the traceparent that a device gets with its task; empty without tracing."""
     if not tracing.is_on():
         return ""
     key = task.key

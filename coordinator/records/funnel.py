@@ -1,7 +1,7 @@
-"""How far tasks come: what devices tell of it on the way, and the counts that operators see.
+"""The stages that tasks reach, as devices report them, and the funnel that operators see.
 
-A stage is worth knowing, but not worth a commit of its own: it is noted in memory and written with
-others within a second. A `kill -9` may lose that second; nothing but these counts depends on it.
+A stage is not worth a commit of its own. The coordinator notes it in memory and writes it with
+others within a second. A `kill -9` may lose that second; only these counts depend on it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from hfmds.storage.database import changing, reading
 log = logging.getLogger(__name__)
 
 _WRITE_AFTER_SECONDS = 1.0
-_FARTHER = (
+_ADVANCE = (
     update(TaskRow)
-    .where(TaskRow.task_id == bindparam("which"), TaskRow.stage < bindparam("told"))
-    .values(stage=bindparam("told"))
+    .where(TaskRow.task_id == bindparam("of_task"), TaskRow.stage < bindparam("reached"))
+    .values(stage=bindparam("reached"))
 )
 
 
 class StageNotes:
-    """Notes the stages of tasks and writes them now and then. Thread-safe."""
+    """Notes the stages of tasks and writes them within a second. Thread-safe."""
 
     def __init__(
-        self, engine: Engine, heard: Callable[[str, TaskStage], None] = lambda task_id, stage: None
+        self, engine: Engine, count: Callable[[str, TaskStage], None] = lambda task_id, stage: None
     ) -> None:
-        """`heard` is told at once of every stage, of a task that may have been there before."""
+        """`count` gets each stage at once, also one that the task has reached before."""
         self._engine = engine
-        self._heard = heard
+        self._count = count
         self._lock = threading.Lock()
         self._noted: dict[str, TaskStage] = {}
         self._timer: threading.Timer | None = None
 
     def note(self, task_id: str, stage: TaskStage) -> None:
-        """A device is as far as this with its task, or farther."""
-        self._heard(task_id, stage)
+        """Note that a task has reached a stage, or a later one."""
+        self._count(task_id, stage)
         with self._lock:
             self._noted[task_id] = max(stage, self._noted.get(task_id, stage))
             if self._timer is None:
@@ -54,12 +54,12 @@ class StageNotes:
                 self._timer.start()
 
     def accepted(self, task_id: str) -> None:
-        """Its result counts, which says more than any stage: there is nothing left to write."""
+        """Drop the note of a task whose result counts: the acceptance wrote the last stage."""
         with self._lock:
             self._noted.pop(task_id, None)
 
     def write(self) -> None:
-        """Write what was noted. Storage that is away is no reason to trouble anyone."""
+        """Write the notes. If the database is away, this drops them and logs a warning."""
         with self._lock:
             noted, self._noted = self._noted, {}
             self._stop_timer()
@@ -67,15 +67,16 @@ class StageNotes:
             return
         try:
             with changing(self._engine) as connection:
-                told = sorted(noted.items())
-                connection.execute(
-                    _FARTHER, [{"which": t, "told": int(stage)} for t, stage in told]
-                )
+                rows = [
+                    {"of_task": task_id, "reached": int(stage)}
+                    for task_id, stage in sorted(noted.items())
+                ]
+                connection.execute(_ADVANCE, rows)
         except Unavailable as error:
             log.warning("the stages of %d tasks were not written: %s", len(noted), error)
 
     def close(self) -> None:
-        """Write no more by itself."""
+        """Stop the timer."""
         with self._lock:
             self._stop_timer()
 
@@ -86,15 +87,15 @@ class StageNotes:
 
 
 class FunnelRecords:
-    """Counts tasks by how far they came."""
+    """Counts tasks by the stages that they reached."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def funnels(self, run_id: str = "", round_number: int = 0) -> tuple[Funnel, ...]:
-        """One for each kind of task: of all runs, of one, or of one of its rounds."""
+        """Return the funnel of each kind of task: of all runs, of one run, or of one round."""
         if round_number and not run_id:
-            raise InvalidInput(f"round {round_number} is asked for, but of no run; name one")
+            raise InvalidInput(f"round {round_number} needs a run; name one")
         tasks, phases = [], []
         if run_id:
             tasks.append(TaskRow.run_id == run_id)
@@ -102,7 +103,7 @@ class FunnelRecords:
         if round_number:
             tasks.append(TaskRow.round_number == round_number)
             phases.append(PhaseRow.round_number == round_number)
-        what = (
+        columns = (
             TaskRow.kind,
             TaskRow.state,
             TaskRow.stage,
@@ -110,19 +111,17 @@ class FunnelRecords:
             TaskRow.failure_cause,
             TaskRow.refusal,
         )
-        counted = select(*what, func.count()).where(*tasks).group_by(*what)
-        here = select(
+        counted = select(*columns, func.count()).where(*tasks).group_by(*columns)
+        present = select(
             PhaseRow.kind, func.sum(PhaseRow.devices_here), func.sum(PhaseRow.devices_eligible)
         )
         funnels: dict[str, Funnel] = {}
         with reading(self._engine) as session:
             if run_id and session.get(RunRow, run_id) is None:
-                raise NotFound(
-                    f"there is no run {run_id!r}; `hfmds run list` shows those there are"
-                )
+                raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows the runs")
             if round_number and session.get(RoundRow, (run_id, round_number)) is None:
                 raise NotFound(f"run {run_id!r} has not begun round {round_number}")
-            by_kind = session.execute(here.where(*phases).group_by(PhaseRow.kind))
+            by_kind = session.execute(present.where(*phases).group_by(PhaseRow.kind))
             for kind, devices_here, devices_eligible in by_kind:
                 funnels[kind] = Funnel(kind, here=devices_here, eligible=devices_eligible)
             for kind, state, stage, reason, cause, refusal, count in session.execute(counted):
@@ -131,15 +130,15 @@ class FunnelRecords:
         return tuple(funnels[kind] for kind in sorted(funnels))
 
     def stages(self) -> Mapping[TaskStage, int]:
-        """How many tasks that are wanted are in each stage; all stages are named."""
+        """Count the pending tasks in each stage."""
         pending = (
             select(TaskRow.stage, func.count())
             .where(TaskRow.state.in_(PENDING_NAMES))
             .group_by(TaskRow.stage)
         )
         with reading(self._engine) as session:
-            found = {row[0]: row[1] for row in session.execute(pending)}
-        return {stage: found.get(int(stage), 0) for stage in TaskStage}
+            counts = {row[0]: row[1] for row in session.execute(pending)}
+        return {stage: counts.get(int(stage), 0) for stage in TaskStage}
 
 
 def _add(

@@ -1,7 +1,7 @@
-"""The states of runs, rounds and tasks, and the only ways from one to the next.
+"""The states of runs, rounds and tasks, and the allowed transitions between them.
 
-docs/rounds.md draws them; a test holds the picture to these tables. Whoever changes a state does it
-in one transaction, and by these tables: a step that is not in them is a bug, and is refused.
+docs/rounds.md draws them, and a test compares the picture with these tables. Every change of a
+state is part of one transaction and checks these tables. Any other transition is a bug.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hfmds.domain.runs import RunState
 
 
 class RoundState(enum.Enum):
-    """What a round is doing. The names are those that operators see."""
+    """What a round does. Operators see these names."""
 
     WAITING = "waiting for devices"
     SYNTHESISING = "synthesising"  # the synthesis phase is open
@@ -25,13 +25,13 @@ class RoundState(enum.Enum):
 
 
 class TaskState(enum.Enum):
-    """Where a task is in its life."""
+    """The life of a task."""
 
-    ASSIGNED = "assigned"  # waits for its device
+    ASSIGNED = "assigned"  # it waits for its device
     LEASED = "leased"  # the device has it
     ACCEPTED = "accepted"  # its result is durable, and counts
     FAILED = "failed"  # the device gave it up
-    OVER = "over"  # nobody wants its result any more; a LateReason says why
+    OVER = "over"  # the coordinator no longer wants its result; a LateReason says why
 
 
 RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
@@ -40,7 +40,7 @@ RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     RunState.PAUSED: frozenset({RunState.RUNNING, RunState.COMPLETED, RunState.CANCELLED}),
     RunState.COMPLETED: frozenset({RunState.DELETING}),
     RunState.CANCELLED: frozenset({RunState.DELETING}),
-    RunState.DELETING: frozenset(),  # then it is gone
+    RunState.DELETING: frozenset(),  # the end: its row is deleted
 }
 
 ROUND_TRANSITIONS: Mapping[RoundState, frozenset[RoundState]] = {
@@ -57,11 +57,11 @@ TASK_TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
     TaskState.ASSIGNED: frozenset({TaskState.LEASED, TaskState.OVER}),
     TaskState.LEASED: frozenset({TaskState.ACCEPTED, TaskState.FAILED, TaskState.OVER}),
     TaskState.ACCEPTED: frozenset(),
-    # When its run is resumed: a second chance if its phase is open, else no longer held against it.
+    # When the run is resumed: assigned again if the phase is open, else over.
     TaskState.FAILED: frozenset({TaskState.ASSIGNED, TaskState.OVER}),
-    # Also a second chance, for a task that was too slow in a phase that is open.
+    # When the run is resumed: a task of an open phase that was too slow.
     TaskState.OVER: frozenset({TaskState.ASSIGNED}),
 }
 
 PENDING = (TaskState.ASSIGNED, TaskState.LEASED)
-"""The states of a task whose result is still wanted."""
+"""The states in which the coordinator wants the result of a task."""

@@ -1,7 +1,7 @@
-"""The coordinator's tables: all that must survive a `kill -9`, except content, which is in blobs.
+"""The coordinator's tables: everything that must survive a `kill -9`, except content (blobs).
 
 Times are seconds since the epoch by the coordinator's clock. Specifications, reports and completed
-rounds are kept as the bytes of their contract messages (`hfmds.wire.conversions.records`).
+rounds are the bytes of their protobuf messages (`hfmds.wire.conversions.records`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _SHA256 = String(64)
 
 
 class Base(DeclarativeBase):
-    """Root of the schema."""
+    """The base class of the tables."""
 
 
 class RunRow(Base):
-    """A run: what it is to do and where it is in its life."""
+    """A run: its specification and its state."""
 
     __tablename__ = "runs"
 
@@ -29,11 +29,11 @@ class RunRow(Base):
     state: Mapped[str] = mapped_column(String(16), index=True)  # RunState by name
     state_reason: Mapped[str] = mapped_column(default="")
     created_at: Mapped[float]
-    # Tells this run from one of the same id that a coordinator with other storage once had.
+    # Tells this run from other runs that had the same id.
     nonce: Mapped[str] = mapped_column(String(16))
-    # A secret: who is not told the id of one of its pools cannot work it out.
+    # A secret, so that only devices that learn the id of a pool know it.
     pool_key: Mapped[str] = mapped_column(String(32))
-    # The model of another run that it starts from, in its own content; empty: fresh weights.
+    # The model that it starts from, copied from another run; empty means fresh weights.
     start_sha256: Mapped[str] = mapped_column(_SHA256, default="")
     start_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
 
@@ -47,12 +47,12 @@ class RoundRow(Base):
     number: Mapped[int] = mapped_column(primary_key=True)
     state: Mapped[str] = mapped_column(String(16))  # RoundState by name
     began_at: Mapped[float]
-    entered_at: Mapped[float]  # its state
-    record: Mapped[bytes] = mapped_column(LargeBinary, default=b"")  # once it is completed
-    # Of its record, what all rounds of a run are compared by.
+    entered_at: Mapped[float]  # when it entered its state
+    record: Mapped[bytes] = mapped_column(LargeBinary, default=b"")  # empty until it is completed
+    # Copies from its record, to compare the rounds of a run.
     accuracy: Mapped[float | None]
     weights_sha256: Mapped[str] = mapped_column(_SHA256, default="")
-    model_dropped: Mapped[bool] = mapped_column(default=False)  # not kept any more
+    model_dropped: Mapped[bool] = mapped_column(default=False)  # its content is deleted, or will be
 
 
 class PhaseRow(Base):
@@ -70,10 +70,10 @@ class PhaseRow(Base):
     deadline_seconds: Mapped[float]
     deadline_at: Mapped[float]
     lease_seconds: Mapped[float]
-    goal: Mapped[int]  # it closes with so many results; 0: when no more are to be expected
-    asynchronous: Mapped[bool]  # its tasks outlive it, and count in the round that is open then
+    goal: Mapped[int]  # the results that close it; 0: it closes when no more can come
+    asynchronous: Mapped[bool]  # its tasks outlive it, and count in the round that is open
     closed: Mapped[bool] = mapped_column(default=False)
-    # Of those there when it was opened: all devices, and those that suited the run.
+    # When it opened: the devices that were present, and those among them that suited the run.
     devices_here: Mapped[int] = mapped_column(default=0)
     devices_eligible: Mapped[int] = mapped_column(default=0)
 
@@ -90,10 +90,10 @@ class TaskRow(Base):
     device_id: Mapped[str] = mapped_column(_ID)
     state: Mapped[str] = mapped_column(String(16))  # TaskState by name
     assigned_at: Mapped[float]
-    leased_at: Mapped[float] = mapped_column(default=0.0)  # for the first time; 0: never
+    leased_at: Mapped[float] = mapped_column(default=0.0)  # the first time; 0: never
     lease_expires_at: Mapped[float] = mapped_column(default=0.0)
     accepted_at: Mapped[float] = mapped_column(default=0.0)
-    # The round whose model its result is part of; 0: not accepted, or not counted yet.
+    # The round that counts its result; 0: not accepted, or not counted yet.
     counted_round: Mapped[int] = mapped_column(default=0)
     over_reason: Mapped[str] = mapped_column(String(16), default="")  # LateReason by name
     result_sha256: Mapped[str] = mapped_column(_SHA256, default="")
@@ -101,20 +101,20 @@ class TaskRow(Base):
     failure: Mapped[str] = mapped_column(default="")
     failure_cause: Mapped[str] = mapped_column(String(16), default="")  # FailureCause by name
     failures: Mapped[int] = mapped_column(default=0)
-    refusal: Mapped[str] = mapped_column(String(16), default="")  # of its result, the first one
-    stage: Mapped[int] = mapped_column(default=0)  # TaskStage: how far its device ever was
+    refusal: Mapped[str] = mapped_column(String(16), default="")  # why its first result was refused
+    stage: Mapped[int] = mapped_column(default=0)  # the highest TaskStage of its device
 
     __table_args__ = (
         Index("tasks_by_phase", "run_id", "round_number", "kind"),
         Index("tasks_by_device", "device_id", "state"),
         Index("tasks_by_state", "run_id", "state"),
         Index("tasks_by_counted_round", "run_id", "counted_round"),
-        Index("tasks_by_lease", "state", "lease_expires_at"),  # of all runs
+        Index("tasks_by_lease", "state", "lease_expires_at"),  # over all runs
     )
 
 
 class DeviceRow(Base):
-    """A device that has checked in, as it described itself last."""
+    """A device that has checked in, with its newest description of itself."""
 
     __tablename__ = "devices"
 
@@ -122,7 +122,7 @@ class DeviceRow(Base):
     samples: Mapped[int] = mapped_column(BigInteger)
     software_version: Mapped[str]
     engine: Mapped[str]
-    labels: Mapped[str] = mapped_column(default="")  # "name=value", with commas between
+    labels: Mapped[str] = mapped_column(default="")  # name=value pairs, separated by commas
     free_memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     charging: Mapped[bool | None]
     unmetered: Mapped[bool | None]
@@ -130,7 +130,7 @@ class DeviceRow(Base):
 
 
 class EventRow(EventColumns, Base):
-    """An event of a run's log. Only ever added: the log outlives its run."""
+    """An event of a log. Rows are only added, and the log outlives its run."""
 
     __tablename__ = "events"
 
@@ -140,7 +140,7 @@ class EventRow(EventColumns, Base):
 
 
 class DrainRow(Base):
-    """Whether the coordinator is drained. One row, once anybody has drained it."""
+    """Whether the coordinator is drained. There is one row, after the first drain."""
 
     __tablename__ = "drain"
 
@@ -151,22 +151,22 @@ class DrainRow(Base):
 
 
 class SightingRow(Base):
-    """Where a device was last seen, if several coordinators share the database."""
+    """The last sighting of a device, if several coordinators share the database."""
 
     __tablename__ = "sightings"
 
     device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    replica: Mapped[str] = mapped_column(_ID)  # the coordinator that saw it
+    replica: Mapped[str] = mapped_column(_ID)  # the coordinator that the device called
     run_id: Mapped[str] = mapped_column(_ID)  # the only run it works for; empty: any
     free_memory_bytes: Mapped[int] = mapped_column(BigInteger)
     last_seen_at: Mapped[float]
-    here_until: Mapped[float]  # it counts as there till then, unless more is heard of it
-    # Grows with every time a replica writes: the others read what is new to them.
+    here_until: Mapped[float]  # it counts as present until then
+    # Grows with each write of a replica, so that the others read only new rows.
     batch: Mapped[int] = mapped_column(BigInteger, index=True)
 
 
 class ContentMarkRow(Base):
-    """A mark in the content, if several coordinators share the database; there is one row."""
+    """A mark in the content, if several coordinators share the database. There is one row."""
 
     __tablename__ = "content_mark"
 
@@ -182,33 +182,33 @@ class PlanRow(Base):
     key: Mapped[str] = mapped_column(_SHA256, primary_key=True)
     sha256: Mapped[str] = mapped_column(_SHA256)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
-    used_at: Mapped[float]  # as known when the last plan was made
+    used_at: Mapped[float]  # updated when the next plan is made
 
 
 class LeadershipRow(Base):
-    """Which coordinator drives the runs, if several share the database; there is one row."""
+    """The coordinator that drives the runs, if several share the database. There is one row."""
 
     __tablename__ = "leadership"
 
     name: Mapped[str] = mapped_column(String(16), primary_key=True)
     holder: Mapped[str] = mapped_column(_ID)  # a replica
-    epoch: Mapped[int] = mapped_column(BigInteger)  # grows whenever the leader changes
+    epoch: Mapped[int] = mapped_column(BigInteger)  # grows with each change of the leader
     expires_at: Mapped[float]  # by the database's clock
 
 
 class FleetRow(Base):
-    """What makes a fleet this fleet; there is one row."""
+    """The identity of the fleet. There is one row."""
 
     __tablename__ = "fleet"
 
     fleet_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    log_id: Mapped[str] = mapped_column(_ID)  # of its event log
-    nonce_key: Mapped[bytes] = mapped_column(LargeBinary)  # a secret: it makes nonces ours
-    changes: Mapped[int] = mapped_column(BigInteger, default=0)  # of who is shut out, so far
+    log_id: Mapped[str] = mapped_column(_ID)  # the id of its event log
+    nonce_key: Mapped[bytes] = mapped_column(LargeBinary)  # a secret that signs nonces
+    changes: Mapped[int] = mapped_column(BigInteger, default=0)  # grows with each revocation
 
 
 class TokenRow(Base):
-    """A token that lets devices or a person in; of its secret, only a hash."""
+    """A token that admits devices or an operator. The table has only a hash of its secret."""
 
     __tablename__ = "tokens"
 
@@ -216,10 +216,10 @@ class TokenRow(Base):
     secret_sha256: Mapped[bytes] = mapped_column(LargeBinary)
     kind: Mapped[str] = mapped_column(String(16))  # TokenKind by value
     name: Mapped[str] = mapped_column(_ID)
-    role: Mapped[str] = mapped_column(String(16), default="")  # of an admin
-    uses: Mapped[int] = mapped_column(default=0)  # how many devices may use it
-    device_id: Mapped[str] = mapped_column(_ID, default="")  # the only one; empty: see prefix
-    prefix: Mapped[str] = mapped_column(_ID, default="")  # of device ids
+    role: Mapped[str] = mapped_column(String(16), default="")  # for an operator
+    uses: Mapped[int] = mapped_column(default=0)  # the number of devices that may use it
+    device_id: Mapped[str] = mapped_column(_ID, default="")  # the only device; empty: see `prefix`
+    prefix: Mapped[str] = mapped_column(_ID, default="")  # of the device ids
     created_at: Mapped[float]
     created_by: Mapped[str]
     expires_at: Mapped[float]
@@ -227,7 +227,7 @@ class TokenRow(Base):
 
 
 class TokenUseRow(Base):
-    """A device that was let in by a token, so that it is let in again and counted once."""
+    """A device that a token has admitted: the token admits it again and counts it once."""
 
     __tablename__ = "token_uses"
 
@@ -237,7 +237,7 @@ class TokenUseRow(Base):
 
 
 class SpentNonceRow(Base):
-    """A nonce that must not be used again, as long as it would be good."""
+    """A nonce that was used, kept until it expires."""
 
     __tablename__ = "spent_nonces"
 
@@ -251,18 +251,18 @@ class MemberRow(Base):
     __tablename__ = "members"
 
     device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    token_id: Mapped[str] = mapped_column(String(12), default="")  # it enrolled with last
+    token_id: Mapped[str] = mapped_column(String(12), default="")  # of its last enrolment
     enrolled_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
-    certified_until: Mapped[float] = mapped_column(default=0.0)  # by any certificate it ever got
+    certified_until: Mapped[float] = mapped_column(default=0.0)  # by any of its certificates
     revoked: Mapped[bool] = mapped_column(default=False)  # and not enrolled since
     revoked_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
-    revoked_until: Mapped[float] = mapped_column(default=0.0)  # then all it had has run out
+    revoked_until: Mapped[float] = mapped_column(default=0.0)  # when its last certificate expires
     quarantined: Mapped[bool] = mapped_column(default=False)
-    reason: Mapped[str] = mapped_column(default="")  # of either
+    reason: Mapped[str] = mapped_column(default="")  # of the revocation or the quarantine
 
 
 class CertificateRow(Base):
-    """A certificate of the device issuer; of each device those that are good, and the newest."""
+    """A certificate of the device issuer: the valid ones of each device, and its newest."""
 
     __tablename__ = "certificates"
 
@@ -271,14 +271,14 @@ class CertificateRow(Base):
     key_sha256: Mapped[str] = mapped_column(_SHA256)
     issued_at: Mapped[float]
     until: Mapped[float]
-    superseded: Mapped[bool] = mapped_column(default=False)  # the device is known by others
+    superseded: Mapped[bool] = mapped_column(default=False)  # the device has a newer key
 
 
 class RevokedCertificateRow(Base):
-    """A certificate, of anybody, that is dead though it has not run out."""
+    """A certificate of any holder that is revoked and has not expired."""
 
     __tablename__ = "revoked_certificates"
 
     serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
     revoked_at: Mapped[float]
-    until: Mapped[float] = mapped_column(default=0.0)  # when it runs out; 0: not known
+    until: Mapped[float] = mapped_column(default=0.0)  # when it expires; 0: unknown

@@ -245,7 +245,7 @@ class Leadership:
             term = Term(self._engine, attempt.epoch)
             who = {"replica": self._replica, "epoch": term.epoch}
             log.info("this coordinator leads", extra=who)
-            self._metrics.leads(True)
+            self._metrics.set_leading(True)
         elif not self._lease.renew(term.epoch):
             self._step_down(term, "another coordinator leads")
             return
@@ -266,7 +266,7 @@ class Leadership:
             self._term = None
             self._changed.notify_all()
         log.warning("no longer leads: %s", reason, extra={"replica": self._replica})
-        self._metrics.leads(False)
+        self._metrics.set_leading(False)
         self._leader.follow()
 
     def _look_now(self, _: tuple[str, ...]) -> None:

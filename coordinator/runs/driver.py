@@ -122,5 +122,5 @@ class RunDriver:
         """Return where the loop begins, and show it."""
         self._metrics.show_limits(self.run_id, self._run.spec.recipe.pool)
         if rounds := self._checkpoints.last_and_best():
-            self._metrics.show_standing(self.run_id, *rounds)
+            self._metrics.show_run(self.run_id, *rounds)
         return self._checkpoints.start()

@@ -55,7 +55,7 @@ class Drivers:
             if run.state.ended:
                 if run.last_round:
                     best = runs.round(run.run_id, run.best_round)
-                    self._metrics.show_standing(run.run_id, run.last_round, best)
+                    self._metrics.show_run(run.run_id, run.last_round, best)
                 self._metrics.run_ended(run.run_id)
 
     # --- leading --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 
 from coordinator.devices.wakeup import Bell
-from coordinator.monitoring.round_timing import RoundWatch
+from coordinator.monitoring.round_timing import RoundTimer
 from coordinator.records.drain import DrainRecords
 from coordinator.records.phases import PhaseRecords
 from coordinator.records.retention import RetentionRecords
@@ -66,7 +66,7 @@ class RunControl:
         runs: RunRecords,
         drain: DrainRecords,
         notices: Switchboard,
-        timing: RoundWatch,
+        timing: RoundTimer,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
     ) -> None:

@@ -16,7 +16,7 @@ from coordinator.monitoring.device_costs import FleetMetrics
 from coordinator.monitoring.funnel_metrics import FunnelMetrics
 from coordinator.monitoring.live_counts import Counts, LiveCounts
 from coordinator.monitoring.metrics import Metrics
-from coordinator.monitoring.round_timing import RoundWatch
+from coordinator.monitoring.round_timing import RoundTimer
 from coordinator.records.runs import RunRecord
 from hfmds.domain.devices import DeviceState
 from hfmds.domain.digest import digest_of
@@ -166,7 +166,7 @@ async def test_the_age_of_updates_is_counted_in_asynchronous_rounds(tmp_path: Pa
 def test_phases_are_timed_one_after_the_other() -> None:
     read = Read(CollectorRegistry())
     now = [0.0]
-    watch = RoundWatch(RUN, Metrics(read.registry), lambda: now[0])
+    watch = RoundTimer(RUN, Metrics(read.registry), lambda: now[0])
     watch.begin(1)
     for seconds, phase in ((1.0, Phase.TRAINING), (2.0, Phase.TRAINING), (4.0, Phase.AGGREGATING)):
         watch.enter(phase)
