@@ -1,4 +1,4 @@
-"""What can go wrong, named for the person who has to act on it.
+"""Errors, named for the person who can act on them.
 
 HfmdsError
 ├── ConfigurationError   a setting, file or data set is wrong          the operator fixes it
@@ -13,27 +13,27 @@ HfmdsError
 ├── NotAllowed           the caller may not touch this thing
 └── Unavailable          a peer is away or not ready                   try again
 
-This module knows no gRPC: `hfmds.service.status` maps each class to a status code and back.
-Every message says what, where and the remedy. Where it names what is nobody else's affair, such
-as the address of a database, the error has other words for who called: `public`.
+`hfmds.service.status` maps each class to a gRPC status code and back. Every message names the
+thing, the cause and the remedy. If it names an internal detail, like the address of a database,
+`public` has other words for the caller.
 """
 
 from __future__ import annotations
 
 
 class HfmdsError(Exception):
-    """Base of all errors this project raises on purpose."""
+    """Base of all errors that this project raises on purpose."""
 
     exit_code = 1
 
     def __init__(self, message: str = "", *, public: str | None = None) -> None:
-        """`public`: what others are told, if they should not have the whole message."""
+        """`public` replaces the message in answers to callers."""
         super().__init__(message)
         self.public = message if public is None else public
 
 
 class ConfigurationError(HfmdsError):
-    """A setting, file or data set the process was started with is wrong."""
+    """A setting, file or data set of the process is wrong."""
 
     exit_code = 2
 
@@ -43,7 +43,7 @@ class InvalidInput(HfmdsError):
 
 
 class CorruptData(InvalidInput):
-    """Bytes do not match the digest they were announced under."""
+    """Bytes do not match their digest."""
 
 
 class Diverged(InvalidInput):
@@ -59,14 +59,14 @@ class Conflict(HfmdsError):
 
 
 class WrongState(HfmdsError):
-    """The thing exists, but its state does not admit the operation."""
+    """The thing exists, but its state does not allow the operation."""
 
 
 class TooLate(HfmdsError):
     """The work was for a round or lease that is over; the device should check in again."""
 
     def __init__(self, message: str, reason: str = "") -> None:
-        """`reason` is for programs: one of those that coordinator.proto lists, or empty."""
+        """`reason` is for programs: one from the list in coordinator.proto, or empty."""
         super().__init__(message)
         self.reason = reason
 
@@ -89,6 +89,6 @@ class Unavailable(HfmdsError):
         *,
         public: str | None = None,
     ) -> None:
-        """`retry_after_seconds`: when to try again, if the peer has said so."""
+        """`retry_after_seconds` is the retry time from the peer, if it sent one."""
         super().__init__(message, public=public)
         self.retry_after_seconds = retry_after_seconds

@@ -1,8 +1,8 @@
-"""Event logs as chains of hashes: made by a program, checked by anybody.
+"""Event logs as chains of hashes, which everybody can check.
 
-Each event's hash covers all of it and the hash before, and the first one begins at the log's unique
-id. So nothing can be changed, taken out, put in or moved without breaking the chain, except at its
-end: who notes the last hash (the head) can later prove that nothing was cut off either.
+The hash of an event covers the event and the hash before it. The first hash covers the unique id of
+the log. So a change, a removal, an insertion or a move breaks the chain, except at its end. An
+auditor who notes the last hash (the head) can later prove that the end is complete, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Event:
 
     log_id: str  # the unique id of a run, or of a store
     sequence: int  # from 1, without gaps
-    at_microseconds: int  # since the epoch; whole, since it is hashed
+    at_microseconds: int  # since the epoch; an integer, because it is hashed
     kind: str
     details: str  # a JSON object in canonical form
     previous_hash: str
@@ -34,28 +34,28 @@ class Event:
 
 
 def canonical(value: object) -> str:
-    """JSON in the one form that is hashed."""
+    """Return the JSON text that goes into the hash."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def origin(log_id: str) -> str:
-    """What stands for the hash before the first event of a log."""
+    """Return the hash before the first event of a log."""
     return hashlib.sha256(f"hfmds events of {log_id}".encode()).hexdigest()
 
 
 def make_event(
     log_id: str, sequence: int, at_microseconds: int, kind: str, details: str, previous_hash: str
 ) -> Event:
-    """The event with its hash."""
+    """Make an event with its hash."""
     covered = [log_id, sequence, at_microseconds, kind, details, previous_hash]
-    found = hashlib.sha256(canonical(covered).encode()).hexdigest()
-    return Event(log_id, sequence, at_microseconds, kind, details, previous_hash, found)
+    own_hash = hashlib.sha256(canonical(covered).encode()).hexdigest()
+    return Event(log_id, sequence, at_microseconds, kind, details, previous_hash, own_hash)
 
 
 def flaw(events: Iterable[Event], log_id: str, head: str = "") -> str:
-    """What is wrong with a log, at its first broken entry; empty: nothing is.
+    """Describe the first fault of a log; empty if the log is sound.
 
-    `head` is a hash that was noted before, and that an honest log still has.
+    `head` is a hash that somebody noted earlier, and that a complete log still has.
     """
     expected, number, seen = origin(log_id), 0, not head
     for event in events:

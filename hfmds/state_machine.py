@@ -1,4 +1,4 @@
-"""State machines as tables of the allowed steps; docs/ draws each of them, and tests compare."""
+"""State machines as tables of the allowed steps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ State = TypeVar("State", bound=enum.Enum)
 def require_transition(
     transitions: Mapping[State, frozenset[State]], current: State, wanted: State, what: str
 ) -> None:
-    """Refuse a step that is not in the table; `what` names the thing that would take it."""
+    """Raise WrongState for a step that is not in the table. `what` names the thing."""
     if wanted not in transitions[current]:
-        raise WrongState(f"{what} is {current.value}: it cannot be {wanted.value} next")
+        raise WrongState(f"{what} is {current.value}, so it cannot become {wanted.value}")

@@ -1,10 +1,13 @@
-"""A fleet's certificate authorities: they make certificates that name identities.
+"""The fleet's certificate authorities, which sign certificates that name identities.
 
-One signs for services and people, and can for devices; its key is nowhere near a program. The
-others are for where a program has to sign, and by their keys nobody else can be made. The device
-issuer, which the coordinator has, is for devices alone: servers take from it only identities of
-devices, and callers take no server's certificate from it. The service issuer, for what makes
-certificates in a cluster, is for services alone. Knows no files and no gRPC.
+The authority signs for every kind of party. Its key stays away from all programs. Two issuers sign
+where a program has to:
+
+- The coordinator has the device issuer. Servers accept only devices from it, and callers accept no
+  server's certificate from it.
+- cert-manager has the service issuer in a cluster. Servers accept only services from it.
+
+This module knows no files and no gRPC.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hfmds.errors import ConfigurationError
 from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_sign
 
-# Servers judge who calls, and devices judge servers. A device without a battery may believe that
-# it is 1970; the clocks of servers differ by seconds.
+# A device without a battery may believe that it is 1970, and must still accept servers. The clocks
+# of servers differ by seconds.
 _ANY_CLOCK = datetime(1970, 1, 1, tzinfo=UTC)
 CLOCKS_DIFFER = timedelta(minutes=5)
-_COMMON_NAME_CHARACTERS = 64  # more is not a valid certificate
+_COMMON_NAME_CHARACTERS = 64  # the limit of X.509
 _ALL_HOSTS = [
     x509.DNSName(""),
     x509.IPAddress(ipaddress.ip_network("0.0.0.0/0")),
@@ -45,7 +48,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class SignedCertificate:
-    """A certificate that was just made."""
+    """A new certificate."""
 
     pem: bytes
     serial: str  # hex digits
@@ -55,7 +58,7 @@ class Authority:
     """Signs certificates of one fleet."""
 
     def __init__(self, pair: KeyPair) -> None:
-        """From its own key and certificate; ConfigurationError if they are not an authority's."""
+        """Load the key and certificate; ConfigurationError if they are not an authority's."""
         try:
             key = serialization.load_pem_private_key(pair.key, password=None)
             certificate = x509.load_pem_x509_certificate(pair.certificate)
@@ -71,16 +74,16 @@ class Authority:
 
     @classmethod
     def create(cls, fleet: str, now: datetime, lifetime: timedelta) -> tuple[Authority, KeyPair]:
-        """A new authority, and what to keep of it."""
+        """Create an authority, and its key pair to store."""
         return cls._create(_name(f"HFMDS-FL authority of {fleet}"), now, lifetime)
 
     @classmethod
     def create_issuer(
         cls, fleet: str, now: datetime, lifetime: timedelta
     ) -> tuple[Authority, KeyPair]:
-        """A new authority for devices alone, and what to keep of it."""
+        """Create an issuer for devices only, and its key pair to store."""
         name = _name(f"HFMDS-FL device issuer of {fleet}", DEVICES_UNIT)
-        # Some look at the usage, others at the names: what it signs can be no host's.
+        # Some libraries check the usage, others the names. Both exclude certificates of hosts.
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
         no_host = x509.NameConstraints(permitted_subtrees=None, excluded_subtrees=_ALL_HOSTS)
         return cls._create(name, now, lifetime, {usage: False, no_host: True})
@@ -89,7 +92,7 @@ class Authority:
     def create_service_issuer(
         cls, fleet: str, now: datetime, lifetime: timedelta
     ) -> tuple[Authority, KeyPair]:
-        """A new authority for services alone, and what to keep of it."""
+        """Create an issuer for services only, and its key pair to store."""
         return cls._create(
             _name(f"HFMDS-FL service issuer of {fleet}", SERVICES_UNIT), now, lifetime
         )
@@ -100,7 +103,7 @@ class Authority:
         name: x509.Name,
         now: datetime,
         lifetime: timedelta,
-        further: Mapping[x509.ExtensionType, bool] = _NONE,  # whether each is critical
+        further: Mapping[x509.ExtensionType, bool] = _NONE,  # with whether each one is critical
     ) -> tuple[Authority, KeyPair]:
         key = new_key()
         builder = (
@@ -119,27 +122,27 @@ class Authority:
 
     @property
     def signs_devices_only(self) -> bool:
-        """Whether servers take from it only identities of devices."""
+        """Whether servers accept only devices from this authority."""
         units = [str(unit) for unit in _units(self._certificate)]
         return [kind for kind in Kind if may_sign(units, kind)] == [Kind.DEVICE]
 
     def is_believed_by(self, believed: bytes) -> bool:
-        """Whether its certificate is one of these, PEM."""
+        """Return whether its certificate is among these, PEM."""
         return self._certificate in x509.load_pem_x509_certificates(believed)
 
     @property
     def ends(self) -> datetime:
-        """When nothing that it has signed is believed any longer."""
+        """The end of everything that this authority signed."""
         return self._certificate.not_valid_after_utc
 
     def pair(
         self, identity: Identity, now: datetime, lifetime: timedelta, hosts: Sequence[str] = ()
     ) -> KeyPair:
-        """A new key with its certificate."""
+        """Make a new key and its certificate."""
         key = new_key()
         begins = _ANY_CLOCK if identity.kind is Kind.SERVICE else now - CLOCKS_DIFFER
-        issued = self.issue(key.public_key(), identity, begins, now + lifetime, hosts)
-        return KeyPair(key_pem(key), issued.pem)
+        signed = self.issue(key.public_key(), identity, begins, now + lifetime, hosts)
+        return KeyPair(key_pem(key), signed.pem)
 
     def issue(
         self,
@@ -149,7 +152,7 @@ class Authority:
         ends: datetime,
         hosts: Sequence[str] = (),
     ) -> SignedCertificate:
-        """A certificate for a key."""
+        """Sign a certificate for a key."""
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if identity.kind is Kind.SERVICE:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
@@ -172,7 +175,7 @@ class Authority:
 
 
 def hosts_of(certificate: bytes) -> list[str]:
-    """The names and addresses by which callers reach the party that has this certificate, PEM."""
+    """Return the host names and addresses in a certificate, PEM."""
     extensions = x509.load_pem_x509_certificate(certificate).extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = names.get_values_for_type(x509.IPAddress)
@@ -180,23 +183,23 @@ def hosts_of(certificate: bytes) -> list[str]:
 
 
 def units_of(certificates: bytes) -> set[str | bytes]:
-    """The organisational units that these certificates, PEM, are for."""
-    found = x509.load_pem_x509_certificates(certificates)
-    return {unit for certificate in found for unit in _units(certificate)}
+    """Return the organisational units of these certificates, PEM."""
+    loaded = x509.load_pem_x509_certificates(certificates)
+    return {unit for certificate in loaded for unit in _units(certificate)}
 
 
 def _units(certificate: x509.Certificate) -> list[str | bytes]:
-    found = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
-    return [unit.value for unit in found]
+    units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    return [unit.value for unit in units]
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A key of the kind all parties have."""
+    """Make a key of the kind that all parties have."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key to keep; a secret."""
+    """Return the key as PEM to store; a secret."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

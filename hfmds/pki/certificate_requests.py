@@ -1,7 +1,7 @@
-"""Certificate requests of devices: made by a device, checked by the coordinator's issuer.
+"""Certificate requests: a device makes them, and the coordinator checks them.
 
-A device proves by a signature over the coordinator's nonce that it has the key now, whatever its
-clock says.
+A signature over the coordinator's nonce proves that the device has the key now, whatever the
+device's clock says.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from hfmds.service.security.public_keys import key_sha256
 
 MAX_REQUEST_BYTES = 4096
 
-# So that a signature that was made for this is never one for something else.
+# A signature for this purpose is never valid for another purpose.
 _PURPOSE = b"hfmds enrolment"
 
 
 def make_request(key: ec.EllipticCurvePrivateKey, name: str = "device") -> bytes:
-    """A PKCS#10 request for the key, DER; the name in it is for people."""
+    """Make a PKCS#10 request for the key, in DER. The name in it is for people."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 
 
 def sign_request(key: ec.EllipticCurvePrivateKey, nonce: bytes, request: bytes) -> bytes:
-    """Prove to whoever chose the nonce that the request is of now."""
+    """Sign the request together with the nonce, which proves that the request is fresh."""
     return key.sign(_PURPOSE + nonce + request, ec.ECDSA(hashes.SHA256()))
 
 
 class Request:
-    """A request that was signed by the key it is for."""
+    """A request that is signed by its own key."""
 
     def __init__(self, der: bytes) -> None:
-        """InvalidInput if it is not a sound one of a P-256 key."""
+        """Parse a request; InvalidInput if it is not a valid one of a P-256 key."""
         if len(der) > MAX_REQUEST_BYTES:
             raise InvalidInput(f"a csr of {len(der)} bytes; at most {MAX_REQUEST_BYTES}")
         try:
@@ -57,32 +57,30 @@ class Request:
 
     @property
     def key_sha256(self) -> str:
-        """Names the key: 64 hex digits."""
+        """The name of the key: 64 hex digits."""
         return key_sha256(self.key)
 
     def require_signature(self, nonce: bytes, signature: bytes) -> None:
-        """InvalidInput unless the key's owner has signed this request together with the nonce."""
+        """Raise InvalidInput unless the key signed this request together with the nonce."""
         try:
             self.key.verify(signature, _PURPOSE + nonce + self._der, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
-            raise InvalidInput(
-                "the signature over nonce and csr is not one by the csr's key"
-            ) from None
+            raise InvalidInput("the signature over nonce and csr is not by the csr's key") from None
 
     def require_identity(self, identity: Identity) -> None:
-        """InvalidInput if it asks to be named as somebody else."""
+        """Raise InvalidInput if the request asks for another name."""
         others = [name for name in self._names if name != identity.uri]
         if others:
             raise InvalidInput(
-                f"the csr asks for the name {others[0][:200]!r}; leave names out, or ask for "
+                f"the csr asks for the name {others[0][:200]!r}; omit names, or ask for "
                 f"{identity.uri}"
             )
 
 
 def _names(request: x509.CertificateSigningRequest) -> list[str]:
-    """All alternative names that it asks for, of whatever kind."""
+    """Return all alternative names in the request, of every kind."""
     try:
-        found = request.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        extension = request.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return []
-    return [str(getattr(name, "value", name)) for name in found.value]
+    return [str(getattr(name, "value", name)) for name in extension.value]

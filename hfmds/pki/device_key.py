@@ -1,4 +1,4 @@
-"""The key that makes a device itself: it asks for certificates with it, and tells it to nobody."""
+"""The private key of a device, which never leaves the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DeviceKey:
     """A device's private key."""
 
     def __init__(self, pem: bytes) -> None:
-        """As `pem` had it; ConfigurationError if that is no such key."""
+        """Load the key from PEM; ConfigurationError if it is no such key."""
         try:
             key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError) as error:
@@ -25,23 +25,23 @@ class DeviceKey:
 
     @classmethod
     def create(cls) -> DeviceKey:
-        """A new one."""
+        """Make a new key."""
         return cls(key_pem(new_key()))
 
     @property
     def pem(self) -> bytes:
-        """To keep; a secret."""
+        """The key to store; a secret."""
         return key_pem(self._key)
 
     @property
     def sha256(self) -> str:
-        """Names the key: 64 hex digits."""
+        """The name of the key: 64 hex digits."""
         return Request(self.request()).key_sha256
 
     def request(self) -> bytes:
-        """A certificate request, DER; the coordinator says whom the certificate names."""
+        """Make a certificate request, in DER. The coordinator chooses the name."""
         return make_request(self._key)
 
     def proof(self, nonce: bytes, request: bytes) -> bytes:
-        """That whoever sends the request has the key now."""
+        """Sign the nonce, which proves that the sender of the request has the key now."""
         return sign_request(self._key, nonce, request)

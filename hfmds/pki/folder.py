@@ -1,8 +1,7 @@
-"""A fleet's authorities and its parties' certificates as files: `NAME.crt` and `NAME.key`, PEM.
+"""A fleet's authorities and certificates as files: `NAME.crt` and `NAME.key`, PEM.
 
-`authority.crt` has the certificates of all authorities: it is what all programs believe. Keys are
-readable by their owner alone. Nothing that is there is overwritten, unless it is renewed; an issuer
-that comes later is added to what is believed.
+`authority.crt` has the certificates of all authorities, which all programs believe. Only the owner
+can read keys. Nothing overwrites a file except a renewal.
 """
 
 from __future__ import annotations
@@ -27,16 +26,17 @@ _ISSUERS = (
 
 
 def create_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelta) -> Authority:
-    """A new authority with the issuers beside it, in a folder that has none.
+    """Create the fleet's authority and its issuers in a folder that has none.
 
-    Conflict, with nothing written, if it has one, or half of one: its key may be kept elsewhere.
+    Conflict, with nothing written, if the folder has the certificate or the key of an authority:
+    the other half may be in a safe place.
     """
     for path in (folder / f"{_AUTHORITY}.crt", folder / f"{_AUTHORITY}.key"):
         if path.exists():
             raise Conflict(
-                f"{path} exists: {folder} has the authority of a fleet, which stays as it is; "
-                f"`hfmds pki issue` and `hfmds pki renew` make certificates by it, and for "
-                f"another fleet give another --folder"
+                f"{path} exists: {folder} has the authority of a fleet; make its certificates with "
+                f"`hfmds pki issue` and `hfmds pki renew`, or choose another --folder for another "
+                f"fleet"
             )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, pair = Authority.create(fleet, now, lifetime)
@@ -46,10 +46,9 @@ def create_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelt
 
 
 def complete_authority(folder: Path, fleet: str, now: datetime, lifetime: timedelta) -> list[Path]:
-    """Make what a folder lacks of the issuers, as one does that an older version has made.
+    """Create the issuers that a folder lacks, and add them to `authority.crt`.
 
-    The certificates of those that `authority.crt` did not have until now; none if it had all, or
-    if there is no authority.
+    Return the certificates that this added: none if there is no authority, or if it was complete.
     """
     believed = folder / f"{_AUTHORITY}.crt"
     if not believed.exists():
@@ -57,9 +56,9 @@ def complete_authority(folder: Path, fleet: str, now: datetime, lifetime: timede
     added = []
     for name, unit, create in _ISSUERS:
         if unit in units_of(believed.read_bytes()):
-            continue  # its files may have been taken to where they are used
+            continue  # its files may have moved to the program that uses them
         certificate = folder / f"{name}.crt"
-        if not certificate.exists():  # else somebody was killed before the next step
+        if not certificate.exists():  # a killed process may have written it
             _write(folder, name, create(fleet, now, lifetime)[1])
         _replace(believed, believed.read_bytes() + certificate.read_bytes(), 0o644)
         added.append(certificate)
@@ -67,7 +66,7 @@ def complete_authority(folder: Path, fleet: str, now: datetime, lifetime: timede
 
 
 def open_authority(folder: Path) -> Authority:
-    """The authority of a folder."""
+    """Open the authority of a folder."""
     try:
         return _read(folder / f"{_AUTHORITY}.crt", folder / f"{_AUTHORITY}.key")
     except FileNotFoundError as error:
@@ -80,7 +79,7 @@ def open_authority(folder: Path) -> Authority:
 
 
 def read_issuer(certificate: Path, key: Path, believed: bytes) -> Authority:
-    """The device issuer whose files these are; ConfigurationError if they are not one's.
+    """Open the device issuer; ConfigurationError if these are not the files of one.
 
     `believed` has the certificates of the authorities that all parties believe, PEM.
     """
@@ -93,13 +92,13 @@ def read_issuer(certificate: Path, key: Path, believed: bytes) -> Authority:
         ) from error
     if not issuer.signs_devices_only:
         raise ConfigurationError(
-            f"{certificate} is not a device issuer's: what it signs could pass for a service or "
-            f"an admin; `hfmds pki init` makes {_ISSUER}.crt"
+            f"{certificate} is not a device issuer's: it could sign for a service or an admin; "
+            f"`hfmds pki init` makes {_ISSUER}.crt"
         )
     if not issuer.is_believed_by(believed):
         raise ConfigurationError(
-            f"nobody would believe what the device issuer signs: add {certificate} to the file "
-            f"that HFMDS_TLS_AUTHORITY names, at every program"
+            f"no program would believe the device issuer's certificates: add {certificate} to the "
+            f"file in HFMDS_TLS_AUTHORITY of every program"
         )
     return issuer
 
@@ -120,7 +119,7 @@ def issue_pair(
     lifetime: timedelta,
     hosts: Sequence[str] = (),
 ) -> Path:
-    """Put a new key and certificate of the identity there; the certificate's file."""
+    """Write a new key and certificate of the identity; return the certificate's file."""
     return _write(folder, _name(identity), authority.pair(identity, now, lifetime, hosts))
 
 
@@ -132,9 +131,9 @@ def renew_pair(
     lifetime: timedelta,
     hosts: Sequence[str] = (),
 ) -> Path:
-    """Put a new key and certificate in place of those that are there; the certificate's file.
+    """Replace a key and its certificate; return the certificate's file.
 
-    Without `hosts`, for those that the old one is for.
+    Without `hosts`, the new certificate has the hosts of the old one.
     """
     name = _name(identity)
     certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
@@ -145,7 +144,7 @@ def renew_pair(
             f"there is no {certificate} to renew; `hfmds pki issue` makes one"
         ) from error
     pair = authority.pair(identity, now, lifetime, hosts)
-    # Whoever reads in between finds two that do not belong together, and keeps what it has.
+    # A program that reads in between finds a key of another certificate, and keeps the old pair.
     for path, content, mode in ((key, pair.key, 0o600), (certificate, pair.certificate, 0o644)):
         _replace(path, content, mode)
     return certificate
@@ -175,11 +174,10 @@ def _create(path: Path, content: bytes, mode: int) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:
         raise Conflict(
-            f"{path} exists; `hfmds pki renew` puts another in its place, or delete it if nobody "
-            f"uses it any more"
+            f"{path} exists; replace it with `hfmds pki renew`, or delete it if no program uses it"
         ) from error
     with os.fdopen(file, "wb") as opened:
         opened.write(content)
         opened.flush()
-        os.fsync(file)  # what it is of may be with others when the power comes back
+        os.fsync(file)  # other parties may hold the certificate after a power cut
     sync_folder(path.parent)

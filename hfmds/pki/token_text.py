@@ -1,10 +1,10 @@
-"""Tokens: secrets that let somebody in who has no certificate.
+"""Tokens: secrets that let in a party without a certificate.
 
     hfmds_enrol_4f1d0c77a9e2_<64 hex digits>      a device, to get a certificate
     hfmds_admin_90b3c5518d6f_<64 hex digits>      a person
 
-The first digits name the token and are no secret. The others are 256 random bits, so that their
-plain SHA-256 can be kept: there is nothing to guess.
+The first digits name the token and are no secret. The others are 256 random bits. Nobody can guess
+them, so a plain SHA-256 of them is safe to store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TEXT = re.compile(r"hfmds_(enrol|admin)_([0-9a-f]{12})_([0-9a-f]{64})")
 
 
 class TokenKind(enum.StrEnum):
-    """Whom a token lets in."""
+    """The kind of party that a token lets in."""
 
     ENROL = "enrol"
     ADMIN = "admin"
@@ -28,7 +28,7 @@ class TokenKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token with its secret; shown as text, it hides it."""
+    """A token with its secret. Its text form for logs hides the secret."""
 
     kind: TokenKind
     token_id: str
@@ -36,16 +36,16 @@ class Token:
 
     @property
     def text(self) -> str:
-        """All of it: for the one who is to have it, and for nobody else."""
+        """The complete token, for its holder only."""
         return f"hfmds_{self.kind.value}_{self.token_id}_{self.secret}"
 
     @property
     def secret_sha256(self) -> bytes:
-        """What may be kept of the secret."""
+        """The hash of the secret, which is safe to store."""
         return hashlib.sha256(self.secret.encode()).digest()
 
     def is_of(self, secret_sha256: bytes) -> bool:
-        """Whether its secret is the one that this was kept of, in constant time."""
+        """Return whether this is the hash of the token's secret, in constant time."""
         return hmac.compare_digest(self.secret_sha256, secret_sha256)
 
     def __str__(self) -> str:
@@ -53,12 +53,12 @@ class Token:
 
 
 def new_token(kind: TokenKind) -> Token:
-    """A token that nobody else has."""
+    """Make a new random token."""
     return Token(kind, secrets.token_hex(6), secrets.token_hex(32))
 
 
 def parse_token(text: str, kind: TokenKind) -> Token | None:
-    """The token that the text is; None if it is none of this kind."""
+    """Parse a token; None if the text is no token of this kind."""
     match = _TEXT.fullmatch(text)
     if match is None or match[1] != kind.value:
         return None
@@ -66,6 +66,6 @@ def parse_token(text: str, kind: TokenKind) -> Token | None:
 
 
 def id_of_token(text: str) -> str:
-    """The id in a token that somebody gives as a whole; else the text, which may be an id."""
+    """Return the id in a complete token; otherwise the text, which may be an id itself."""
     match = _TEXT.fullmatch(text)
     return match[2] if match else text

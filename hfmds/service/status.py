@@ -50,21 +50,21 @@ _ERROR_OF: Mapping[grpc.StatusCode, type[HfmdsError]] = {
 
 
 REASON_KEY = "hfmds-reason"
-"""The trailing metadata in which ABORTED says, for programs, why."""
+"""The trailing metadata of ABORTED that tells programs the reason."""
 
 RETRY_KEY = "hfmds-retry-after-seconds"
-"""The trailing metadata in which UNAVAILABLE may say when to try again."""
+"""The trailing metadata of UNAVAILABLE that may tell when to try again."""
 
-# How gRPC tells that the answer was plain HTTP, and no server's of ours: a proxy has none behind it
-# just now, or does not let us through. It makes a code of it that ours would mean for good.
+# gRPC's words for an answer in plain HTTP: a proxy has no server at the moment, or refuses us. gRPC
+# turns it into a code that our servers use for permanent errors.
 _NOT_OURS = "Received http2 header with status"
 
-# gRPC's own word for it: below 0, a channel must not try again by itself, as ours do very soon.
+# A negative value keeps gRPC's channels from an early retry of their own.
 _LEAVE_IT_TO_THE_CALLER = ("grpc-retry-pushback-ms", "-1")
 
 
 def metadata_of(error: HfmdsError) -> tuple[tuple[str, str], ...]:
-    """What a server sends beside the status when a handler raises `error`."""
+    """Return the metadata that a server sends with the status of this error."""
     if isinstance(error, TooLate) and error.reason:
         return ((REASON_KEY, error.reason),)
     if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
@@ -73,53 +73,53 @@ def metadata_of(error: HfmdsError) -> tuple[tuple[str, str], ...]:
 
 
 def status_of(error: HfmdsError) -> grpc.StatusCode:
-    """The status a server answers with when a handler raises `error`."""
+    """Return the status that a server sends for this error."""
     return next(STATUS_OF[cls] for cls in type(error).__mro__ if cls in STATUS_OF)
 
 
 def error_from(rpc_error: grpc.aio.AioRpcError, peer: Peer) -> HfmdsError:
-    """The error a failed call to `peer` means here, with the server's own message in it."""
+    """Turn a failed call to `peer` into an error with the server's message in it."""
     code = rpc_error.code()
-    said = rpc_error.details() or code.name
-    retry_after_seconds = _seconds(_told(rpc_error, RETRY_KEY))
-    if said.startswith(_NOT_OURS):
+    details = rpc_error.details() or code.name
+    retry_after_seconds = _seconds(_metadata(rpc_error, RETRY_KEY))
+    if details.startswith(_NOT_OURS):
         code = grpc.StatusCode.UNAVAILABLE
     match code:
         case grpc.StatusCode.UNAVAILABLE if retry_after_seconds is not None:
-            return Unavailable(f"{said} (answer of {peer})", retry_after_seconds)
+            return Unavailable(f"{details} (answer of {peer})", retry_after_seconds)
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            # Who is kept out by TLS hears no more than that the connection was closed.
+            # A caller that TLS refuses sees only that the connection ends.
             files, none = "are our HFMDS_TLS_ files of its fleet", "does it serve without TLS"
             message = (
-                f"{peer} is unavailable ({said}); is it running, is {peer.setting} its address, "
+                f"{peer} is unavailable ({details}); is it running, is {peer.setting} its address, "
                 f"and {files if peer.tls else none}?"
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            message = f"{peer} did not answer in time ({said})"
+            message = f"{peer} did not answer in time ({details})"
         case grpc.StatusCode.UNIMPLEMENTED:
             message = (
-                f"{peer} does not know this call ({said}); does {peer.setting} name another "
+                f"{peer} does not know this call ({details}); does {peer.setting} name another "
                 f"service, or one of another version?"
             )
         case _:
-            message = f"{said} (answer of {peer})"
+            message = f"{details} (answer of {peer})"
     if code is grpc.StatusCode.ABORTED:
-        return TooLate(message, _told(rpc_error, REASON_KEY))
+        return TooLate(message, _metadata(rpc_error, REASON_KEY))
     return _ERROR_OF.get(code, HfmdsError)(message)
 
 
-def _told(rpc_error: grpc.aio.AioRpcError, wanted: str) -> str:
-    """What a server sent beside the status; empty: nothing."""
+def _metadata(rpc_error: grpc.aio.AioRpcError, wanted: str) -> str:
+    """Return a value of the trailing metadata; empty if the server sent none."""
     for key, value in rpc_error.trailing_metadata() or ():
         if key == wanted:
             return str(value)
     return ""
 
 
-def _seconds(told: str) -> float | None:
-    """A time that a server told; None if it told none, or none that makes sense."""
+def _seconds(text: str) -> float | None:
+    """Parse the time that a server sent; None if it sent none, or no valid one."""
     try:
-        seconds = float(told)
+        seconds = float(text)
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -64,7 +64,7 @@ def test_every_state_is_in_its_table_and_can_be_reached(
 
 
 def test_a_step_that_is_not_in_the_table_is_refused_by_name() -> None:
-    with pytest.raises(WrongState, match="round 3 is training: it cannot be completed next"):
+    with pytest.raises(WrongState, match="round 3 is training, so it cannot become completed"):
         require_transition(ROUND_TRANSITIONS, RoundState.TRAINING, RoundState.COMPLETED, "round 3")
 
 
@@ -166,12 +166,12 @@ def test_doing_a_step_again_changes_nothing(tmp_path: Path) -> None:
 def test_a_step_out_of_order_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(), ["a"], 2.0)
-    with pytest.raises(WrongState, match="cannot be synthesising next"):
+    with pytest.raises(WrongState, match="cannot become synthesising"):
         records.phases.open(records.plan("synthesise"), ["a"], 3.0)
     assert records.phases.find(records.plan("synthesise").key) is None
-    with pytest.raises(WrongState, match="cannot be evaluating next"):
+    with pytest.raises(WrongState, match="cannot become evaluating"):
         records.rounds.enter("run", 1, RoundState.EVALUATING, 3.0)
-    with pytest.raises(WrongState, match="cannot be completed next"):
+    with pytest.raises(WrongState, match="cannot become completed"):
         records.runs.complete_round("run", completed(), 3.0)
     assert records.runs.rounds("run") == ()
     assert records.state() is RoundState.TRAINING
@@ -186,7 +186,7 @@ def test_a_task_that_was_not_taken_cannot_be_handed_in(tmp_path: Path) -> None:
     records.tasks.fail("a", task.task_id, "broken", FailureCause.UNEXPECTED, 3.5)
     records.runs.pause("run", 3.7)
     records.runs.resume("run", 4.0)  # assigned again, not leased
-    with pytest.raises(WrongState, match="is assigned: it cannot be accepted next"):
+    with pytest.raises(WrongState, match="is assigned, so it cannot become accepted"):
         records.tasks.accept("a", task.task_id, digest_of(b"u"), b"", 5.0)
     again = records.tasks.lease("a", "", 6.0)
     assert again is not None

@@ -1,4 +1,4 @@
-"""Notices that a program's certificate was replaced, so that it shows the new one when it calls."""
+"""Reopens the clients of a program when somebody replaces the program's certificate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.security.tls import TlsFiles
+from hfmds.service.security.tls import Rotation, TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -17,15 +17,15 @@ _LOOK_EVERY_SECONDS = 30.0
 
 
 class Client(Protocol):
-    """Who calls a server."""
+    """A client of a server."""
 
     async def reopen(self) -> None:
-        """Make further calls with the certificate that is there by now."""
+        """Make further calls with the certificate that is in the files now."""
 
 
 @asynccontextmanager
 async def following_rotation(files: TlsFiles | None, *clients: Client) -> AsyncIterator[None]:
-    """Inside, the clients call with the files' certificate as it is replaced."""
+    """Inside the block, let the clients follow the files."""
     if files is None:
         yield
         return
@@ -41,33 +41,21 @@ async def following_rotation(files: TlsFiles | None, *clients: Client) -> AsyncI
 async def follow_rotation(
     files: TlsFiles, clients: tuple[Client, ...], sleep: Callable[[float], Awaitable[None]]
 ) -> None:
-    """Reopen the clients whenever the files have changed and can be read, for ever.
-
-    Files are replaced one after the other: in between, key and certificate may not fit.
-    """
-    known = files.changed_at()
+    """Reopen the clients whenever the files change, for ever."""
+    rotation = Rotation(files, files.read)
     while True:
         await sleep(_LOOK_EVERY_SECONDS)
-        try:
-            now = files.changed_at()
-            if now == known:
-                continue
-            files.read()
-        except (OSError, ConfigurationError) as error:
-            log.warning("the TLS files cannot be read anew: %s", error)
-            continue
-        known = now
-        log.info("calls show the new certificate", extra={"certificate": str(files.certificate)})
-        await asyncio.gather(*(reopen(client, sleep) for client in clients))
+        if rotation.reload():
+            await asyncio.gather(*(reopen(client, sleep) for client in clients))
 
 
 async def reopen(client: Client, sleep: Callable[[float], Awaitable[None]]) -> None:
-    """Open a client anew. While that fails its old channel stays, and it is tried again."""
+    """Open a client again. While that fails, its old channel stays, and this tries again."""
     while True:
         try:
             return await client.reopen()
         except (OSError, ConfigurationError) as error:
-            log.warning("the new certificate cannot be shown yet, trying again: %s", error)
-        except Exception:  # whoever follows must not end: the old certificate will run out
-            log.exception("the new certificate cannot be shown yet, trying again")
+            log.warning("cannot show the new certificate yet, trying again: %s", error)
+        except Exception:  # this loop must not end: the old certificate will expire
+            log.exception("cannot show the new certificate yet, trying again")
         await sleep(_LOOK_EVERY_SECONDS)

@@ -1,8 +1,8 @@
-"""How this project's processes call each other: channels, deadlines, retries.
+"""Calls to other programs of the project: channels, deadlines, retries.
 
-A channel retries a call that found nobody there, quickly and a few times; sitting out longer
-absences, with a `Backoff`, is the caller's. Both may repeat a call that was carried out, which is
-safe: every call that changes something carries an idempotency key.
+A channel retries a call that found no server, quickly and a few times. The caller bridges longer
+absences, with a `Backoff`. Both may repeat a call that the server carried out. This is safe: every
+call that changes something carries an idempotency key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Channel: TypeAlias = grpc.aio.Channel
 
 _SERVICE_CONFIG = json.dumps(
     {
-        # Where there are several places, a fleet spreads over them; a lost one is left for another.
+        # A fleet spreads over several addresses, and leaves a lost one for another.
         "loadBalancingConfig": [{"pick_first": {"shuffleAddressList": True}}],
         "methodConfig": [
             {
@@ -47,13 +47,13 @@ _SERVICE_CONFIG = json.dumps(
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    # Keeps a NAT's mapping alive while a call waits, and notices a dead link in 40 s. Only during
-    # calls: a device that trains for an hour should let its radio sleep.
+    # Pings keep a NAT's mapping alive while a call waits, and notice a dead link in 40 s. They stop
+    # between calls, so that the radio of a training device can sleep.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
-    ("grpc.http2.max_pings_without_data", 0),  # no limit: a waiting call sends no data
-    # The default grows to two minutes: too long after a peer is back.
+    ("grpc.http2.max_pings_without_data", 0),  # no limit, because a waiting call sends no data
+    # The default grows to two minutes, which is too long after a server comes back.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.service_config", _SERVICE_CONFIG),
@@ -61,7 +61,7 @@ _OPTIONS = (
 
 
 def open_channel(peer: Peer) -> grpc.aio.Channel:
-    """A channel to the peer; it connects at the first call. Await its `close()` when done."""
+    """Open a channel, which connects at the first call. Await its `close()` at the end."""
     local = all(is_loopback(host) for host, _ in split_addresses(peer.address))
     # A proxy named in the environment cannot reach this machine's loopback.
     proxy = ("grpc.enable_http_proxy", 0 if local else 1)
@@ -73,7 +73,7 @@ def open_channel(peer: Peer) -> grpc.aio.Channel:
 
 @contextmanager
 def translating(peer: Peer) -> Iterator[None]:
-    """Around calls to the peer: their failures come out as `hfmds.errors`."""
+    """Around calls to the peer: turn their failures into `hfmds.errors`."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
@@ -83,20 +83,20 @@ def translating(peer: Peer) -> Iterator[None]:
 async def call(
     peer: Peer, method: Callable[..., Awaitable[R]], request: object, *, timeout_seconds: float
 ) -> R:
-    """One call with one answer: `await call(peer, stub.CheckIn, request, timeout_seconds=10)`."""
+    """Make one call: `await call(peer, stub.CheckIn, request, timeout_seconds=10)`."""
     with translating(peer):
         return await method(request, timeout=timeout_seconds, metadata=call_metadata())
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait between tries, and how often to try."""
+    """The waits between tries."""
 
     first_seconds: float = 0.5
     max_seconds: float = 30.0
     factor: float = 2.0
 
     def ceiling(self, failures: int) -> float:
-        """The longest wait after so many failures in a row (1 or more)."""
-        # The exponent is bounded: a device that waits for a week must not overflow a float.
+        """Return the longest wait after so many failures in a row (1 or more)."""
+        # The bound of the exponent keeps a week of failures from an overflow.
         return min(self.max_seconds, self.first_seconds * self.factor ** min(failures - 1, 64))

@@ -1,7 +1,7 @@
 """Logs with fields: one event per line on stderr, as JSON for machines or as text for people.
 
-A record carries the fields of the surrounding `log_context` (run, round, device, task) and its own
-`extra`. The context follows asyncio tasks and `asyncio.to_thread`.
+A record carries its own `extra` and the fields of the surrounding `log_context` (run, round,
+device, task). The context follows asyncio tasks and `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", 
 
 @contextmanager
 def log_context(**fields: object) -> Iterator[None]:
-    """Add fields to every record logged inside; the inner of two with the same name wins."""
+    """Add fields to every record inside the block. Inner fields win over outer fields."""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -31,14 +31,14 @@ def log_context(**fields: object) -> Iterator[None]:
 
 
 def configure_logging(level: str, format: str, service: str) -> None:  # noqa: A002
-    """Send all logs of this process to stderr in the given format ("json" or "console")."""
+    """Send all logs of this process to stderr, in the format "json" or "console"."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(service) if format == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's core writes past our formatter
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's core bypasses our formatter
     logging.getLogger("asyncio").setLevel(max(root.level, logging.INFO))  # selector chatter
 
 
@@ -52,7 +52,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             **_fields(record),
-            # After the fields: none of them may pass for one of these.
+            # After the fields, so that no field can pass for one of these.
             "ts": _utc(record, "%Y-%m-%dT%H:%M:%S") + "Z",
             "level": record.levelname.lower(),
             "service": self._service,
@@ -89,7 +89,7 @@ def _utc(record: logging.LogRecord, form: str) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """Text from a peer must not be able to forge a log line or move the cursor."""
+    """Escape control characters: a peer must not forge a log line or move the cursor."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

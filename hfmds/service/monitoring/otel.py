@@ -1,7 +1,7 @@
-"""Spans by OpenTelemetry, sent to a collector by OTLP over gRPC. Imported only where it is on.
+"""Spans by OpenTelemetry, sent to a collector by OTLP over gRPC. Imported only for tracing.
 
-How many rounds are traced is OpenTelemetry's own setting: with OTEL_TRACES_SAMPLER and
-OTEL_TRACES_SAMPLER_ARG all programs decide alike, as the id of a trace is made of its name.
+OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG set the share of traced rounds. All programs choose
+the same rounds, because the id of a trace follows from its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from hfmds.service.monitoring.tracing import TRACEPARENT, SpanPlace
 from hfmds.service.process.address import is_loopback
 
-_SEND_SECONDS = 5  # a collector that is away must not hold up the end of a program for longer
+_SEND_SECONDS = 5  # the longest delay of a program's end by a collector that is away
 _TRACE_ID_BYTES, _SPAN_ID_BYTES = 16, 8
 _NOWHERE = Context()
 
@@ -35,9 +35,9 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def open_backend(endpoint: str, service: str, version: str) -> OtelBackend:
-    """Spans of this process, sent to the collector at an http:// or https:// address."""
+    """Open a backend that sends spans to the collector at an http:// or https:// address."""
     parts = urlsplit(endpoint)
-    # A proxy named in the environment cannot reach this machine's loopback.
+    # A proxy from the environment cannot reach this machine's loopback.
     proxy = 0 if is_loopback(parts.hostname or "") else 1
     exporter = OTLPSpanExporter(
         endpoint=endpoint,
@@ -49,7 +49,7 @@ def open_backend(endpoint: str, service: str, version: str) -> OtelBackend:
 
 
 class OtelBackend:
-    """Makes spans and sends them in batches, from a thread of its own."""
+    """Makes spans, and sends them in batches from a thread of its own."""
 
     def __init__(self, exporter: SpanExporter, service: str, version: str) -> None:
         described = Resource.create(
@@ -71,24 +71,28 @@ class OtelBackend:
             name,
             around,
             attributes=_named(attributes),
-            record_exception=False,  # its text might quote what must not leave a device
+            record_exception=False,  # its text might quote data of a device
             set_status_on_exception=False,
-        ) as made:
+        ) as open_span:
             try:
                 yield
-            except BaseException as error:  # it is raised below
-                made.set_attribute("error.type", type(error).__name__)
-                made.set_status(Status(StatusCode.ERROR))
+            except BaseException as error:
+                open_span.set_attribute("error.type", type(error).__name__)
+                open_span.set_status(Status(StatusCode.ERROR))
                 raise
 
-    def begin(self, name: str, place: SpanPlace, attributes: dict[str, str | int]) -> _Begun:
+    def begin(
+        self, name: str, place: SpanPlace, attributes: dict[str, str | int]
+    ) -> _SurroundingSpan:
         around = _NOWHERE
         if place.parent:
             known = NonRecordingSpan(self._context(place.trace, place.parent))
             around = trace.set_span_in_context(known, _NOWHERE)
         wanted = _WANTED.set(place)
         try:
-            return _Begun(self._tracer.start_span(name, around, attributes=_named(attributes)))
+            return _SurroundingSpan(
+                self._tracer.start_span(name, around, attributes=_named(attributes))
+            )
         finally:
             _WANTED.reset(wanted)
 
@@ -110,7 +114,7 @@ class OtelBackend:
         self._provider.shutdown()
 
     def _context(self, trace_name: str, span_name: str) -> SpanContext:
-        """A span by name, made here or elsewhere; sampled, if its trace is."""
+        """Return the context of a span by name, made here or in another process."""
         trace_id = _trace_id(trace_name)
         decision = self._provider.sampler.should_sample(None, trace_id, span_name).decision
         sampled = decision is not Decision.DROP
@@ -119,8 +123,8 @@ class OtelBackend:
         return SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags)
 
 
-class _Begun:
-    """A span that is around what this thread does until it ends."""
+class _SurroundingSpan:
+    """A span that surrounds what this thread does until it ends."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -135,7 +139,7 @@ _WANTED: ContextVar[SpanPlace | None] = ContextVar("wanted_place", default=None)
 
 
 class _NamedIds(IdGenerator):
-    """Ids of a place while one is wanted, else random ones."""
+    """Ids of the wanted place while there is one, else random ids."""
 
     def __init__(self) -> None:
         self._random = RandomIdGenerator()

@@ -1,4 +1,4 @@
-"""What every program tells of itself: version, process, certificate, and the disks it writes to."""
+"""Metrics of every program: version, process, certificate, disks and readiness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def software_version() -> str:
-    """Of the installed distribution."""
+    """Return the version of the installed distribution."""
     try:
         return version("hfmds-fl")
     except PackageNotFoundError:  # run from a source tree
@@ -31,7 +31,7 @@ def show_program(
     tls: TlsFiles | None = None,
     places: Mapping[str, Path] | None = None,
 ) -> None:
-    """Export it under the program's name; `places` are folders whose disks can fill up, by name."""
+    """Export these metrics under the program's name. `places` are folders by name."""
     ProcessCollector(registry=registry)
     build = Gauge(
         f"hfmds_{program}_build_info",
@@ -49,7 +49,7 @@ def show_program(
 def show_readiness(
     program: str, registry: CollectorRegistry, unready_reason: Callable[[], str | None]
 ) -> None:
-    """Export whether a server is ready: while storage is away it answers scrapes all the same."""
+    """Export whether a server is ready."""
     ready = Gauge(
         f"hfmds_{program}_ready",
         "1 while calls may be sent here; 0 while it starts or stops, or the database or the "
@@ -60,12 +60,12 @@ def show_readiness(
 
 
 class CertificateExpiry(Collector):
-    """When the certificate ends, as the file has it at the time of the scrape."""
+    """The end of the certificate in the file, read at each scrape if the file changed."""
 
     def __init__(self, program: str, certificate: Path) -> None:
         self._name = f"hfmds_{program}_certificate_expiry_timestamp_seconds"
         self._certificate = certificate
-        self._read: tuple[int, float] | None = None  # the file's time, and when what it has ends
+        self._read: tuple[int, float] | None = None  # the file's time, and the end
 
     def describe(self) -> Iterator[Metric]:
         yield self._family()
@@ -83,7 +83,7 @@ class CertificateExpiry(Collector):
         )
 
     def _ends_at(self) -> float | None:
-        # Imported here: who has no TLS does without the library it loads.
+        # Imported here, so that a program without TLS does not load the library.
         from hfmds.service.security.certificates import read_own_certificate
 
         try:
@@ -91,13 +91,13 @@ class CertificateExpiry(Collector):
             if self._read is None or self._read[0] != changed_at:
                 self._read = changed_at, read_own_certificate(self._certificate.read_bytes()).ends
         except (OSError, ValueError) as error:
-            # Half replaced, or gone: what was read before is what the program shows.
+            # The program still shows the certificate that it read before.
             log.warning("cannot read when the certificate ends: %s", error)
         return self._read[1] if self._read else None
 
 
 class Disks(Collector):
-    """Size of the disks that folders are on, and what is free there."""
+    """Size and free space of the disks of some folders."""
 
     def __init__(self, program: str, places: Mapping[str, Path]) -> None:
         self._prefix = f"hfmds_{program}_disk"
@@ -110,12 +110,12 @@ class Disks(Collector):
         size, free = self._families()
         for name, folder in self._places.items():
             try:
-                found = shutil.disk_usage(folder)
-            except OSError as error:  # its disk is not mounted any more; others are worth knowing
+                usage = shutil.disk_usage(folder)
+            except OSError as error:  # the disk is gone; report the others
                 log.warning("cannot tell the size of the disk of %s: %s", folder, error)
                 continue
-            size.add_metric([name], found.total)
-            free.add_metric([name], found.free)
+            size.add_metric([name], usage.total)
+            free.add_metric([name], usage.free)
         yield size
         yield free
 

@@ -1,4 +1,4 @@
-"""What every gRPC server of the project measures about its calls."""
+"""Metrics of gRPC calls, the same for every server of the project."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from hfmds.service.limits.throttle import REASONS
 
-# Up to a minute: waiting for work is a call that the server holds open.
+# Up to a minute: the server holds calls open that wait for work.
 _DURATION_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
-# Shown as 0 before the first: a rate over a series that begins with an error misses that error.
+# Series that exist from the start, as 0. Otherwise a rate would miss the first error.
 _SHOWN_AT_ONCE = ("OK", "INTERNAL", "UNAVAILABLE")
 
 
 class RpcMetrics:
-    """Calls answered, their duration and bytes, and calls in flight, named after the process."""
+    """Calls, their duration and bytes, and calls in flight. Names begin with the process."""
 
     def __init__(self, process: str, registry: CollectorRegistry) -> None:
         prefix = f"hfmds_{process}_rpc"
@@ -30,7 +30,7 @@ class RpcMetrics:
         )
         self.duration = Histogram(
             f"{prefix}_duration_seconds",
-            "Time from a call's arrival to its end, waiting included.",
+            "Time from a call's arrival to its end, including waits.",
             ("service", "method"),
             buckets=_DURATION_BUCKETS,
             registry=registry,
@@ -61,18 +61,18 @@ class RpcMetrics:
         )
         for reason in REASONS:
             self.refused.labels(reason)
-        # To find a series by its labels takes longer than to count in it.
+        # A search for a series by its labels takes longer than counting.
         self.of = lru_cache(maxsize=None)(self._method)
 
     def refuse(self, reason: str) -> None:
-        """Count a call that was refused for this."""
+        """Count a refused call."""
         self.refused.labels(reason).inc()
 
     def _method(self, service: str, method: str) -> MethodMetrics:
         return MethodMetrics(self, service, method)
 
     def show(self, service: str, methods: Iterable[str]) -> None:
-        """Show the series of these methods before anybody calls them."""
+        """Create the series of these methods before the first call."""
         for method in methods:
             series = self.of(service, method)
             for code in _SHOWN_AT_ONCE:
@@ -80,7 +80,7 @@ class RpcMetrics:
 
 
 class MethodMetrics:
-    """The series of one method. Methods are those that the server has, so there are few."""
+    """The series of one method of the server."""
 
     __slots__ = ("answered", "duration", "in_flight", "received_bytes", "sent_bytes")
 

@@ -1,11 +1,11 @@
-"""Traces of rounds and their tasks across the programs, for operators who want them.
+"""Traces of rounds and their tasks across the programs.
 
-Off, and then without cost, unless HFMDS_OTLP_ENDPOINT is set. A round is a trace: its phases hang
-under it, the tasks of devices under their phase, and calls to servers under what makes them. What
-does not belong to a round makes no spans. OpenTelemetry itself is in `otel`.
+Tracing is off, and costs nothing, unless HFMDS_OTLP_ENDPOINT is set. A round is a trace. Its phases
+are under it, the tasks of devices are under their phase, and a call to a server is under the span
+of its caller. Nothing else makes spans. `otel` has the OpenTelemetry part.
 
-Attributes are names and numbers of rounds and tasks, and kinds of errors. What devices hold never
-becomes one: no images, labels, losses or counts of them, no folders, no texts of errors.
+Attributes are names and numbers of rounds and tasks, and kinds of errors. They never tell what a
+device has: no images, labels, losses or counts of them, no folders, no texts of errors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hfmds.errors import ConfigurationError
 from hfmds.service.monitoring.program_metrics import software_version
 
 TRACEPARENT = "traceparent"
-"""The name of the W3C's trace context in the metadata of a call."""
+"""The metadata key of the W3C trace context."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
-    """A span by name: whoever knows the names knows its ids, also another process, or a later one.
+    """A span by its names. Its ids follow from the names, in every process and at every time.
 
-    `parent` is the name of the span around it in the same trace; empty: it is the trace's first.
+    `parent` names the span around it in the same trace. It is empty for the first span of a trace.
     """
 
     trace: str
@@ -35,13 +35,13 @@ class SpanPlace:
 
 
 class OpenSpan(Protocol):
-    """A span that has begun, and is around what this thread does until it ends."""
+    """A span that surrounds what this thread does until the span ends."""
 
     def end(self) -> None: ...
 
 
 class Backend(Protocol):
-    """What traces, if something does."""
+    """The tracing library behind this module."""
 
     def span(
         self, name: str, parent: str, attributes: dict[str, str | int]
@@ -63,7 +63,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def start_tracing(endpoint: str | None, service: str) -> None:
-    """Send this process's spans to the collector there; without an endpoint, trace nothing."""
+    """Send the spans of this process to the collector. Without an endpoint, trace nothing."""
     if endpoint is None:
         return
     try:
@@ -71,19 +71,19 @@ def start_tracing(endpoint: str | None, service: str) -> None:
     except ImportError as error:
         raise ConfigurationError(
             f"HFMDS_OTLP_ENDPOINT is set, but {error.name} is not installed; "
-            "install hfmds-fl[tracing], or leave it out"
+            "install hfmds-fl[tracing], or unset it"
         ) from error
     trace_with(open_backend(endpoint, service, software_version()))
 
 
 def trace_with(backend: Backend | None) -> None:
-    """Trace with this backend from now on; None: not at all."""
+    """Trace with this backend from now on. None stops tracing."""
     global _backend
     _backend = backend
 
 
 def stop_tracing() -> None:
-    """Send what is left, for a few seconds at most, and trace no more."""
+    """Send the remaining spans, for a few seconds at most, and stop tracing."""
     backend = _backend
     trace_with(None)
     if backend:
@@ -91,27 +91,27 @@ def stop_tracing() -> None:
 
 
 def is_on() -> bool:
-    """Whether anything is traced."""
+    """Return whether this process traces."""
     return _backend is not None
 
 
 def span(name: str, parent: str = "", **attributes: str | int) -> AbstractContextManager[None]:
-    """Trace what happens inside, under `parent` (a traceparent) or the span around it.
+    """Trace the block, under `parent` (a traceparent) or under the surrounding span.
 
-    Without either, nothing is traced.
+    Without either, trace nothing.
     """
     return _backend.span(name, parent, attributes) if _backend else _NOTHING
 
 
 def begin(name: str, place: SpanPlace, **attributes: str | int) -> OpenSpan | None:
-    """Begin a span at a place, around what this thread does until it is ended."""
+    """Begin a span at a place. It surrounds what this thread does until its end."""
     return _backend.begin(name, place, attributes) if _backend else None
 
 
 def serving(
     service: str, method: str, metadata: Callable[[], Iterable[tuple[str, str | bytes]] | None]
 ) -> AbstractContextManager[None]:
-    """Trace the answer to a call, if its caller traces; `metadata` gives what the call carries."""
+    """Trace the answer to a call if its caller traces; `metadata` returns the call's metadata."""
     if _backend is None:
         return _NOTHING
     given = next((value for key, value in metadata() or () if key == TRACEPARENT), "")
@@ -121,22 +121,22 @@ def serving(
 
 
 def call_metadata() -> tuple[tuple[str, str], ...] | None:
-    """What a call carries, so that its server's span hangs under the one around the call."""
+    """Return the metadata of a call that puts the server's span under the surrounding span."""
     traceparent = _backend.current() if _backend else ""
     return ((TRACEPARENT, traceparent),) if traceparent else None
 
 
 def current() -> str:
-    """The traceparent of the span around this; empty: there is none."""
+    """Return the traceparent of the surrounding span; empty if there is none."""
     return _backend.current() if _backend else ""
 
 
 def traceparent_of(place: SpanPlace) -> str:
-    """The traceparent of a place; empty: nobody traces."""
+    """Return the traceparent of a place; empty without tracing."""
     return _backend.traceparent(place) if _backend else ""
 
 
 def note(event: str) -> None:
-    """Note in the span around this that something happened."""
+    """Add an event to the surrounding span."""
     if _backend:
         _backend.note(event)

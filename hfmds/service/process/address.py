@@ -11,7 +11,7 @@ from hfmds.errors import ConfigurationError, InvalidInput
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """The host, without brackets, and the port of `host:port`; InvalidInput if it is not one."""
+    """Return the host, without brackets, and the port of `host:port`."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -23,21 +23,19 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def split_addresses(addresses: str) -> list[tuple[str, int]]:
-    """Hosts and ports of `host:port`, or of several places where the same service answers.
+    """Return the hosts and ports of one `host:port`, or of several with commas between them.
 
-    Several are separated by commas, and then numbers of one kind: names would have to be looked up
-    again and again, and one name can stand for several places anyway.
+    Several must be IP addresses of one version. A name can stand for several addresses by itself,
+    and gRPC would have to look up several names again and again.
     """
     places = [split_address(address) for address in addresses.split(",")]
     if len(places) > 1 and len({_ip_version(host) for host, _ in places}) > 1:
-        raise InvalidInput(
-            "several host:port, all IPv4 or all IPv6, or one name that stands for all"
-        )
+        raise InvalidInput("several host:port, all IPv4 or all IPv6, or one name for all")
     return places
 
 
 def grpc_target(addresses: str) -> str:
-    """What gRPC calls it."""
+    """Return the target for gRPC."""
     places = split_addresses(addresses)
     if len(places) == 1:
         return addresses
@@ -49,18 +47,18 @@ def _ip_version(host: str) -> int:
         return ipaddress.ip_address(host).version
     except ValueError:
         raise InvalidInput(
-            f"several host:port must be IP addresses, and {host!r} is a name; give one name that "
-            f"stands for all of them"
+            f"several host:port must be IP addresses, and {host!r} is a name; use one name for all "
+            f"of them"
         ) from None
 
 
 def join_address(host: str, port: int) -> str:
-    """The inverse of `split_address`."""
+    """Join what `split_address` splits."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine talking to itself."""
+    """Return whether the host is the loopback of this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -68,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bound_socket(address: str, setting: str) -> socket.socket:
-    """A TCP socket bound to the address, or a ConfigurationError that names `setting`."""
+    """Bind a TCP socket to the address; ConfigurationError, naming `setting`, if that fails."""
     host, port = split_address(address)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
@@ -76,7 +74,7 @@ def bound_socket(address: str, setting: str) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
         try:
-            # Lets a restarted server take its port back at once; a live listener still refuses.
+            # A restarted server takes its port back at once. A live listener still refuses.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(target)
         except OSError:
@@ -92,7 +90,7 @@ def _bind_failure(host: str, port: int, setting: str, error: OSError) -> Configu
         return ConfigurationError(
             f"port {port} on {host} is in use; stop the other process or set {setting}"
         )
-    # A failed name look-up counts in its own way and carries its own text.
+    # A failed name lookup has error numbers of its own, and its own text.
     reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
     return ConfigurationError(
         f"cannot listen on {join_address(host, port)}: {reason}; set {setting} to an address "

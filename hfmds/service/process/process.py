@@ -1,4 +1,4 @@
-"""The life of a process: settings, logs, signals, the address file, the exit code."""
+"""The life of a process outside its event loop: settings, logs, signals, exit code."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def run(
 ) -> int:
     """Load settings, run `main(settings, stop)` and return the process's exit code.
 
-    SIGTERM or SIGINT sets `stop`, upon which `main` should finish in good order; a second one ends
-    the process at once. An `HfmdsError` from `main` is one line on stderr and its exit code.
-    `--version` among the arguments tells it, and nothing else happens.
+    SIGTERM or SIGINT sets `stop`, and `main` should then finish in good order. A second signal ends
+    the process at once. An `HfmdsError` from `main` becomes one line on stderr and its exit code.
+    With `--version` among the arguments, `run` only prints the version.
     """
     arguments = sys.argv[1:] if argv is None else argv
     if "--version" in arguments:
@@ -56,8 +56,8 @@ def run(
         sys.stderr.write(f"{name}: {error}\n")
         return error.exit_code
     configure_logging(settings.log_level, settings.log_format, name)
-    of_process = {"pid": os.getpid(), "version": software_version()}
-    log.info("%s starts", name, extra={**of_process, **describe(settings)})
+    process_fields = {"pid": os.getpid(), "version": software_version()}
+    log.info("%s starts", name, extra={**process_fields, **describe(settings)})
     for unknown, nearest in unknown_environment(settings_class, os.environ).items():
         log.warning(
             "%s in the environment is no setting of %s%s",
@@ -69,7 +69,7 @@ def run(
     connections = connections_allowed()
     if isinstance(settings, ServerSettings) and connections < settings.max_connections:
         log.warning(
-            "%s may have only %d files open, so it takes %d connections; let it have more "
+            "%s may open only %d files, so it takes %d connections; raise the limit "
             "(ulimit -Hn, LimitNOFILE=), or lower HFMDS_MAX_CONNECTIONS",
             name,
             allowed,
@@ -93,9 +93,9 @@ def run(
 
 @contextmanager
 def published_addresses(path: Path | None, **addresses: str) -> Iterator[None]:
-    """While inside, the file tells where this process answers: {"grpc": ..., "pid": ...}.
+    """Inside the block, the file has the addresses of this process: {"grpc": ..., "pid": ...}.
 
-    Written whole or not at all; without a path, nothing happens.
+    A reader never sees half a file. Without a path, nothing happens.
     """
     if path is None:
         yield
@@ -113,15 +113,15 @@ def published_addresses(path: Path | None, **addresses: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # A successor may have been started during our grace period: its file stays.
+        # The file of a successor, which may start during our grace period, stays.
         if path.exists() and path.read_text() == content:
             path.unlink()
 
 
 def _remove_stale(address_file: Path | None) -> None:
-    """A killed predecessor's file would pass for our being ready."""
+    """Remove the file of a killed predecessor, which would claim that this process is ready."""
     if address_file is not None:
-        with suppress(OSError):  # `published_addresses` reports a place that cannot be written
+        with suppress(OSError):  # `published_addresses` reports the fault
             address_file.unlink()
 
 
@@ -130,15 +130,15 @@ async def _until_done(main: Callable[[S, asyncio.Event], Awaitable[None]], setti
     loop = asyncio.get_running_loop()
 
     def request_stop(signum: int, _: FrameType | None) -> None:
-        for each in _STOP_SIGNALS:
-            signal.signal(each, signal.SIG_DFL)  # so that the next one ends the process at once
+        for stop_signal in _STOP_SIGNALS:
+            signal.signal(stop_signal, signal.SIG_DFL)  # the next one ends the process at once
         log.info("stopping on %s", signal.Signals(signum).name)
         loop.call_soon_threadsafe(stop.set)
 
-    # Not loop.add_signal_handler: the second signal must work even when the loop is stuck.
-    previous = {each: signal.signal(each, request_stop) for each in _STOP_SIGNALS}
+    # loop.add_signal_handler would ignore the second signal while the loop is stuck.
+    previous = {number: signal.signal(number, request_stop) for number in _STOP_SIGNALS}
     try:
         await main(settings, stop)
     finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The end of a process: all its ports stop together, and all that ends it shares one time."""
+"""The end of a process: all its ports stop together, within one grace time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 
 class Shutdown:
-    """Stops what was added to it once, within the grace from then on.
+    """Stops everything that was added, once, within the grace.
 
-    A supervisor kills after a time of its own: what stopped one after the other, each with a grace
-    of its own, could take longer.
+    A supervisor kills the process after a time of its own. Ports that stop one after the other,
+    each with its own grace, could take longer than that.
     """
 
     def __init__(
@@ -24,21 +24,21 @@ class Shutdown:
         self._stopping: asyncio.Task[None] | None = None
 
     def add(self, stop: Callable[[float], Awaitable[None]]) -> None:
-        """`stop` will be given the seconds that it may take."""
+        """Add a stop function, which gets the seconds that it may take."""
         self._stops.append(stop)
 
     async def stop(self) -> None:
-        """Stop all; whoever else asks for it waits for the same end."""
+        """Stop everything. Further calls wait for the same end."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
         await self._stopping
 
     async def _stop(self) -> None:
-        left = self.left_seconds()
-        await asyncio.gather(*(stop(left) for stop in self._stops))
+        seconds = self.left_seconds()
+        await asyncio.gather(*(stop(seconds) for stop in self._stops))
 
     def left_seconds(self) -> float:
-        """What is left of the grace, which begins when it is asked for first."""
+        """Return the rest of the grace, which begins at the first call of this method."""
         now = self._monotonic()
         if self._ends_at is None:
             self._ends_at = now + self._grace_seconds

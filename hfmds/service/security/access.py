@@ -1,8 +1,7 @@
-"""Who may call what, where callers have certificates.
+"""Access rules: which kinds of callers may call which methods.
 
-Each service says it of its methods in a table. A device may speak only for itself: the `device_id`
-of its requests must be its own. Without TLS, which is for one machine and for trying things out,
-everybody may call everything.
+Each service has a table of its methods. A device may speak only for itself: the `device_id` in its
+requests must be its own. Without TLS, on one machine or for a trial, everybody may call everything.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ VIEWER = OPERATOR | {Kind.VIEWER}
 ANYONE = frozenset(Kind)
 
 STRANGERS_TOO = None
-"""Also strangers: who they are is the method's own question."""
+"""In a table: strangers may call the method, too, which checks them itself."""
 
 Access = Mapping[str, frozenset[Kind] | None]
-"""By the name of a method: which kinds of callers it is for."""
+"""The kinds of callers of each method, by the method's name."""
 
 IN_QUARANTINE = frozenset({"CheckIn", "Leave", "RenewCertificate", "BeginEnrolment", "Enrol"})
-"""What a device may call while it is in quarantine: it stays a device, and waits."""
+"""The methods that a device in quarantine may call: it stays a device, and waits."""
 
 
 def require_known(identity: Identity | None) -> Identity:
@@ -52,10 +51,10 @@ def require_access(access: Access, method: str, identity: Identity | None) -> Id
 
 
 def require_own(identity: Identity, request: Any) -> None:
-    """NotAllowed if a device speaks for another one."""
+    """Raise NotAllowed if a device speaks for another device."""
     if identity.kind is not Kind.DEVICE:
         return
-    # The first message of an upload has its header, of which the others are a part.
+    # Only the first message of an upload has a header with the device's id.
     header = getattr(request, "header", request)
     claimed = getattr(header, "device_id", identity.name)
     is_chunk = header is not request and request.WhichOneof("part") != "header"
@@ -64,6 +63,6 @@ def require_own(identity: Identity, request: Any) -> None:
 
 
 def device_of(request: Any) -> str:
-    """The device that a request says it comes from; empty: it does not say."""
+    """Return the device that a request names; empty if it names none."""
     name: str = getattr(getattr(request, "header", request), "device_id", "")
     return name

@@ -1,7 +1,8 @@
-"""Who is shut out of the fleet though its certificate has not run out.
+"""Parties whose certificates are valid but excluded: revoked, or in quarantine.
 
-A device is shut out by time: what certificates of it begin at or before that are dead, whoever
-made them, and it can come back with a later one. Any party can be shut out by a serial number.
+The revocation of a device has a time. All certificates of the device that begin at or before that
+time are dead, also those of another issuer. The device can come back with a later certificate. A
+serial number revokes a certificate of any party.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import TYPE_CHECKING
 from hfmds.errors import NotAllowed, TooLate
 from hfmds.service.security.identity import Kind
 
-if TYPE_CHECKING:  # it reads certificates with a library that a device without TLS does without
+if TYPE_CHECKING:  # a device without TLS does not load the library for certificates
     from hfmds.service.security.certificates import Certificate
 
 QUARANTINED = "quarantined"
-"""Why a device's task is over, as coordinator.proto says it."""
+"""The reason for the end of a task, as in coordinator.proto."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """The whole list; it is never changed, only replaced."""
+    """The complete list of exclusions. A change makes a new list."""
 
     dead_until: Mapping[str, int] = field(default_factory=dict)  # by device, seconds since 1970
     serials: frozenset[str] = frozenset()  # hex digits; at the token port, tokens by their ids
@@ -32,12 +33,12 @@ class Exclusions:
 
     @property
     def version(self) -> str:
-        """Names this very list."""
+        """A hash of the content of the list."""
         parts = [dict(self.dead_until), sorted(self.serials), dict(self.quarantined)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def require_alive(self, certificate: Certificate) -> None:
-        """NotAllowed if the certificate is dead."""
+        """Raise NotAllowed if the certificate is revoked."""
         if certificate.serial in self.serials:
             raise NotAllowed(f"certificate or token {certificate.serial} was revoked")
         identity = certificate.identity
@@ -45,16 +46,16 @@ class Exclusions:
             dead_until = self.dead_until.get(identity.name)
             if dead_until is not None and certificate.begins <= dead_until:
                 raise NotAllowed(
-                    f"{identity} was revoked; it can enrol again with a token made for it since"
+                    f"{identity} was revoked; it can enrol again with a new token that names it"
                 )
 
     def require_trusted(self, device_id: str) -> None:
-        """TooLate if the device is in quarantine: whatever it is at is over."""
+        """Raise TooLate if the device is in quarantine: its work is over."""
         reason = self.quarantined.get(device_id)
         if reason is not None:
             raise TooLate(quarantine_notice(device_id, reason), QUARANTINED)
 
 
 def quarantine_notice(device_id: str, reason: str) -> str:
-    """What a device in quarantine is told."""
+    """Tell a device that it is in quarantine, and why."""
     return f"device {device_id} is in quarantine{f': {reason}' if reason else ''}"

@@ -1,4 +1,4 @@
-"""Who a party of the fleet is.
+"""Identities of the fleet's parties.
 
 A certificate names one identity, as a SPIFFE URI in its subject alternative names:
 
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hfmds.errors import InvalidInput
 
 DEVICES_UNIT = "devices"
-"""The organisational unit of an authority from which only devices' certificates are taken."""
+"""The organisational unit of an authority that may sign only for devices."""
 
 SERVICES_UNIT = "services"
-"""The same for services."""
+"""The organisational unit of an authority that may sign only for services."""
 
 _URI = re.compile(
     r"spiffe://hfmds/(device|service|admin/(?:viewer|operator|owner))/([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
@@ -28,7 +28,7 @@ _URI = re.compile(
 
 
 class Kind(enum.Enum):
-    """What kind of party it is; admins of a later kind may do all that those of an earlier may."""
+    """The kind of a party. A later kind of admin may do everything that an earlier kind may."""
 
     DEVICE = "device"
     SERVICE = "service"
@@ -41,10 +41,9 @@ _KIND_OF_UNIT = {DEVICES_UNIT: Kind.DEVICE, SERVICES_UNIT: Kind.SERVICE}
 
 
 def may_sign(units: Iterable[str], kind: Kind) -> bool:
-    """Whether an authority of these organisational units may make such a party.
+    """Return whether an authority with these organisational units may sign for this kind.
 
-    TLS takes names for the same that differ in case or in white space, and whoever signs writes the
-    authority's name as they like: "DEVICES" is no other unit.
+    Case and white space make no difference: "DEVICES" is the same unit.
     """
     spelt = (" ".join(unit.split()).lower() for unit in units)
     return all(_KIND_OF_UNIT.get(unit, kind) is kind for unit in spelt)
@@ -59,7 +58,7 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """As certificates have it."""
+        """The text in certificates."""
         return f"spiffe://hfmds/{self.kind.value}/{self.name}"
 
     def __str__(self) -> str:
@@ -67,7 +66,7 @@ class Identity:
 
 
 def identity_from(uri: str) -> Identity:
-    """The identity a URI names; InvalidInput if it names none of ours."""
+    """Return the identity that a URI names; InvalidInput if it names none of this project."""
     match = _URI.fullmatch(uri)
     if match is None:
         raise InvalidInput(f"{uri[:200]!r} names no device, service or admin of a fleet")

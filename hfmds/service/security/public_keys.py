@@ -1,4 +1,4 @@
-"""The name of a public key, by which a device is known from one certificate to the next."""
+"""The name of a public key, which stays the same from one certificate to the next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 
 def key_sha256(key: PublicKeyTypes) -> str:
-    """64 hex digits: of its SubjectPublicKeyInfo in DER."""
+    """Return 64 hex digits: the SHA-256 of the key's SubjectPublicKeyInfo in DER."""
     encoded = key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -1,4 +1,4 @@
-"""A gRPC server as this project runs one: capped, measured, with health and reflection."""
+"""The gRPC server of this project: limited, measured, with health and reflection."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from hfmds.service.server.interceptors import CallInterceptor
 log = logging.getLogger(__name__)
 
 _OPTIONS = (
-    # Two servers on one port would each get half of the calls: a taken port must fail.
+    # A second server on the port must fail. Otherwise each would get half of the calls.
     ("grpc.so_reuseport", 0),
-    # A device that vanished behind its NAT is noticed, and its waiting call ended, in 80 s.
+    # The call of a device that vanished behind its NAT ends after 80 s.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    # Devices ping every 30 s during a call (channel.py); more often than this is abuse.
+    # Devices ping every 30 s during a call (channel.py). More pings than this are abuse.
     ("grpc.http2.min_ping_interval_without_data_ms", 15_000),
-    # A device that trains holds no connection open.
+    # A training device needs no open connection.
     ("grpc.max_connection_idle_ms", 5 * 60_000),
-    # A certificate is looked at when a connection begins, so none outlives it by much; and what a
-    # caller does not read is not kept for ever. Calls that are open get as long as a transfer may.
+    # TLS checks a certificate only when a connection begins, so connections end after an hour. Open
+    # calls get as much time as a transfer may take.
     ("grpc.max_connection_age_ms", 60 * 60_000),
     ("grpc.max_connection_age_grace_ms", 15 * 60_000),
 )
@@ -49,12 +49,12 @@ _LOOK_EVERY_SECONDS = 1.0
 
 
 class GrpcServer:
-    """Serves the added services; "not ready" to health checks until told otherwise.
+    """Serves the added services. Health checks hear "not ready" until `set_ready`.
 
-    With `tls`, only to callers with a certificate of its authority, and to each what it may call.
-    With `holder`, they need none: it says whose token they have. `gate` keeps out who is shut out.
-    `limits` says how much of them it bears; without `supervised` it answers no health checks and
-    tells nobody what it serves. Make it inside the running event loop.
+    With `tls`, callers need a certificate of the authorities, and may call what the access tables
+    say. With `holder`, they need a token instead, which `holder` looks up. `gate` has the revoked
+    parties. Without `supervised`, the server has no health checks and no reflection. Create it
+    inside the running event loop.
     """
 
     def __init__(
@@ -91,22 +91,22 @@ class GrpcServer:
         service_name: str,
         access: Access,
     ) -> None:
-        """Serve `servicer`, registered with its generated `add_..._to_server`; before `start`.
+        """Serve `servicer`, with its generated `add_..._to_server`. Call this before `start`.
 
-        `access` says who may call its methods.
+        `access` has the kinds of callers of each method.
         """
         register(servicer, self._server)
         self._access[service_name] = access
         self._metrics.show(service_name, access)
 
     async def start(self) -> None:
-        """Bind and answer; a ConfigurationError says why the address cannot be had."""
+        """Bind and answer; ConfigurationError if the address is not available."""
         if self._supervised:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
             names = (*self._access, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         await self._publish_health()
-        # gRPC tells only that a bind failed; a socket of our own tells why.
+        # gRPC does not tell why a bind failed. A socket of our own does.
         bound_socket(self._listen, self._setting).close()
         try:
             port = self._bind()
@@ -127,13 +127,13 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """The bound `host:port`, known once started."""
+        """The bound `host:port`, known after `start`."""
         if self._address is None:
             raise RuntimeError("the server has not been started")
         return self._address
 
     async def set_ready(self, ready: bool, reason: str = "not ready") -> None:
-        """Tell health checks whether to send calls here, and if not, why."""
+        """Tell health checks whether to send calls here."""
         if self._unready_reason == _STOPPING:  # for good
             return
         self._unready_reason = None if ready else reason
@@ -149,7 +149,7 @@ class GrpcServer:
         trouble: Callable[[], str | None],
         every_seconds: float = _LOOK_EVERY_SECONDS,
     ) -> AsyncIterator[None]:
-        """Inside, it is ready when there is no trouble; else that is why not."""
+        """Inside the block, be ready whenever `trouble` returns no reason against it."""
 
         async def follow() -> None:
             while True:
@@ -157,7 +157,7 @@ class GrpcServer:
                 if (reason is None) != (self._unready_reason is None):
                     await self.set_ready(reason is None, reason or "")
                 elif reason is not None and self._unready_reason != _STOPPING:
-                    self._unready_reason = reason  # for longer by now, or another one
+                    self._unready_reason = reason  # the reason may have changed
                 await asyncio.sleep(every_seconds)
 
         task = asyncio.create_task(follow())
@@ -167,18 +167,18 @@ class GrpcServer:
             task.cancel()
 
     def unready_reason(self) -> str | None:
-        """Why calls should not be sent here now; None when they may."""
+        """Return why calls should not come here now; None if they may."""
         return self._unready_reason
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no new calls, let those in flight end within the grace, then cut them."""
+        """Refuse new calls, give open calls the grace to end, then cut them."""
         self._unready_reason = _STOPPING
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
 
     @asynccontextmanager
     async def serving(self, shutdown: Shutdown) -> AsyncIterator[None]:
-        """Started inside, and stopped whatever happens: a server left running spoils the exit."""
+        """Serve inside the block; stop in every case, so that the process can exit."""
         await self.start()
         shutdown.add(self.stop)
         try:

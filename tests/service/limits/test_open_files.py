@@ -32,5 +32,5 @@ def test_a_server_raises_its_limit_and_says_if_that_is_not_enough(
         timeout=60,
     )
     assert ended.stdout == "2048\n", ended.stderr
-    warning = "coordinator may have only 2048 files open, so it takes 1461 connections"
+    warning = "coordinator may open only 2048 files, so it takes 1461 connections"
     assert (warning in ended.stderr) == warns

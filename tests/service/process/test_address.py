@@ -49,7 +49,7 @@ def test_one_or_several_addresses_are_a_target(addresses: str, target: str) -> N
     ("addresses", "complaint"),
     [
         ("10.0.0.1:7401,", "host:port with a port"),
-        ("10.0.0.1:7401,b:7401", "'b' is a name; give one name"),
+        ("10.0.0.1:7401,b:7401", "'b' is a name"),
         ("10.0.0.1:7401,[::1]:7401", "all IPv4 or all IPv6"),
     ],
 )
