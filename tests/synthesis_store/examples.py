@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -15,8 +17,10 @@ from sqlalchemy import func, select
 
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import MEASUREMENTS, LabelledImages, SyntheticBatch
+from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
 from hfmds.domain.recipe import ModelSpec
+from hfmds.event_chain import Event, flaw
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import open_database, reading
@@ -31,6 +35,8 @@ from synthesis_store.tables import OrphanRow
 from synthesis_store.wiring import build
 from tests.support.databases import database_of
 
+T = TypeVar("T")
+
 MODEL = ModelSpec(channels=1, height=4, width=3, classes=5)
 SPEC = PoolSpec(
     run_id="run-1",
@@ -40,6 +46,8 @@ SPEC = PoolSpec(
     max_samples_per_device=8,
     method="hfmds",
 )
+ACCUMULATE = replace(SPEC, policy=PoolPolicy(refresh="accumulate"))
+LARGE = replace(ACCUMULATE, max_samples_per_device=300)
 MIXTURES = replace(SPEC, method="fedmix", with_shares=True)
 GRACE_SECONDS = 24 * 3600.0
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -105,6 +113,12 @@ class Clock:
         self.moment += timedelta(seconds=seconds)
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on an event loop of its own, also within an asynchronous test."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 class Store:
     """A store without its ports, built over a folder as its program builds it."""
 
@@ -139,9 +153,8 @@ class Store:
         return digest
 
     def put_chunks(self, key: BatchKey, offset: int, chunks: AsyncIterator[bytes]) -> bool:
-        """Put chunks on an event loop of their own, also within an asynchronous test."""
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, self.pools.put(key, offset, chunks)).result()
+        """Put chunks of a batch."""
+        return run(self.pools.put(key, offset, chunks))
 
     def read(self, digest: Digest) -> SyntheticBatch:
         """Read a stored batch or shard."""
@@ -168,6 +181,48 @@ class Store:
     def metric(self, name: str, **labels: str) -> float | None:
         self.app.inventory.refresh()
         return self.registry.get_sample_value(f"hfmds_store_{name}", labels)
+
+
+def refresh(
+    store: Store, number: int, spec: PoolSpec = SPEC, /, **batches: SyntheticBatch
+) -> Snapshot:
+    """Make the snapshot of a refresh of a run in which these devices take part."""
+    pool_id = f"{spec.run_id}.{number}"
+    store.pools.open(pool_id, replace(spec, round_number=number))
+    digests = {device: store.put(device, batch, pool_id) for device, batch in batches.items()}
+    return store.seal(pool_id, **digests)
+
+
+def content_of(store: Store, snapshot: Snapshot) -> SyntheticBatch:
+    """Read all samples of a snapshot from storage."""
+    return joined(*(store.read(shard.digest) for shard in snapshot.shards))
+
+
+def read_shards(store: Store, snapshot: Snapshot) -> list[bytes]:
+    """Read the shards of a snapshot as devices read them."""
+    return [read_shard(store, snapshot.snapshot_id, shard.digest) for shard in snapshot.shards]
+
+
+def read_shard(store: Store, snapshot_id: str, digest: Digest, offset: int = 0) -> bytes:
+    """Read a shard as a device reads it."""
+
+    async def read() -> bytes:
+        chunks = store.app.snapshots.stream(snapshot_id, [digest], offset)
+        return b"".join([piece async for pieces in chunks for piece in pieces])
+
+    return run(read())
+
+
+def events_of(store: Store) -> list[Event]:
+    """Return the event log, which must be sound."""
+    events = store.app.events.list(0, 1000)
+    assert flaw(events, store.app.events.log_id) == ""
+    return events
+
+
+def details_of(store: Store, kind: str) -> list[dict[str, object]]:
+    """Return the details of all events of a kind."""
+    return [json.loads(event.details) for event in events_of(store) if event.kind == kind]
 
 
 def new_servicer(store: Store) -> StoreServicer:

@@ -145,7 +145,7 @@ def test_refusals_that_cannot_be_noted_now_are_noted_later(store: Store) -> None
 @pytest.mark.soak
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-def test_ten_thousand_tiny_batches_cost_no_more_than_their_bytes(tmp_path: Path) -> None:
+async def test_ten_thousand_tiny_batches_cost_no_more_than_their_bytes(tmp_path: Path) -> None:
     count, at_once = 10_000, 100
     store = Store(tmp_path)
     store.pools.open("pool-1", SPEC)
@@ -159,7 +159,7 @@ def test_ten_thousand_tiny_batches_cost_no_more_than_their_bytes(tmp_path: Path)
         for first in range(0, count, at_once):
             await asyncio.gather(*map(put, range(first, first + at_once)))
 
-    asyncio.run(flood())
+    await flood()
     status = store.pools.status("pool-1")
     assert (status.devices, status.samples) == (count, count)
     assert (len(store.pools.open_uploads), store.orphans()) == (0, 0)

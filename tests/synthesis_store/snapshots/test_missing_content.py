@@ -17,12 +17,16 @@ from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.snapshots.missing_content import LOST_AFTER
-from tests.synthesis_store.examples import SPEC, Store, make_batch, named, same
-from tests.synthesis_store.snapshots.test_snapshots_over_time import (
+from tests.synthesis_store.examples import (
     ACCUMULATE,
-    content,
+    SPEC,
+    Store,
+    content_of,
+    details_of,
+    make_batch,
+    named,
     refresh,
-    told,
+    same,
 )
 
 on_both_databases = pytest.mark.usefixtures("both_databases")
@@ -44,13 +48,13 @@ def test_a_pool_is_sealed_without_a_batch_that_stays_away(
     store.blobs.delete(batches["b"])
     with pytest.raises(Unavailable, match=r"1 of its batches .* from 03:14:05"):
         store.app.sealing.seal("pool-1", named(**batches))
-    assert told(store, "batch-lost") == []
+    assert details_of(store, "batch-lost") == []
     wait(store)
     sealed = store.app.sealing.seal("pool-1", named(**batches))
     assert sealed.missing == tuple(named(b=batches["b"]))
     assert [shard.digest for shard in sealed.snapshot.shards] == [batches["a"], batches["c"]]
     contributor = StoreIdentity(store.engine).pseudonym("b")
-    assert told(store, "batch-lost") == [
+    assert details_of(store, "batch-lost") == [
         {"contributor": contributor, "pool": "pool-1", "samples": 3}
     ]
     assert "content is lost" in caplog.text
@@ -112,12 +116,12 @@ def test_what_is_lost_later_is_waited_for_as_long(store: Store) -> None:
     store.blobs.delete(batches["b"])
     with pytest.raises(Unavailable, match="1 of its batches"):
         store.app.sealing.seal("pool-1", named(**batches))
-    assert len(told(store, "batch-lost")) == 1
+    assert len(details_of(store, "batch-lost")) == 1
     wait(store)
     assert store.app.sealing.seal("pool-1", named(**batches)).missing == tuple(
         named(a=batches["a"], b=batches["b"])
     )
-    assert len(told(store, "batch-lost")) == 2
+    assert len(details_of(store, "batch-lost")) == 2
 
 
 def test_a_lost_shard_of_the_snapshot_before_is_not_taken_over(tmp_path: Path) -> None:
@@ -131,7 +135,7 @@ def test_a_lost_shard_of_the_snapshot_before_is_not_taken_over(tmp_path: Path) -
     second = refresh(store, 2, spec, c=make_batch(3))
     assert second.carried_samples == 3
     assert second.shards[0] == first.shards[1]
-    assert told(store, "batch-lost") == []
+    assert details_of(store, "batch-lost") == []
 
 
 def test_a_batch_that_is_withdrawn_while_its_pool_is_sealed_is_not_missed(tmp_path: Path) -> None:
@@ -158,13 +162,13 @@ def test_a_pool_that_another_replica_has_sealed_meanwhile_stays_as_it_is(tmp_pat
         def contains(self, digest: Digest) -> bool:
             nonlocal sealed
             found = super().contains(digest)
-            if not found and next(misses) == 1:  # after it could not be read
+            if not found and next(misses) == 0:  # after it could not be read
                 other.blobs.put_bytes(encode_batch(make_batch(0)))
                 sealed = other.app.sealing.seal("pool-1", named(**batches))
                 other.blobs.delete(digest)
             return found
 
-    misses: Iterator[int] = itertools.repeat(0)
+    misses: Iterator[int] = itertools.repeat(-1)
     sealed = None
     store = Store(tmp_path, blobs=Restored(tmp_path / "blobs"))
     other = Store(tmp_path)
@@ -191,4 +195,4 @@ def test_a_pool_that_seals_itself_does_so_without_what_is_lost(tmp_path: Path) -
     store.app.sealing.seal_due()
     status = store.pools.status("pool-1")
     assert status.state is PoolState.SEALED
-    assert same(content(store, store.app.snapshots.get(status.snapshot_id)), make_batch(1))
+    assert same(content_of(store, store.app.snapshots.get(status.snapshot_id)), make_batch(1))

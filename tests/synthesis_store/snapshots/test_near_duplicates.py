@@ -15,9 +15,8 @@ from hfmds.domain.recipe import ModelSpec
 from synthesis_store.snapshots.merging import sample_hashes, split_hashes
 from synthesis_store.snapshots.near_duplicates import NearDuplicates
 from synthesis_store.snapshots.similarity import max_squared_distance, vectors_of
-from tests.synthesis_store.examples import SPEC, Store, same
+from tests.synthesis_store.examples import SPEC, Store, content_of, refresh, same
 from tests.synthesis_store.pictures import batch_of, blotches, noisy
-from tests.synthesis_store.snapshots.test_snapshots_over_time import content, refresh
 
 A, B = blotches(1), blotches(2)
 LIKE_A, LIKE_B = noisy(A), noisy(B)
@@ -138,7 +137,7 @@ def test_counted_ones_stay_in_the_snapshot(tmp_path: Path) -> None:
     store = Store(tmp_path)
     batch = batch_of([A, LIKE_A])
     snapshot = refresh(store, 1, pool(COUNT), a=batch)
-    assert same(content(store, snapshot), batch)
+    assert same(content_of(store, snapshot), batch)
     assert (snapshot.near_duplicates, snapshot.near_duplicates_dropped) == (1, 0)
     assert store.metric("near_duplicate_samples_total", fate="kept") == 1
 
@@ -146,7 +145,7 @@ def test_counted_ones_stay_in_the_snapshot(tmp_path: Path) -> None:
 def test_dropped_ones_are_told_apart_from_copies(tmp_path: Path) -> None:
     store = Store(tmp_path)
     snapshot = refresh(store, 1, pool(DROP), a=batch_of([A, B]), b=batch_of([LIKE_A, B, LIKE_B]))
-    assert same(content(store, snapshot), batch_of([A, B]))
+    assert same(content_of(store, snapshot), batch_of([A, B]))
     assert (snapshot.samples, snapshot.duplicates) == (2, 1)
     assert (snapshot.near_duplicates, snapshot.near_duplicates_dropped) == (2, 2)
     assert store.metric("near_duplicate_samples_total", fate="left out") == 2
@@ -158,7 +157,7 @@ def test_a_better_one_of_a_later_device_takes_the_place(tmp_path: Path) -> None:
     first, later = batch_of([A, B], [20, 20]), batch_of([LIKE_A], [10])
     snapshot = refresh(store, 1, pool(KEEP_BETTER), a=first, b=later)
     assert [shard.samples for shard in snapshot.shards] == [1, 1]
-    assert same(content(store, snapshot), batch_of([B, LIKE_A], [20, 10]))
+    assert same(content_of(store, snapshot), batch_of([B, LIKE_A], [20, 10]))
     assert snapshot.leakage.nearest_max == 20
     assert (snapshot.near_duplicates, snapshot.near_duplicates_dropped) == (1, 1)
 
@@ -168,7 +167,7 @@ def test_what_is_taken_over_counts_as_earlier(tmp_path: Path) -> None:
     spec = pool(replace(DROP, refresh="accumulate"))
     first = refresh(store, 1, spec, a=batch_of([A]))
     second = refresh(store, 2, spec, a=batch_of([LIKE_A, B]))
-    assert same(content(store, second), batch_of([A, B]))
+    assert same(content_of(store, second), batch_of([A, B]))
     assert second.shards[0] == first.shards[0]
     assert (second.near_duplicates, second.near_duplicates_dropped) == (1, 1)
 
@@ -181,7 +180,7 @@ def test_a_better_one_takes_the_place_of_one_that_was_taken_over(tmp_path: Path)
     assert [shard.samples for shard in second.shards] == [1, 1, 1]
     assert second.shards[1] == first.shards[1]  # untouched, so nobody fetches it again
     assert second.carried_samples == 2
-    assert same(content(store, second), batch_of([B, blotches(3), LIKE_A], [20, 12, 10]))
+    assert same(content_of(store, second), batch_of([B, blotches(3), LIKE_A], [20, 12, 10]))
     assert (second.near_duplicates, second.near_duplicates_dropped) == (2, 2)
 
 
