@@ -31,7 +31,7 @@ from tests.coordinator.workbench import (
     nudge,
     workbench,
 )
-from tests.support.databases import order_text_as_people_do
+from tests.support.databases import order_text_without_case
 
 
 async def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ async def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path
 
 
 async def test_rounds_do_not_depend_on_how_the_database_orders_text(tmp_path: Path) -> None:
-    order_text_as_people_do(tmp_path, Base.metadata)
+    order_text_without_case(tmp_path, Base.metadata)
     names = ["edge-1", "dev_1", "Phone-1", "dev1"]
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2, devices=4))

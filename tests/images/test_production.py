@@ -23,7 +23,7 @@ from tests.images.test_secured_pods import keep
 from tests.k8s.conftest import on_top_of
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
-from tests.support.tls_proxy import Tls
+from tests.support.tls_proxy import TlsProxy
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -54,7 +54,7 @@ def of_storage(pki: Path) -> TlsFiles:
 def database(of_storage: TlsFiles) -> Iterator[str]:
     with closing(PostgresServer()) as server:
         server.start()
-        with closing(Tls(of_storage, server.port)) as before:
+        with closing(TlsProxy(of_storage, server.port)) as before:
             yield server.new_database().replace(f":{server.port}/", f":{before.port}/")
 
 

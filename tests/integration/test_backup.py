@@ -93,7 +93,7 @@ async def go_on(
             await stack.enter_async_context(device.working())
         outcome = await operator.outcome()
         await require_whole_snapshots(store.address, restored)
-        return outcome, await operator.told("run")
+        return outcome, await operator.outline("run")
 
 
 async def require_whole_snapshots(address: str, folder: Path) -> None:

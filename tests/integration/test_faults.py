@@ -39,7 +39,7 @@ def play(launcher: Launcher, folder: Path, act: Callable[[Stage], Awaitable[Outc
 
 
 class Cut:
-    """A meddler that cuts the first call of a kind after so many bytes."""
+    """A interceptor that cuts the first call of a kind after so many bytes."""
 
     def __init__(self, proxy: Proxy, method: str, after_bytes: int, arriving: Path) -> None:
         """`arriving` is the folder at the other end where what comes is kept meanwhile."""
@@ -67,7 +67,7 @@ class Cut:
         return answer
 
     async def go_first(self, call: Call) -> Any:
-        """The meddler of another device, which is to keep out of the way."""
+        """The interceptor of another device, which is to keep out of the way."""
         if call.method == self._method:
             await self._over.wait()
         return await call()

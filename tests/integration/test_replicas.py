@@ -26,7 +26,7 @@ from hfmds.storage.schema import Schema
 from tests.support.operator import Operator, Outcome
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
-from tests.support.scripted_devices import Call, Meddler, meddle_not
+from tests.support.scripted_devices import Call, Interceptor, pass_on
 from tests.support.small_run import Stage, run_on, undisturbed
 from tests.support.supervision import Launcher, Supervised
 from tests.support.waiting import eventually
@@ -89,7 +89,7 @@ class Pair:
     stage: Stage
     addresses: str  # of both
 
-    async def outcome(self, of_b: Meddler) -> Outcome:
+    async def outcome(self, of_b: Interceptor) -> Outcome:
         """What the run comes to; each result counts once, whoever led when it was handed in."""
         a = self.stage.device("a", coordinator=self.addresses)
         outcome = await self.stage.outcome(a, self.stage.device("b", of_b))
@@ -131,11 +131,11 @@ async def pair(
                 coordinator.kill()
 
 
-def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Meddler:
+def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Interceptor:
     """Do something once, just before the device hands its so-and-so-manyth result in."""
     submitted = 0
 
-    async def meddle(call: Call) -> object:
+    async def intercept(call: Call) -> object:
         nonlocal submitted
         if call.method.startswith("submit"):
             submitted += 1
@@ -143,7 +143,7 @@ def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Meddler:
                 await act()
         return await call()
 
-    return meddle
+    return intercept
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ async def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
             at_the_other = both.stage.operator
             await at_the_other.drain(on=True)
             await asyncio.sleep(_DRAIN_SECONDS)
-            running = asyncio.create_task(both.outcome(meddle_not))
+            running = asyncio.create_task(both.outcome(pass_on))
             # The one who leads opens nothing, and the one who stands by knows that it does not.
             await at_the_other.until_in(Phase.DRAINED)
             assert await at_the_leader.funnels() == ()
@@ -276,7 +276,7 @@ async def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
             for operator in (at_the_leader, at_the_other):
                 with pytest.raises(NotFound):
                     await operator.run()
-                assert (await operator.told("run"))[-1] == "run-deleted"
+                assert (await operator.outline("run"))[-1] == "run-deleted"
             return outcome
 
     assert await play() == expected

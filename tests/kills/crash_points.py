@@ -1,10 +1,10 @@
-"""Where a program can be killed in a test: just before and just after each of its commits.
+"""The points at which a test can kill a program: just before and just after each commit.
 
-Inside the program, `watch_commits` stands around SQLAlchemy's own commit; nothing in the programs
-knows of it. A commit is named by the function that made it, e.g. `PhaseRecords.open`, which is
-found on the stack. `transitions` finds the same names in the sources: what is to be passed through.
-With each commit stands what it did to the states of runs, rounds and tasks, as the database saw it.
-A device has no database; `watch_steps` stands around methods of its classes instead.
+`watch_commits` wraps SQLAlchemy's commit inside the program. The product has no code for it. The
+name of a commit is the function that made it, such as `PhaseRecords.open`, found on the stack.
+`transitions` finds the same names in the sources. A journal lists each commit with the steps that
+it took in the state machines of runs, rounds and tasks, as the database saw them. A device has no
+database, so `watch_steps` wraps methods of its classes instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DATABASE = "hfmds.storage.database"
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """A moment of a program's life: around the n-th time (1 is the first) something happens."""
+    """The moment before or after the n-th commit (1 is the first) of a function."""
 
     what: str
     occurrence: int
@@ -48,23 +48,23 @@ class CrashPoint:
 
 
 def around(what: str, *occurrences: int) -> list[CrashPoint]:
-    """Just before and just after each: the second is once the program was back and did it."""
+    """Return the moments before and after each occurrence of a commit."""
     moments: tuple[Moment, ...] = ("before", "after")
     return [CrashPoint(what, n, moment) for n in occurrences for moment in moments]
 
 
-class Watch:
-    """Keeps a journal of what the program does, and kills the program at the point, if any."""
+class CommitWatch:
+    """Writes a journal of the commits of this program, and kills the program at the point."""
 
     def __init__(self, journal: Path, point: CrashPoint | None, done_before: int = 0) -> None:
-        """`done_before` is how often what the point is at was done in lives before this one."""
+        """`done_before` counts the commits of the point's function in earlier processes."""
         self._journal = journal
         self._point = point
         self._counts: Counter[str] = Counter({point.what: done_before} if point else {})
         self._lock = threading.Lock()
 
     def around(self, what: str, steps: Iterable[str] = ()) -> Callable[[], None]:
-        """To be called before `what` happens, and takes these steps; what it returns, after."""
+        """Call this before a commit with these steps, and call what it returns after it."""
         taken = sorted(set(steps))
         with self._lock:
             self._counts[what] += 1
@@ -88,12 +88,12 @@ _KILLED = "(killed)"
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What a program did, in order, as another process reads it."""
+    """The commits of a program in order, as another process reads them."""
 
     done: tuple[str, ...]
-    taken: tuple[frozenset[str], ...]  # the steps of the state machines that each of these took
+    taken: tuple[frozenset[str], ...]  # the steps of each commit in the state machines
     killed: bool
-    killed_taking: frozenset[str]  # the steps around which it was killed
+    killed_taking: frozenset[str]  # the steps of the killed commit
 
     @classmethod
     def read(cls, path: Path) -> Journal:
@@ -109,7 +109,7 @@ class Journal:
         )
 
     def steps(self) -> Iterator[tuple[str, int, frozenset[str]]]:
-        """What was done, the how many-th time, and the steps it took."""
+        """Yield each commit with its occurrence and its steps."""
         times = Counter[str]()
         for what, taken in zip(self.done, self.taken, strict=True):
             times[what] += 1
@@ -117,32 +117,32 @@ class Journal:
 
 
 _STATES_OF = {"runs": "run", "rounds": "round", "tasks": "task"}
-"""The coordinator's tables of what has states, and what they are called."""
+"""The coordinator's tables with states, and the names of their rows."""
 
 _TAKEN = "steps that the transaction of this connection has taken"
 _NOTES = "the database tells of steps"
 
 
 def step(kind: str, before: str, after: str) -> str:
-    """A step from one state to the next, as journals have it."""
+    """Return the text of a step from one state to the next."""
     return f"{kind} {before} -> {after}"
 
 
 def _note_steps(driver: Any, record: Any, _: Any) -> None:
-    """Have SQLite tell of every step that it is asked to write, from now on.
+    """Make SQLite note every change of a state from now on.
 
-    Not the function that allows them: that is also asked of tasks that are not there, and it would
-    not see whoever goes past it. A transaction begins with the connection, and ends with it.
+    The database sees every change, also one that bypasses `require_transition`. A transaction
+    begins and ends with its connection.
     """
     taken: list[str] = record.info.setdefault(_TAKEN, [])
     taken.clear()
     if _NOTES in record.info or not isinstance(driver, sqlite3.Connection):
         return
     tables = {name for (name,) in driver.execute("SELECT name FROM sqlite_master")}
-    if not tables >= _STATES_OF.keys():  # of the store, or not made yet
+    if not tables >= _STATES_OF.keys():  # a database of the store, or an empty one
         return
     driver.create_function("note_step", 3, lambda *of: taken.append(step(*of)))
-    for table, kind in _STATES_OF.items():  # of this connection, and not in the file
+    for table, kind in _STATES_OF.items():  # a trigger of this connection, not of the file
         driver.execute(
             f"CREATE TEMP TRIGGER steps_of_{table} AFTER UPDATE OF state ON main.{table} "
             f"WHEN OLD.state <> NEW.state BEGIN SELECT note_step('{kind}', OLD.state, NEW.state); "
@@ -151,8 +151,8 @@ def _note_steps(driver: Any, record: Any, _: Any) -> None:
     record.info[_NOTES] = True
 
 
-def watch_commits(watch: Watch) -> None:
-    """From now on, have every commit of this process watched that may have written."""
+def watch_commits(watch: CommitWatch) -> None:
+    """CommitWatch every commit of this process that may have written."""
     event.listen(Pool, "checkout", _note_steps)
     commit: Callable[[DefaultDialect, Any], None] = DefaultDialect.do_commit
 
@@ -161,7 +161,7 @@ def watch_commits(watch: Watch) -> None:
         if name is None:
             commit(dialect, connection)
             return
-        assert name, "a commit by nobody of ours"
+        assert name, "no function of the product made this commit"
         done = watch.around(name, connection.info.get(_TAKEN, ()))
         commit(dialect, connection)
         done()
@@ -170,36 +170,37 @@ def watch_commits(watch: Watch) -> None:
 
 
 def _behind(frame: FrameType | None) -> str | None:
-    """The function of ours that uses the database; empty: none. None: it only reads.
+    """Return the product's function that commits; "" if there is none; None if it only reads.
 
-    An aid that is at work for nobody, such as a thread's function, is who commits.
+    A private function counts only if no public one called it, such as the main function of a
+    thread.
     """
-    aid = ""
+    private = ""
     while frame is not None:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
         if module == _DATABASE and name == "reading":
             return None
         if module.partition(".")[0] in _PACKAGES and module != _DATABASE:
-            if not _is_aid(name):
+            if not _is_private(name):
                 return frame.f_code.co_qualname
-            aid = aid or frame.f_code.co_qualname
+            private = private or frame.f_code.co_qualname
         frame = frame.f_back
-    return aid
+    return private
 
 
-def _is_aid(name: str) -> bool:
-    """Whether a function serves others of its module, which are who they commit for."""
+def _is_private(name: str) -> bool:
+    """Return whether a function only serves others of its module."""
     return name.startswith("_") and not name.startswith("__")
 
 
-def watch_steps(watch: Watch, steps: Iterable[Callable[..., Any]]) -> None:
-    """From now on, have every call of these methods watched; some may be asynchronous."""
+def watch_steps(watch: CommitWatch, steps: Iterable[Callable[..., Any]]) -> None:
+    """CommitWatch every call of these methods, some of which may be asynchronous."""
     for step in steps:
         cls = getattr(sys.modules[step.__module__], step.__qualname__.partition(".")[0])
         setattr(cls, step.__name__, _watched(watch, step))
 
 
-def _watched(watch: Watch, step: Callable[..., Any]) -> Callable[..., Any]:
+def _watched(watch: CommitWatch, step: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         done = watch.around(step.__qualname__)
         result = step(*args, **kwargs)
@@ -216,15 +217,15 @@ def _watched(watch: Watch, step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def held(folder: Path, what: str) -> Path:
-    """As long as there is this file, programs whose journals are in the folder wait before `what`.
+    """Return a file. While it exists, programs of this folder wait before the method.
 
-    So a story can do something at a moment that would be over too soon.
+    So a scenario can act at a moment that would otherwise be too short.
     """
     return folder / f"{what}.held"
 
 
 def watch_holds(folder: Path, steps: Iterable[Callable[..., Any]]) -> None:
-    """From now on, have every call of these methods wait while it is held."""
+    """Make every call of these methods wait while its file exists."""
     for method in steps:
         cls = getattr(sys.modules[method.__module__], method.__qualname__.partition(".")[0])
         setattr(cls, method.__name__, _holding(held(folder, method.__qualname__), method))
@@ -248,18 +249,17 @@ _OF_REPLICAS = {
     "Presence.write",
     "require_shared_content",
 }
-"""Made only where several coordinators share a database: see `test_replicas`."""
+"""Only replicas that share a database make these: see `test_replicas`."""
 
 
 _OF_ENROLMENT = {"DeviceEnrolment.enrol", "DeviceEnrolment.renew"}
-"""Made only where there is TLS; that a lost answer costs nothing: `test_enrolment`."""
+"""Only enrolment over TLS makes these: `test_enrolment` loses the answers."""
 
 
 _OF_PLANS = {"Plans._keep"}
-"""Made in a thread of its own, and only for devices that compute by plans: none of the stories'.
+"""Only devices that compute by plans need these, and no scenario has one.
 
-The bytes are there before the row, and without the row, or without the bytes, a plan is made again:
-`test_plans`.
+The coordinator makes a plan again if its row or its bytes are missing: see `test_plans`.
 """
 
 
@@ -276,25 +276,25 @@ OF_THE_STORE_ALONE = {
     "Withdrawals.complete",
     "Withdrawals.withdraw",
 }
-"""No run passes through these by itself: see `test_killed_store`."""
+"""Only calls of operators or background work make these: see `tests/kills/test_store.py`."""
 
 
 NOT_OF_RUNS = _OF_REPLICAS | _OF_ENROLMENT | _OF_PLANS | OF_THE_STORE_ALONE
 
 
 def transitions(program: str) -> list[str]:
-    """The functions of a program that make a transaction that may write, and that runs make."""
+    """Return the functions of a program that commit changes during runs."""
     return [name for name in all_transitions(program) if name not in NOT_OF_RUNS]
 
 
 def all_transitions(program: str) -> list[str]:
-    """The same, with those that no run makes."""
+    """Return all functions of a program that commit changes."""
     files = sorted((REPOSITORY / program).rglob("*.py"))
     return [name for file in files for name in transitions_in(ast.parse(file.read_text()))]
 
 
 def transitions_in(module: ast.Module) -> Iterator[str]:
-    """The same of one module, by the names that `_behind` has for them."""
+    """Return the functions of one module that commit changes, named as `_behind` names them."""
     functions = dict(_functions(module, ""))
     found = {
         committing
@@ -306,17 +306,17 @@ def transitions_in(module: ast.Module) -> Iterator[str]:
 
 
 def _served(functions: Mapping[str, _Function], qualified: str) -> set[str]:
-    """Those who are no aids: the function itself, or whom it serves, through however many aids."""
-    served, left, seen = set[str](), [qualified], set[str]()
-    while left:
-        one = left.pop()
-        if one in seen:
+    """Return the public functions that reach a function through private ones, or itself."""
+    served, to_visit, seen = set[str](), [qualified], set[str]()
+    while to_visit:
+        name = to_visit.pop()
+        if name in seen:
             continue
-        seen.add(one)
-        if _is_aid(functions[one].name):
-            left += (c for c, f in functions.items() if _calls(f, {functions[one].name}))
+        seen.add(name)
+        if _is_private(functions[name].name):
+            to_visit += (c for c, f in functions.items() if _calls(f, {functions[name].name}))
         else:
-            served.add(one)
+            served.add(name)
     return served
 
 
@@ -329,9 +329,9 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, _Function]]:
 
 
 def _calls(function: ast.AST, names: set[str]) -> bool:
-    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    callees = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
     return any(
-        (isinstance(one, ast.Name) and one.id in names)
-        or (isinstance(one, ast.Attribute) and one.attr in names)
-        for one in called
+        (isinstance(callee, ast.Name) and callee.id in names)
+        or (isinstance(callee, ast.Attribute) and callee.attr in names)
+        for callee in callees
     )

@@ -1,4 +1,4 @@
-"""Everything an operator can write into the fleet's books, however often servers are killed."""
+"""Every change that an operator can make to the fleet, also while servers are killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TOKEN = Token(TokenKind.ADMIN, "0123456789ab", "0" * 64)
 _SERIAL = "abc"
 
 
-async def keep_books(coordinator: str, store: str) -> None:
-    """Make and end a token, revoke, forget, quarantine, release, and see that all of it stays."""
+async def change_the_fleet(coordinator: str, store: str) -> None:
+    """Create and revoke a token, revoke, quarantine and release devices, and check the result."""
     fleet, persist = FleetClient(peer("coordinator", coordinator)), patience("coordinator").call
     terms = AdminTerms(Role.VIEWER)
     try:
@@ -31,7 +31,7 @@ async def keep_books(coordinator: str, store: str) -> None:
         await persist(fleet.quarantine, "odd")
         await persist(fleet.release, "odd")
         await persist(fleet.quarantine, "strange", "too good")
-        members = {one.device_id: one for one in await persist(fleet.list_members)}
+        members = {member.device_id: member for member in await persist(fleet.list_members)}
         assert members["lost"].revoked
         assert members["lost"].reason == "in a taxi"
         assert not members["odd"].quarantined
@@ -43,7 +43,7 @@ async def keep_books(coordinator: str, store: str) -> None:
 
 
 async def _until_kept_out(store: str, device_id: str) -> None:
-    """Of the store, too, which is told by the coordinator."""
+    """Of the store, too, which is execution by the coordinator."""
     batch = common_pb2.Digest(sha256=bytes(32), size_bytes=1)
     request = synthesis_store_pb2.QueryBatchRequest(
         pool_id="none", device_id=device_id, batch=batch

@@ -1,16 +1,16 @@
-"""A run that passes through every transition of the coordinator and of the store.
+"""A run that passes through every kind of commit of the coordinator and of the store.
 
-Three rounds, a pool at the second; four devices, of which three are wanted. Whoever is killed on
-the way, it must come to the same:
+The run has three rounds, a pool in the second, and four devices, of which it wants three. A kill
+of any program at any time must not change the result.
 
-    before    the operator drains the coordinator and ends that, creates another run, for which
-              there are too few devices, and cancels it
-    round 1   a hands in rubbish, which is refused, before its update. b gives its task up; too few
-              are left: the run is paused. The operator looks how far tasks came and resumes it,
-              and b does the task
-    round 2   a, b and c synthesise. While they train, d arrives; c gives up and leaves; d takes
-              its place
-    round 3   a, b and d train. The operator deletes the other run, and checks the logs of both
+    before    The operator drains the coordinator and ends the drain. The operator creates another
+              run, which has too few devices, and cancels it.
+    round 1   Device a hands in invalid bytes, which the coordinator refuses, and then its update.
+              Device b gives its task up. Too few devices remain, so the run pauses. The operator
+              looks at the funnel and resumes the run. Device b does the task.
+    round 2   Devices a, b and c synthesise. While they train, d arrives. Device c gives up and
+              leaves. Device d takes its place.
+    round 3   Devices a, b and d train. The operator deletes the other run and checks both logs.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from tests.support.scripted_devices import (
 )
 
 SECONDS = 60.0
-"""How long the story may take; undisturbed it takes less than one."""
+"""Time limit of a scenario, which takes less than one second without kills."""
 
 PATIENCE_SECONDS = 3.0
-"""How long a coordinator that was started again gives devices to come back.
+"""Time that a restarted coordinator gives devices to come back.
 
-The setting HFMDS_DEVICE_AWAY_SECONDS has to be the same.
+The setting HFMDS_DEVICE_AWAY_SECONDS must have the same value.
 """
 
-_UNWELL = "device b is not well today"
+_GIVEN_UP = "device b gives its task up"
 _LEAVING = "device c has to go"
 
 _SPEC = RunSpec(
@@ -69,8 +69,8 @@ _SPEC = RunSpec(
 _OTHER_SPEC = replace(_SPEC, policy=replace(_SPEC.policy, minimum_devices=100))
 
 
-class Story:
-    """Told once, to programs at these addresses, by devices that keep their state in a folder."""
+class FullScenario:
+    """Runs once, with programs at these addresses. Devices keep their state in the folder."""
 
     def __init__(self, folder: Path, coordinator: str, store: str) -> None:
         self._coordinator = coordinator
@@ -82,18 +82,18 @@ class Story:
                 coordinator,
                 store,
                 script=scripts.get(device_id, do_nothing),
-                meddler=self._clumsy if device_id == "a" else renew_first,
+                interceptor=self._invalid_first if device_id == "a" else renew_first,
             )
             for device_id in "abcd"
         }
         self._folder = folder
-        self._a_was_clumsy = False
+        self._a_was_refused = False
         self._b_was_unwell = False
         self._c_is_training = threading.Event()
         self._d_is_here = threading.Event()
 
-    async def tell(self) -> Outcome:
-        """What the run came to."""
+    async def execute(self) -> Outcome:
+        """Run the scenario, and return the results of the run."""
         async with (
             asyncio.timeout(SECONDS),
             Operator.of(self._coordinator) as operator,
@@ -106,7 +106,7 @@ class Story:
             await operator.create(_OTHER_SPEC, "other")
             await operator.cancel("other")
             await operator.create(_SPEC)
-            assert _UNWELL in await operator.until_paused()
+            assert _GIVEN_UP in await operator.until_paused()
             assert [funnel.kind for funnel in await operator.funnels()] == ["train"]
             await operator.resume()
             await operator.until(self._c_is_training.is_set)
@@ -118,24 +118,28 @@ class Story:
             assert (await operator.run("other")).state is RunState.CANCELLED
             outcome = await operator.outcome()
             await operator.delete("other")
-            assert await operator.told("other") == ["run-created", "run-cancelled", "run-deleted"]
-            assert (await operator.told("run")).count("run-completed") == 1
+            assert await operator.outline("other") == [
+                "run-created",
+                "run-cancelled",
+                "run-deleted",
+            ]
+            assert (await operator.outline("run")).count("run-completed") == 1
             return outcome
 
-    async def _clumsy(self, call: Call) -> Any:
-        if call.method == "submit_update" and not self._a_was_clumsy:
-            self._a_was_clumsy = True
-            persist, blobs = patience("coordinator").call, FolderBlobs(self._folder / "rubbish")
+    async def _invalid_first(self, call: Call) -> Any:
+        if call.method == "submit_update" and not self._a_was_refused:
+            self._a_was_refused = True
+            persist, blobs = patience("coordinator").call, FolderBlobs(self._folder / "invalid")
             task_id, report, _ = call.args
-            rubbish = replace(report, update=blobs.put_bytes(b"rubbish"))
+            invalid = replace(report, update=blobs.put_bytes(b"invalid"))
             with pytest.raises(InvalidInput, match="update"):
-                await persist(call.client.submit_update, task_id, rubbish, blobs)
+                await persist(call.client.submit_update, task_id, invalid, blobs)
         return await renew_first(call)
 
     def _of_b(self, work: LocalWork, progress: Progress) -> None:
         if work.round_number == 1 and not self._b_was_unwell:
             self._b_was_unwell = True
-            raise InvalidInput(_UNWELL)
+            raise InvalidInput(_GIVEN_UP)
 
     def _of_c(self, work: LocalWork, progress: Progress) -> None:
         if work.round_number == 2 and work.pool is not None:

@@ -1,6 +1,6 @@
-"""Hears what devices are told, so that a result that was taken and then lost is noticed.
+"""Watches the answers to devices, to notice a result that the coordinator took and then lost.
 
-The weights would not show it: a device whose task is given out again does the same once more.
+The weights cannot show such a loss: a device that gets its task again repeats the same work.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from typing import Any
 
 from hfmds.domain.tasks import Assignment
 from hfmds.errors import TooLate
-from tests.support.scripted_devices import Call, Meddler, meddle_not
+from tests.support.scripted_devices import Call, Interceptor, pass_on
 
 
-class Witness:
-    """Stands between all devices of a story and the coordinator."""
+class ResultWatcher:
+    """Sits between all devices of a scenario and the coordinator."""
 
     def __init__(self) -> None:
-        self.taken: list[str] = []  # tasks whose result was acknowledged, each device's in order
-        self.taken_before: list[str] = []  # of these, those that had been accepted already
-        self.late: list[tuple[str, str]] = []  # devices that were too late, and the reason
-        self.lost: list[str] = []  # tasks that were given out again though they were taken
+        self.taken: list[str] = []  # tasks with an acknowledged result
+        self.taken_before: list[str] = []  # those of `taken` that an earlier call had handed in
+        self.late: list[tuple[str, str]] = []  # late devices, and the reason
+        self.lost: list[str] = []  # tasks that were handed out again after `taken`
 
-    def of(self, device_id: str, meddler: Meddler = meddle_not) -> Meddler:
-        """Hears one device, whose calls go through another meddler."""
+    def of(self, device_id: str, interceptor: Interceptor = pass_on) -> Interceptor:
+        """Watch one device, whose calls go through another interceptor."""
 
-        async def meddle(call: Call) -> Any:
+        async def intercept(call: Call) -> Any:
             try:
-                answer = await meddler(call)
+                answer = await interceptor(call)
             except TooLate as error:
                 # A device hears it from its submission, or from a renewal just before.
-                told = device_id, error.reason
+                execution = device_id, error.reason
                 asks = call.method in ("submit_update", "renew_lease")
-                if asks and error.reason != "accepted" and told not in self.late:
-                    self.late.append(told)
+                if asks and error.reason != "accepted" and execution not in self.late:
+                    self.late.append(execution)
                 raise
             if call.method == "submit_update":
                 self.taken.append(call.args[0])
@@ -42,9 +42,9 @@ class Witness:
                 self.lost.append(answer.task_id)
             return answer
 
-        return meddle
+        return intercept
 
     def require_sound(self) -> None:
-        """Nothing acknowledged is lost, and nothing was acknowledged twice."""
+        """Require that no acknowledged result is lost or acknowledged twice."""
         assert self.lost == []
         assert len(set(self.taken)) == len(self.taken)

@@ -2,8 +2,8 @@
 
 Run it with `python -m tests.kills.programs_that_die`.
 
-Every start is a fork (`tests.support.forking`), a process of its own, and its end a real
-SIGKILL. The other end is `tests.support.supervision`.
+Each start forks a process (`tests.support.forking`), which ends by a real SIGKILL.
+`tests.support.supervision` sends the orders.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hfmds.storage import database
 from synthesis_store.__main__ import main as synthesis_store
 from synthesis_store.snapshots import missing_content
 from tests.kills.crash_points import (
+    CommitWatch,
     CrashPoint,
-    Watch,
     watch_commits,
     watch_holds,
     watch_steps,
@@ -48,12 +48,12 @@ PROGRAMS: dict[str, Callable[[], None]] = {
 
 
 def become(order: dict[str, Any]) -> None:
-    """Be the program, in a process just forked."""
+    """Become the program, in a process that was just forked."""
     os.environ.update(order["environment"])
     sys.argv = [order["program"]]
     point = CrashPoint(**order["point"]) if order["point"] else None
     journal = Path(order["journal"])
-    watch = Watch(journal, point, order["done_before"])
+    watch = CommitWatch(journal, point, order["done_before"])
     if not order["commit_together"]:  # then there is a point between any two transactions
         database._MOST_TOGETHER = results._MOST_AT_ONCE = 1
     missing_content.LOST_AFTER = timedelta(

@@ -1,6 +1,6 @@
-"""Stories of one run each, in kinds of rounds that `tests.kills.full_scenario` has no place for.
+"""Scenarios of one run each, for kinds of rounds that `tests.kills.full_scenario` lacks.
 
-Told as that one is: whoever is killed on the way, it must come to the same.
+A kill of any program at any time must not change the result.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from hfmds.domain.round_policy import Asynchronous, RoundPolicy
 from hfmds.domain.runs import Phase, RunSpec, RunState
 from hfmds.errors import InvalidInput
 from tests.kills.crash_points import held
-from tests.kills.fleet_changes import keep_books
+from tests.kills.fleet_changes import change_the_fleet
 from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
-from tests.kills.lost_results import Witness
+from tests.kills.lost_results import ResultWatcher
 from tests.support.operator import Operator, Outcome
 from tests.support.scripted_devices import MODEL, Call, ScriptedDevice
 from tests.support.waiting import eventually
 
 _NORMALISATION = Normalisation((0.5,), (0.5,))
-_UNWELL = "device c is not well today"
+_GIVEN_UP = "device c gives its task up"
 
 
-class ShortStory:
-    """Devices come, a run is created and ends; what a subclass says happens meanwhile."""
+class ShortScenario:
+    """Devices arrive, and a run begins and ends. Subclasses add events."""
 
     devices: ClassVar[str]
     spec: ClassVar[RunSpec]
@@ -40,7 +40,7 @@ class ShortStory:
     def __init__(self, folder: Path, coordinator: str, store: str) -> None:
         self.coordinator = coordinator
         self.store = store
-        self.witness = Witness()
+        self.watcher = ResultWatcher()
         self._devices = [
             ScriptedDevice(
                 name,
@@ -48,13 +48,13 @@ class ShortStory:
                 coordinator,
                 store,
                 script=partial(self.before_work, name),
-                meddler=self.witness.of(name, partial(self.call, name)),
+                interceptor=self.watcher.of(name, partial(self.call, name)),
             )
             for name in self.devices
         ]
 
-    async def tell(self) -> Outcome:
-        """What the run came to."""
+    async def execute(self) -> Outcome:
+        """Run the scenario, and return the results of the run."""
         async with (
             asyncio.timeout(SECONDS),
             Operator.of(self.coordinator) as operator,
@@ -64,39 +64,39 @@ class ShortStory:
                 await stack.enter_async_context(device.working())
             await eventually(partial(self._are_seen, operator))
             await operator.create(self.spec)
-            await self.meanwhile(operator)
+            await self.during_the_run(operator)
             outcome = await operator.outcome()
             await self.afterwards(operator)
-            self.witness.require_sound()
+            self.watcher.require_sound()
             return outcome
 
     async def _are_seen(self, operator: Operator) -> bool:
         return len(await operator.devices()) == len(self._devices)
 
     def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
-        """What a device does before its work, in a thread; raising gives the task up."""
+        """Do something before the work of a device, in a thread. Raise to give the task up."""
 
     async def call(self, device_id: str, call: Call) -> object:
-        """Makes a call of a device, when its time has come."""
+        """Make a call of a device at the right time."""
         return await call()
 
-    async def meanwhile(self, operator: Operator) -> None:
-        """What the operator does while the run goes on."""
+    async def during_the_run(self, operator: Operator) -> None:
+        """Do what the operator does during the run."""
 
     async def afterwards(self, operator: Operator) -> None:
-        """What happens when the run is completed, while the devices are still there."""
+        """Check the end of the run, while the devices are still connected."""
 
 
-def _wait(so: threading.Event, progress: Progress) -> None:
-    """In a device's work: wait, as long as the result is wanted."""
-    while not so.wait(0.01):
+def _wait(event: threading.Event, progress: Progress) -> None:
+    """Wait inside the work of a device, as long as the coordinator wants the result."""
+    while not event.wait(0.01):
         progress(1, 2)
 
 
-class HastyStory(ShortStory):
-    """One device is too slow, so that another one is asked in its place.
+class SlowDeviceScenario(ShortScenario):
+    """One device is too slow, so the coordinator asks another one.
 
-    One of e and f is asked, and dawdles until its time is up; the other one does the work.
+    The coordinator asks e or f. That device waits until its time is over. The other does the work.
     """
 
     devices = "ef"
@@ -109,19 +109,19 @@ class HastyStory(ShortStory):
             over_selection=1.0,
         ),
     )
-    _dawdler = ""
+    _slow_device = ""
 
     def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
-        self._dawdler = self._dawdler or device_id
-        while device_id == self._dawdler:
-            progress(1, 2)  # raises once nobody wants the result any more
+        self._slow_device = self._slow_device or device_id
+        while device_id == self._slow_device:
+            progress(1, 2)  # raises when the coordinator no longer wants the result
             time.sleep(0.01)
 
 
-class LateStory(ShortStory):
-    """A round wants two results of three devices: c hands in when a and b have, and is late.
+class LateResultScenario(ShortScenario):
+    """A round wants two results of three devices. Device c hands in last and is late.
 
-    After it, somebody keeps the books of the fleet.
+    After the run, the operator changes the fleet.
     """
 
     devices = "abc"
@@ -142,26 +142,27 @@ class LateStory(ShortStory):
     async def call(self, device_id: str, call: Call) -> object:
         if call.method == "submit_update" and device_id == "c":
             self._c_is_ready.set()
-            await eventually(lambda: len(self.witness.taken) >= 2)
+            await eventually(lambda: len(self.watcher.taken) >= 2)
         elif call.method == "submit_update":
-            await self._c_is_ready.wait()  # or its upload would be late already
+            await self._c_is_ready.wait()  # else c would be too late to upload
         return await call()
 
     async def afterwards(self, operator: Operator) -> None:
-        await operator.until(lambda: bool(self.witness.late))
-        assert self.witness.late == [("c", "goal-reached")]
+        await operator.until(lambda: bool(self.watcher.late))
+        assert self.watcher.late == [("c", "goal-reached")]
         assert sorted(await operator.accepted()) == [(1, "a"), (1, "b")]
-        await keep_books(self.coordinator, self.store)
+        await change_the_fleet(self.coordinator, self.store)
 
 
-class BufferedStory(ShortStory):
-    """An asynchronous run, in which results count in rounds after the one they began in.
+class AsynchronousScenario(ShortScenario):
+    """An asynchronous run, in which a result may count in a later round than its task's.
 
-    A round takes one result. Who comes when is settled, so that it comes to the same:
+    A round takes one result. The order of the devices is fixed, so that the result is, too:
 
-        round 1   a and b begin. a hands in, and begins anew in round 2
-        round 2   b hands in what it began in round 1, and begins anew in round 3
-        round 3   a hands in what it began in round 2. b comes after the end, and is told so
+        round 1   Devices a and b begin. Device a hands in, and begins again in round 2.
+        round 2   Device b hands in its work of round 1, and begins again in round 3.
+        round 3   Device a hands in its work of round 2. Device b comes after the end, and the
+                  coordinator says so.
     """
 
     devices = "ab"
@@ -175,7 +176,7 @@ class BufferedStory(ShortStory):
         ),
     )
     after: ClassVar = {("a", 1): ("b", 1), ("b", 1): ("a", 2), ("a", 2): ("b", 3)}
-    """A device hands in what it began in a round after another one has begun in a round."""
+    """Each device hands in its work of a round only after another device began its round."""
 
     def __init__(self, folder: Path, coordinator: str, store: str) -> None:
         super().__init__(folder, coordinator, store)
@@ -195,17 +196,17 @@ class BufferedStory(ShortStory):
 
     async def afterwards(self, operator: Operator) -> None:
         self._completed.set()
-        await operator.until(lambda: bool(self.witness.late))
-        assert self.witness.late == [("b", "completed")]
+        await operator.until(lambda: bool(self.watcher.late))
+        assert self.watcher.late == [("b", "completed")]
         assert await operator.accepted() == [(1, "a"), (1, "b"), (2, "a")]
 
 
-class ChancesStory(ShortStory):
-    """Devices that failed, and that were too slow, are given another chance when a run is resumed.
+class ResumedRunScenario(ShortScenario):
+    """A resumed run gives another chance to devices that failed or were too slow.
 
-    round 1   c gives its task up and leaves; a and b are enough
-    round 2   b is too slow, and nobody can take its place: the run is paused. The operator resumes
-              it. What c did is no longer held against it; b has its task again, and does it
+    round 1   Device c gives its task up and leaves. Devices a and b are enough.
+    round 2   Device b is too slow, and no device can replace it, so the run pauses. The operator
+              resumes it. The coordinator accepts c again. Device b gets its task again.
     """
 
     devices = "abc"
@@ -227,17 +228,17 @@ class ChancesStory(ShortStory):
     def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
         match device_id, work.round_number:
             case "a", 1:
-                _wait(self._c_is_gone, progress)  # which would be asked in place of b
+                _wait(self._c_is_gone, progress)  # else the coordinator would ask c in place of b
             case "b", 2 if not self._b_was_slow.is_set():
                 try:
                     _wait(threading.Event(), progress)
                 finally:
                     self._b_was_slow.set()
             case "c", _:
-                raise InvalidInput(_UNWELL)
+                raise InvalidInput(_GIVEN_UP)
 
-    async def meanwhile(self, operator: Operator) -> None:
-        await operator.until_seen("c", lambda device: device.last_failure == _UNWELL)
+    async def during_the_run(self, operator: Operator) -> None:
+        await operator.until_seen("c", lambda device: device.last_failure == _GIVEN_UP)
         await self._devices["abc".index("c")].leave()
         self._c_is_gone.set()
         assert "longer than policy.task_deadline_seconds" in await operator.until_paused()
@@ -245,17 +246,18 @@ class ChancesStory(ShortStory):
         await operator.resume()
 
 
-class InterruptedStory(ShortStory):
-    """An operator pauses runs at any time, cancels one that is paused, and deletes what is done.
+class PausedRunsScenario(ShortScenario):
+    """An operator pauses runs at any time, cancels a paused run, and deletes a completed one.
 
-    The other run begins when both devices are at work in round 1 of this one:
+    The other run begins when both devices work in round 1 of this run:
 
-        round 1   a hands in, and begins the other run's task, which b cannot do yet. The operator
-                  pauses that run, resumes it, pauses it again and cancels it. b hands in
-        round 2   the operator pauses the run when its last model is there, but not recorded. It
-                  completes all the same, unless the coordinator dies before: then it stays paused,
-                  and the operator resumes it and does the same again
-        after it  the operator deletes the run
+        round 1   Device a hands in, and begins a task of the other run. Device b is still busy.
+                  The operator pauses the other run, resumes it, pauses it again and cancels it.
+                  Device b hands in.
+        round 2   The operator pauses the run when its last model exists but is not recorded. The
+                  run completes, unless the coordinator dies before: then it stays paused, and the
+                  operator resumes it and repeats the pause.
+        after     The operator deletes the run.
     """
 
     devices = "ab"
@@ -270,7 +272,10 @@ class InterruptedStory(ShortStory):
         self._hold = held(folder, "RunRecords.complete_round")
         self._begun: set[tuple[str, int]] = set()
         self._other_is_begun = threading.Event()
-        self._may_end = {1: {one: threading.Event() for one in "ab"}, 2: {"a": threading.Event()}}
+        self._may_end = {
+            1: {device_id: threading.Event() for device_id in "ab"},
+            2: {"a": threading.Event()},
+        }
 
     def before_work(self, device_id: str, work: LocalWork, progress: Progress) -> None:
         if work.recipe.seed == self._other.recipe.seed:
@@ -280,7 +285,7 @@ class InterruptedStory(ShortStory):
         if device_id in self._may_end[work.round_number]:
             _wait(self._may_end[work.round_number][device_id], progress)
 
-    async def meanwhile(self, operator: Operator) -> None:
+    async def during_the_run(self, operator: Operator) -> None:
         await operator.until(lambda: self._begun == {("a", 1), ("b", 1)})
         await operator.create(self._other, "other")
         await operator.until_in(Phase.TRAINING, run_id="other")
@@ -301,17 +306,17 @@ class InterruptedStory(ShortStory):
             await operator.resume()
 
     async def _completes_while_paused(self, operator: Operator) -> bool:
-        await operator.until_in(Phase.EVALUATING, round_number=2)  # then nothing can stop it
+        await operator.until_in(Phase.EVALUATING, round_number=2)  # too late to stop the run
         await operator.pause()
         self._hold.unlink()
         await eventually(partial(self._makes_no_progress, operator))
-        # It has come to its end, or somebody else is at work, who waits.
+        # The run has ended, or a restarted coordinator holds it.
         return (await operator.run()).state is RunState.COMPLETED
 
     async def _makes_no_progress(self, operator: Operator) -> bool:
         return (await operator.run()).progress is None
 
     async def afterwards(self, operator: Operator) -> None:
-        assert await operator.told("other") == ["run-created", "run-cancelled"]
+        assert await operator.outline("other") == ["run-created", "run-cancelled"]
         await operator.delete("run")
-        assert await operator.told("run") == ["run-created", "run-completed", "run-deleted"]
+        assert await operator.outline("run") == ["run-created", "run-completed", "run-deleted"]

@@ -1,7 +1,7 @@
-"""Killed around a commit that carries several devices' results, nothing is lost or counted twice.
+"""A kill around a commit with the results of several devices loses none and counts none twice.
 
-Elsewhere each result is counted by itself, so that there is a point between any two. Here those
-that come at about the same time are counted together, as in the programs that operators run.
+The other suites commit each result alone, to have a kill point between any two. This suite counts
+simultaneous results in one commit, as the programs of operators do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hfmds.domain.runs import RunSpec
 from hfmds.domain.tasks import Assignment
 from tests.kills.crash_points import CrashPoint, Journal, Moment
 from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
-from tests.kills.lost_results import Witness
+from tests.kills.lost_results import ResultWatcher
 from tests.support.operator import Operator, Outcome
 from tests.support.scripted_devices import MODEL, Call, ScriptedDevice
 from tests.support.supervision import Launcher, servers
@@ -44,11 +44,11 @@ _SPEC = RunSpec(
 )
 
 
-class Chorus:
-    """Devices that hand their results in all at once, in each round."""
+class SimultaneousDevices:
+    """Devices that hand in their results at the same time, in each round."""
 
     def __init__(self, folder: Path, coordinator: str, store: str) -> None:
-        self.witness = Witness()
+        self.watcher = ResultWatcher()
         self._ready: defaultdict[int, set[str]] = defaultdict(set)  # by round
         self._devices = [
             ScriptedDevice(
@@ -56,14 +56,14 @@ class Chorus:
                 folder,
                 coordinator,
                 store,
-                meddler=self.witness.of(name, partial(self._together, name)),
+                interceptor=self.watcher.of(name, partial(self._together, name)),
             )
             for name in DEVICES
         ]
         self._rounds: dict[str, int] = {}  # of tasks
 
-    async def sing(self, operator: Operator) -> Outcome:
-        """What the run came to."""
+    async def work(self, operator: Operator) -> Outcome:
+        """Run the devices, and return the results of the run."""
         async with AsyncExitStack() as stack:
             await operator.create(_SPEC)
             for device in self._devices:
@@ -82,20 +82,20 @@ class Chorus:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What came of it."""
+class Execution:
+    """The results of one run, and what its programs did."""
 
     outcome: Outcome
     accepted: list[tuple[int, str]]
-    witness: Witness
+    watcher: ResultWatcher
     journal: Journal
 
 
-def tell(launcher: Launcher, folder: Path, point: CrashPoint | None = None) -> Told:
+def execute(launcher: Launcher, folder: Path, point: CrashPoint | None = None) -> Execution:
     folder.mkdir()
     points = {"coordinator": [point]} if point else {}
 
-    async def told() -> Told:
+    async def run_programs() -> Execution:
         away = str(PATIENCE_SECONDS)
         async with (
             asyncio.timeout(SECONDS),
@@ -105,39 +105,39 @@ def tell(launcher: Launcher, folder: Path, point: CrashPoint | None = None) -> T
             ),
             Operator.of(coordinator.address) as operator,
         ):
-            chorus = Chorus(folder, coordinator.address, store.address)
-            outcome = await chorus.sing(operator)
+            devices = SimultaneousDevices(folder, coordinator.address, store.address)
+            outcome = await devices.work(operator)
             accepted = await operator.accepted()
-            return Told(outcome, accepted, chorus.witness, coordinator.journal)
+            return Execution(outcome, accepted, devices.watcher, coordinator.journal)
 
-    return asyncio.run(told())
+    return asyncio.run(run_programs())
 
 
 def test_killed_at_a_commit_of_several_results_nothing_is_lost_or_counted_twice(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    expected = tell(launcher, tmp_path / "undisturbed")
+    expected = execute(launcher, tmp_path / "undisturbed")
     assert expected.outcome.cohorts == (tuple(DEVICES),) * ROUNDS
     for moment in ("before", "after"):
-        told = _killed(launcher, tmp_path / moment, moment)
-        assert told.outcome == expected.outcome
-        told.witness.require_sound()
+        execution = _killed(launcher, tmp_path / moment, moment)
+        assert execution.outcome == expected.outcome
+        execution.watcher.require_sound()
         everyone = [(number, name) for number in range(1, ROUNDS + 1) for name in DEVICES]
-        assert sorted(told.accepted) == everyone
+        assert sorted(execution.accepted) == everyone
 
 
-def _killed(launcher: Launcher, folder: Path, moment: Moment) -> Told:
+def _killed(launcher: Launcher, folder: Path, moment: Moment) -> Execution:
     folder.mkdir()
     for attempt in range(_ATTEMPTS):
         point = CrashPoint(POINT, _OCCURRENCE, moment)
-        told = tell(launcher, folder / str(attempt), point)
-        assert told.journal.killed, f"{POINT} was not reached"
+        execution = execute(launcher, folder / str(attempt), point)
+        assert execution.journal.killed, f"{POINT} was not reached"
         # Of those in the commit nobody had heard: all of it happened, or none. Who was in the one
         # before may have heard of it, or not.
-        before = len(told.witness.taken_before)
+        before = len(execution.watcher.taken_before)
         if moment == "before":
             assert before <= 1
-            return told
+            return execution
         if before > 2:
-            return told
+            return execution
     pytest.fail(f"{POINT} never had several results")

@@ -1,13 +1,14 @@
-"""Whoever is killed just before or just after whichever commit, the run ends as if nobody was.
+"""A program killed just before or just after any commit leaves the result of the run unchanged.
 
-The points are not listed here. They are the functions that make a transaction, as found in the
-sources, each at every time in an undisturbed run, or at its first, its middle and its last one if
-they are many. A new one is covered by itself if a story (`tests.kills.full_scenario`,
-`short_stories`) passes through it; if not, the test fails until one does. So it is with the steps
-of the state machines, which one function may take several of, and each only in some stories: if
-there is one that none of these points is at, its story is told again with a kill there.
-`BufferedStory` and `LateStory` pass through the same functions in other kinds of rounds, where some
-of them do more: those are listed.
+The tests find the kill points in the sources: every function that makes a transaction. They kill
+the program at each commit of that function in an undisturbed run, or at the first, the middle and
+the last commit if there are many. A new function needs no entry here, as long as a scenario passes
+through it. Otherwise a test fails.
+
+The same holds for the steps of the state machines. One function may take several steps, some of
+them only in one scenario. If no point covers a step, its scenario runs again with a kill there.
+
+`ALSO` lists commits of other kinds of rounds, in which a function does more.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from tests.kills.crash_points import (
     transitions,
     transitions_in,
 )
-from tests.kills.full_scenario import PATIENCE_SECONDS, Story
+from tests.kills.full_scenario import PATIENCE_SECONDS, FullScenario
 from tests.kills.short_scenarios import (
-    BufferedStory,
-    ChancesStory,
-    HastyStory,
-    InterruptedStory,
-    LateStory,
+    AsynchronousScenario,
+    LateResultScenario,
+    PausedRunsScenario,
+    ResumedRunScenario,
+    SlowDeviceScenario,
 )
 from tests.support.operator import Outcome
 from tests.support.supervision import Launcher, servers
@@ -50,49 +51,49 @@ pytestmark = pytest.mark.integration
 PROGRAMS = ("coordinator", "synthesis_store")
 
 
-class Tale(Protocol):
-    """A run that passes through transitions."""
+class Scenario(Protocol):
+    """A run that passes through many commits."""
 
     def __init__(self, folder: Path, coordinator: str, store: str) -> None: ...
 
-    async def tell(self) -> Outcome: ...
+    async def execute(self) -> Outcome: ...
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the run of a story came to, and what the programs did until they were killed."""
+class Execution:
+    """The outcome of a scenario, and what the programs did until their kill."""
 
-    story: type[Tale]
+    scenario: type[Scenario]
     outcome: Outcome
     journals: dict[str, Journal]
-    killed_taking: dict[str, tuple[frozenset[str], ...]]  # at each death, these steps
+    killed_taking: dict[str, tuple[frozenset[str], ...]]  # the steps of each killed commit
 
     def deaths(self, program: str) -> int:
         return len(self.killed_taking[program])
 
 
-STORIES: tuple[type[Tale], ...] = (
-    Story,
-    HastyStory,
-    BufferedStory,
-    LateStory,
-    ChancesStory,
-    InterruptedStory,
+SCENARIOS: tuple[type[Scenario], ...] = (
+    FullScenario,
+    SlowDeviceScenario,
+    AsynchronousScenario,
+    LateResultScenario,
+    ResumedRunScenario,
+    PausedRunsScenario,
 )
 
 FEW = 6
-"""A function that commits so often in a story, or less, is killed at each time."""
+"""Up to this many commits of a function, the tests kill at each of them."""
 
 OF_SEVERAL_DEVICES = {"Registry.remember", "TaskRecords.lease_each"}
-"""Devices that ask at about the same time are answered together: how often is chance."""
+"""The coordinator answers simultaneous devices in one commit, so the count varies."""
 
 ALSO = (
-    (BufferedStory, "TaskRecords.accept_each", (1, 2, 3)),
-    (BufferedStory, "PhaseRecords.open", (2,)),
-    (BufferedStory, "RunRecords.complete_round", (2,)),
-    (LateStory, "TaskRecords.accept_each", (1, 2)),
+    (AsynchronousScenario, "TaskRecords.accept_each", (1, 2, 3)),
+    (AsynchronousScenario, "PhaseRecords.open", (2,)),
+    (AsynchronousScenario, "RunRecords.complete_round", (2,)),
+    (LateResultScenario, "TaskRecords.accept_each", (1, 2)),
 )
-"""Commits of other kinds of rounds, the how many-th ones."""
+"""Commits of other kinds of rounds: scenario, function, and which of its commits."""
 
 
 def _steps(kind: str, machine: Mapping[enum.Enum, frozenset[enum.Enum]]) -> set[str]:
@@ -104,122 +105,138 @@ STEPS = (
     | _steps("round", ROUND_TRANSITIONS)  # type: ignore[arg-type]
     | _steps("task", TASK_TRANSITIONS)  # type: ignore[arg-type]
 )
-"""All that the tables allow."""
+"""Every step that the state machines allow."""
 
 
-def tell(
-    story: type[Tale], launcher: Launcher, folder: Path, points: Mapping[str, Sequence[CrashPoint]]
-) -> Told:
-    """The story with fresh programs, each killed at its points one after the other."""
+def execute(
+    scenario: type[Scenario],
+    launcher: Launcher,
+    folder: Path,
+    points: Mapping[str, Sequence[CrashPoint]],
+) -> Execution:
+    """Run a scenario with fresh programs, and kill each at its points in turn."""
     folder.mkdir(exist_ok=True)
     away = str(PATIENCE_SECONDS)
 
-    async def told() -> Told:
+    async def run_programs() -> Execution:
         async with servers(launcher, folder, points, device_away_seconds=away) as programs:
-            outcome = await story(folder, *(program.address for program in programs)).tell()
+            outcome = await scenario(folder, *(program.address for program in programs)).execute()
             by_name = dict(zip(PROGRAMS, programs, strict=True))
-            return Told(
-                story,
+            return Execution(
+                scenario,
                 outcome,
                 {name: program.journal for name, program in by_name.items()},
                 {name: program.killed_taking for name, program in by_name.items()},
             )
 
-    return asyncio.run(told())
+    return asyncio.run(run_programs())
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Told]]:
-    # By a launcher of its own: processes of one launcher order their sets alike, others do not.
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Execution]]:
+    # An own launcher: the processes of one launcher share their hash seed, others do not.
     with closing(Launcher()) as launcher:
         yield [
-            tell(story, launcher, tmp_path_factory.mktemp("undisturbed"), {}) for story in STORIES
+            execute(scenario, launcher, tmp_path_factory.mktemp("undisturbed"), {})
+            for scenario in SCENARIOS
         ]
 
 
-def test_the_stories_are_as_they_say(undisturbed: list[Told]) -> None:
-    story, hasty, buffered, late, chances, interrupted = (told.outcome for told in undisturbed)
-    assert story.cohorts == (("a", "b", "c"), ("a", "b", "d"), ("a", "b", "d"))
-    assert story.pools == (0, 7, 7)  # three devices' three images, of which one is the same
-    assert len(set(story.models)) == 3
-    assert hasty.cohorts in [(("e",),), (("f",),)]
-    assert buffered.cohorts == (("a",), ("b",), ("a",))
-    assert len(set(buffered.models)) == 3
+def test_the_scenarios_do_what_their_docstrings_say(undisturbed: list[Execution]) -> None:
+    full, slow, asynchronous, late, resumed, paused = (
+        execution.outcome for execution in undisturbed
+    )
+    assert full.cohorts == (("a", "b", "c"), ("a", "b", "d"), ("a", "b", "d"))
+    assert full.pools == (0, 7, 7)  # three images of three devices, with one in common
+    assert len(set(full.models)) == 3
+    assert slow.cohorts in [(("e",),), (("f",),)]
+    assert asynchronous.cohorts == (("a",), ("b",), ("a",))
+    assert len(set(asynchronous.models)) == 3
     assert late.cohorts == (("a", "b"),)
-    assert chances.cohorts == interrupted.cohorts == (("a", "b"), ("a", "b"))
+    assert resumed.cohorts == paused.cohorts == (("a", "b"), ("a", "b"))
 
 
-def _passing(undisturbed: Sequence[Told], program: str, transition: str) -> tuple[Told, list[int]]:
-    """The story in which a program is killed at a transition, and at which times."""
-    passing = [told for told in undisturbed if transition in told.journals[program].done]
-    assert passing, f"no story passes through {transition}; make one do so"
+def _passing(
+    undisturbed: Sequence[Execution], program: str, transition: str
+) -> tuple[Execution, list[int]]:
+    """Return a scenario that passes through a transition, and the occurrences to kill at."""
+    passing = [
+        execution for execution in undisturbed if transition in execution.journals[program].done
+    ]
+    assert passing, f"no scenario passes through {transition}; make one do so"
     times = passing[0].journals[program].done.count(transition)
-    if transition in ("StageNotes.write", "ExclusionRecords.replace"):  # how many is chance
+    if transition in ("StageNotes.write", "ExclusionRecords.replace"):  # a varying number
         times = 1
-    some = {1, (times + 1) // 2, times}
+    occurrences = {1, (times + 1) // 2, times}
     if transition == "TaskRecords.renew":  # slow devices renew more often
-        some = {1, (times + 1) // 2}
+        occurrences = {1, (times + 1) // 2}
     elif times <= FEW and transition not in OF_SEVERAL_DEVICES:
-        some = {*range(1, times + 1)}
-    return passing[0], sorted(some)
+        occurrences = {*range(1, times + 1)}
+    return passing[0], sorted(occurrences)
 
 
 @dataclass(frozen=True)
 class Remaining:
-    """What a program is to be killed at in one story because of the steps that are taken there."""
+    """A commit to kill at because it takes steps that no other point covers."""
 
     transition: str
     occurrence: int
     steps: frozenset[str]
 
 
-def _remaining(undisturbed: Sequence[Told]) -> dict[type[Tale], list[Remaining]]:
-    """By story, the commits whose steps are killed at nowhere else when that function takes them.
+def _remaining(undisturbed: Sequence[Execution]) -> dict[type[Scenario], list[Remaining]]:
+    """Return, for each scenario, the commits whose steps no other kill point covers.
 
-    A step is another one for each function that takes it, since what else that does is other.
+    The same step counts once for each function that takes it: the functions do different work.
     """
     at = [
         (*_passing(undisturbed, "coordinator", transition), transition)
         for transition in transitions("coordinator")
     ]
-    killed = {(told.story, what, n) for told, times, what in at for n in times}
-    killed |= {(story, what, n) for story, what, times in ALSO for n in times}
+    killed = {(execution.scenario, what, n) for execution, times, what in at for n in times}
+    killed |= {(scenario, what, n) for scenario, what, times in ALSO for n in times}
     commits = [
-        (told.story, *commit)
-        for told in undisturbed
-        for commit in told.journals["coordinator"].steps()
+        (execution.scenario, *commit)
+        for execution in undisturbed
+        for commit in execution.journals["coordinator"].steps()
     ]
-    carried = {
-        (what, one)
-        for story, what, n, taken in commits
-        for one in taken
-        if (story, what, n) in killed
+    covered = {
+        (what, step_taken)
+        for scenario, what, n, taken in commits
+        for step_taken in taken
+        if (scenario, what, n) in killed
     }
-    remaining: dict[type[Tale], list[Remaining]] = {story: [] for story in STORIES}
-    for story, what, n, taken in commits:
-        more = {(what, one) for one in taken} - carried
-        if more:
-            carried |= more
-            remaining[story].append(Remaining(what, n, frozenset(one for _, one in more)))
+    remaining: dict[type[Scenario], list[Remaining]] = {scenario: [] for scenario in SCENARIOS}
+    for scenario, what, n, taken in commits:
+        uncovered = {(what, step_taken) for step_taken in taken} - covered
+        if uncovered:
+            covered |= uncovered
+            steps = frozenset(step_taken for _, step_taken in uncovered)
+            remaining[scenario].append(Remaining(what, n, steps))
     return remaining
 
 
-def test_the_stories_take_every_step_that_there_is_and_no_other(undisturbed: list[Told]) -> None:
-    # And so each is killed at: what is left of them by all other points has a test of its own.
+def test_the_scenarios_take_every_step_of_the_state_machines_and_no_other(
+    undisturbed: list[Execution],
+) -> None:
+    # So the tests kill at every step: the remaining ones have a test of their own.
     taken = {
-        one for told in undisturbed for steps in told.journals["coordinator"].taken for one in steps
+        step_taken
+        for execution in undisturbed
+        for steps in execution.journals["coordinator"].taken
+        for step_taken in steps
     }
-    assert sorted(STEPS - taken) == [], "no story takes these; make one do so"
-    assert sorted(taken - STEPS) == [], "the tables have no such steps"
+    assert sorted(STEPS - taken) == [], "no scenario takes these steps; make one do so"
+    assert sorted(taken - STEPS) == [], "the state machines have no such steps"
 
 
-def test_what_no_run_makes_is_there() -> None:
-    # Or a name that nobody has any more would go on hiding the next one that is called so.
-    there = {name for program in PROGRAMS for name in all_transitions(program)}
-    assert there >= NOT_OF_RUNS
+def test_the_listed_exceptions_exist() -> None:
+    # A stale exception would hide a later function of the same name.
+    known = {name for program in PROGRAMS for name in all_transitions(program)}
+    assert known >= NOT_OF_RUNS
 
 
-def test_whoever_commits_is_found_however_many_aids_are_between() -> None:
+def test_a_commit_gets_the_name_of_the_public_function_above_any_private_ones() -> None:
     module = ast.parse(
         """
 class Records:
@@ -244,17 +261,23 @@ class Records:
     assert [*transitions_in(module)] == ["Records.change", "Records._work"]
 
 
-def _told_with_deaths(
-    expected: Told, launcher: Launcher, folder: Path, program: str, points: Sequence[CrashPoint]
-) -> Iterator[tuple[Told, Sequence[CrashPoint]]]:
-    """The story until its program was killed at every point: with what was to come each time.
+def _executions_with_deaths(
+    expected: Execution,
+    launcher: Launcher,
+    folder: Path,
+    program: str,
+    points: Sequence[CrashPoint],
+) -> Iterator[tuple[Execution, Sequence[CrashPoint]]]:
+    """Run the scenario until its program died at every point. Yield the points before each run.
 
-    As many as come are in one telling, since a program must bear to be killed more than once.
+    One run kills at as many points as it reaches: a program must survive several kills.
     """
     while points:
-        told = tell(expected.story, launcher, folder / str(len(points)), {program: points})
-        yield told, points
-        points = points[max(told.deaths(program), 1) :]
+        execution = execute(
+            expected.scenario, launcher, folder / str(len(points)), {program: points}
+        )
+        yield execution, points
+        points = points[max(execution.deaths(program), 1) :]
 
 
 @pytest.mark.matrix(one_in=4)
@@ -264,7 +287,7 @@ def _told_with_deaths(
 )
 def test_killed_at_a_commit_the_run_ends_the_same(
     launcher: Launcher,
-    undisturbed: list[Told],
+    undisturbed: list[Execution],
     tmp_path: Path,
     program: str,
     transition: str,
@@ -272,57 +295,67 @@ def test_killed_at_a_commit_the_run_ends_the_same(
     expected, occurrences = _passing(undisturbed, program, transition)
     last = occurrences[-1]
     points = around(transition, *occurrences)
-    for told, left in _told_with_deaths(expected, launcher, tmp_path, program, points):
-        # How often a program looks at a run that is cancelled meanwhile is chance: only
-        # the last occurrence may be missing, and then it must not have been passed.
-        done = told.journals[program].done.count(transition)
-        missing = left[0].occurrence == last and left[0].occurrence > max(done, 1)
-        assert told.deaths(program) or missing, f"{left[0]} was not reached"
-        assert told.outcome == expected.outcome, left
+    for execution, points_left in _executions_with_deaths(
+        expected, launcher, tmp_path, program, points
+    ):
+        # The number of looks at a cancelled run varies. So only the last occurrence may be
+        # missing, and only if the program did not pass it.
+        done = execution.journals[program].done.count(transition)
+        missing = points_left[0].occurrence == last and points_left[0].occurrence > max(done, 1)
+        assert execution.deaths(program) or missing, f"{points_left[0]} was not reached"
+        assert execution.outcome == expected.outcome, points_left
 
 
-@pytest.mark.parametrize(("story", "transition", "occurrences"), ALSO)
+@pytest.mark.parametrize(("scenario", "transition", "occurrences"), ALSO)
 def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
     launcher: Launcher,
-    undisturbed: list[Told],
+    undisturbed: list[Execution],
     tmp_path: Path,
-    story: type[Tale],
+    scenario: type[Scenario],
     transition: str,
     occurrences: tuple[int, ...],
 ) -> None:
-    [expected] = [told for told in undisturbed if told.story is story]
+    [expected] = [execution for execution in undisturbed if execution.scenario is scenario]
     points = around(transition, *occurrences)
-    for told, left in _told_with_deaths(expected, launcher, tmp_path, "coordinator", points):
-        assert told.deaths("coordinator"), f"{left[0]} was not reached"
-        assert told.outcome == expected.outcome, left
+    for execution, points_left in _executions_with_deaths(
+        expected, launcher, tmp_path, "coordinator", points
+    ):
+        assert execution.deaths("coordinator"), f"{points_left[0]} was not reached"
+        assert execution.outcome == expected.outcome, points_left
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_killed_at_the_steps_that_no_other_point_is_at_the_run_ends_the_same(
-    launcher: Launcher, undisturbed: list[Told], tmp_path: Path, story: type[Tale]
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_killed_at_the_remaining_steps_the_run_ends_the_same(
+    launcher: Launcher, undisturbed: list[Execution], tmp_path: Path, scenario: type[Scenario]
 ) -> None:
-    [expected] = [told for told in undisturbed if told.story is story]
-    remaining = _remaining(undisturbed)[story]
-    steps = {(one.transition, one.occurrence): one.steps for one in remaining}
-    points = [point for one in remaining for point in around(one.transition, one.occurrence)]
-    for told, left in _told_with_deaths(expected, launcher, tmp_path, "coordinator", points):
-        assert told.deaths("coordinator"), f"{left[0]} was not reached"
-        for point, taken in zip(left, told.killed_taking["coordinator"], strict=False):
+    [expected] = [execution for execution in undisturbed if execution.scenario is scenario]
+    remaining = _remaining(undisturbed)[scenario]
+    steps = {(commit.transition, commit.occurrence): commit.steps for commit in remaining}
+    points = [
+        point for commit in remaining for point in around(commit.transition, commit.occurrence)
+    ]
+    for execution, points_left in _executions_with_deaths(
+        expected, launcher, tmp_path, "coordinator", points
+    ):
+        assert execution.deaths("coordinator"), f"{points_left[0]} was not reached"
+        for point, taken in zip(points_left, execution.killed_taking["coordinator"], strict=False):
             assert steps[point.what, point.occurrence] <= taken, point
-        assert told.outcome == expected.outcome, left
+        assert execution.outcome == expected.outcome, points_left
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_killed_while_storage_is_made_ready_the_run_ends_the_same(
-    launcher: Launcher, undisturbed: list[Told], tmp_path: Path, program: str
+    launcher: Launcher, undisturbed: list[Execution], tmp_path: Path, program: str
 ) -> None:
-    # And whatever else makes a commit in a story that is not found in the sources.
-    others: dict[str, Told] = {}
-    for told in reversed(undisturbed):
-        others |= dict.fromkeys({*told.journals[program].done} - {*transitions(program)}, told)
+    # And whatever else makes a commit in a scenario that is not found in the sources.
+    others: dict[str, Execution] = {}
+    for execution in reversed(undisturbed):
+        others |= dict.fromkeys(
+            {*execution.journals[program].done} - {*transitions(program)}, execution
+        )
     assert others
     for name, expected in sorted(others.items()):
         points = around(name, 1)
-        told = tell(expected.story, launcher, tmp_path / name, {program: points})
-        assert told.deaths(program) == len(points), f"not all of {points} were reached"
-        assert told.outcome == expected.outcome, points
+        execution = execute(expected.scenario, launcher, tmp_path / name, {program: points})
+        assert execution.deaths(program) == len(points), f"not all of {points} were reached"
+        assert execution.outcome == expected.outcome, points

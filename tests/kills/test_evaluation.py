@@ -32,7 +32,7 @@ TRANSITIONS = (
     "PhaseRecords.close",
     "RunRecords.complete_round",
 )
-"""What the run's driver commits: so many times in every telling."""
+"""Commits of the run's driver: their number is the same in every run."""
 
 _ATTEMPTS = 5  # a commit may be made together with a device's, and then has the name of that
 
@@ -49,8 +49,8 @@ _SPEC = RunSpec(
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a run came to, and what the coordinator did until it was killed."""
+class Execution:
+    """The results of a run, and what the coordinator did until its kill."""
 
     state: RunState
     reason: str
@@ -60,14 +60,16 @@ class Told:
 
     @property
     def outcome(self) -> tuple[object, ...]:
-        """All that must not depend on when the coordinator was killed."""
+        """Everything that must not depend on the time of the kill."""
         return self.state, self.reason, self.best_round, self.rounds
 
 
-def tell(launcher: Launcher, folder: Path, points: Mapping[str, Sequence[CrashPoint]]) -> Told:
+def execute(
+    launcher: Launcher, folder: Path, points: Mapping[str, Sequence[CrashPoint]]
+) -> Execution:
     folder.mkdir(exist_ok=True)
 
-    async def told() -> Told:
+    async def run_programs() -> Execution:
         away = str(PATIENCE_SECONDS)
         async with (
             asyncio.timeout(SECONDS),
@@ -91,18 +93,18 @@ def tell(launcher: Launcher, folder: Path, points: Mapping[str, Sequence[CrashPo
                 for done in await persist(admin.list_rounds, "run")
             )
             journal = coordinator.journal
-            return Told(run.state, run.state_reason, run.best_round, rounds, journal)
+            return Execution(run.state, run.state_reason, run.best_round, rounds, journal)
 
-    return asyncio.run(told())
+    return asyncio.run(run_programs())
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execution]:
     with closing(Launcher()) as launcher:
-        yield tell(launcher, tmp_path_factory.mktemp("undisturbed"), {})
+        yield execute(launcher, tmp_path_factory.mktemp("undisturbed"), {})
 
 
-def test_the_run_stops_early_and_keeps_the_best_and_the_last(undisturbed: Told) -> None:
+def test_the_run_stops_early_and_keeps_the_best_and_the_last(undisturbed: Execution) -> None:
     assert undisturbed.state is RunState.COMPLETED
     assert undisturbed.reason.startswith("stopped early")
     last = len(undisturbed.rounds)
@@ -117,13 +119,13 @@ def test_the_run_stops_early_and_keeps_the_best_and_the_last(undisturbed: Told) 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("transition", TRANSITIONS)
 def test_killed_at_the_last_of_these_commits_the_run_ends_the_same(
-    launcher: Launcher, undisturbed: Told, tmp_path: Path, transition: str, moment: Moment
+    launcher: Launcher, undisturbed: Execution, tmp_path: Path, transition: str, moment: Moment
 ) -> None:
     # The last of each is that of the last round's evaluation.
     point = CrashPoint(transition, undisturbed.journal.done.count(transition), moment)
     for attempt in range(_ATTEMPTS):
-        told = tell(launcher, tmp_path / str(attempt), {"coordinator": [point]})
-        assert told.outcome == undisturbed.outcome, point
-        if told.journal.killed:
+        execution = execute(launcher, tmp_path / str(attempt), {"coordinator": [point]})
+        assert execution.outcome == undisturbed.outcome, point
+        if execution.journal.killed:
             return
     pytest.fail(f"{point} was not reached")

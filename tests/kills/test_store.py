@@ -1,8 +1,8 @@
-"""A store that is killed at whichever commit of its life, and started again, comes to the same.
+"""A store that is killed at any commit and started again reaches the same state.
 
-The tale has no run and no devices, only calls that are repeated until they are answered: batches
-taken, refused and lost, pools sealed, halted and abandoned, a device withdrawn, a run released, and
-snapshots collected.
+The scenario consists of calls, which are repeated until the store answers. The store takes,
+refuses and loses batches; it seals, halts and abandons pools; it withdraws a device, releases a
+run and collects snapshots.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS = 60.0
 ACCUMULATE = replace(SPEC, run_id="run", policy=PoolPolicy(refresh="accumulate"))
 OTHER = replace(SPEC, run_id="other")
 
-# How often one of them is told of depends on where the store is killed.
+# How often one of them is execution of depends on where the store is killed.
 VARYING = {"batches-refused", "content-erased"}
 
 ALSO_OF_RUNS = [
@@ -47,12 +47,12 @@ ALSO_OF_RUNS = [
     "SnapshotRecords.record",
     "SnapshotRetention.release",
 ]
-"""Runs pass through these, too, but none with all that pools can be told to do."""
+"""Runs pass through these, too, but none with all that pools can be execution to do."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the store has in the end."""
+    """The state of the store at the end."""
 
     snapshots: tuple[tuple[str, int, tuple[Digest, ...]], ...]
     states: tuple[PoolState | None, ...]
@@ -60,15 +60,15 @@ class Outcome:
     events: Counter[str]
 
 
-class Tale:
-    """Calls to a store at an address."""
+class Scenario:
+    """The calls of the scenario, to a store at an address."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self._blobs = FolderBlobs(folder / "device")
         self._stored = folder / "data" / "blobs"
         self._client = StoreClient(peer("synthesis store", address))
 
-    async def tell(self) -> Outcome:
+    async def execute(self) -> Outcome:
         await self._refresh("one", ACCUMULATE, a=1, b=2)
         # b is in the pool and in the snapshot before it, and must be in neither of the next.
         await self._open("two", ACCUMULATE)
@@ -183,12 +183,12 @@ class Tale:
         return await patience("store").call(call, *args)
 
 
-def tell(
+def execute(
     launcher: Launcher, folder: Path, points: Sequence[CrashPoint]
 ) -> tuple[Outcome, Supervised]:
-    """The tale with a fresh store, killed at the points one after the other."""
+    """Run the scenario with a fresh store, and kill it at the points in turn."""
 
-    async def told() -> tuple[Outcome, Supervised]:
+    async def run_programs() -> tuple[Outcome, Supervised]:
         store = Supervised(
             launcher,
             "synthesis_store",
@@ -201,21 +201,21 @@ def tell(
             orphan_grace_seconds="0.1",
         )
         async with asyncio.timeout(SECONDS), store.running():
-            tale = Tale(folder, store.address)
-            tale.was_killed = lambda: store.journal.killed  # type: ignore[method-assign]
-            return await tale.tell(), store
+            scenario = Scenario(folder, store.address)
+            scenario.was_killed = lambda: store.journal.killed  # type: ignore[method-assign]
+            return await scenario.execute(), store
 
-    return asyncio.run(told())
+    return asyncio.run(run_programs())
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, Journal]]:
     with closing(Launcher()) as launcher:
-        outcome, store = tell(launcher, tmp_path_factory.mktemp("undisturbed"), ())
+        outcome, store = execute(launcher, tmp_path_factory.mktemp("undisturbed"), ())
         yield outcome, store.journal
 
 
-def test_the_tale_is_as_it_says(undisturbed: tuple[Outcome, Journal]) -> None:
+def test_the_scenario_does_what_its_docstring_says(undisturbed: tuple[Outcome, Journal]) -> None:
     outcome, journal = undisturbed
     ((_, samples, shards),) = outcome.snapshots
     assert (samples, len(shards)) == (9, 3)  # of a at one, and of a and c at two
@@ -247,7 +247,7 @@ def test_killed_while_content_is_deleted_the_store_keeps_none_of_it(
     expected, journal = undisturbed
     assert journal.done.count(transition) >= 2  # of a refused batch, and of a shard
     point = CrashPoint(transition, occurrence, moment)
-    outcome, store = tell(launcher, tmp_path, [point])
+    outcome, store = execute(launcher, tmp_path, [point])
     assert store.deaths == 1, f"{point} was not reached"
     assert outcome == expected, point
 
@@ -266,6 +266,6 @@ def test_killed_at_a_commit_the_store_comes_to_the_same(
     expected, journal = undisturbed
     times = journal.done.count(transition)
     points = around(transition, (times + 1) // 2)
-    outcome, store = tell(launcher, tmp_path, points)
+    outcome, store = execute(launcher, tmp_path, points)
     assert store.deaths == len(points), f"not all of {points} were reached"
     assert outcome == expected, points

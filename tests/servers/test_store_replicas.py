@@ -88,13 +88,13 @@ async def client_of(*replicas: Replica) -> AsyncIterator[StoreClient]:
 class Meddling(Staging):
     """Does something once, when the first bytes have come."""
 
-    meddle: Callable[[], None] | None = None
+    intercept: Callable[[], None] | None = None
 
     def append(self, owner: str, digest: Digest, offset: int, data: bytes) -> int:
         end = super().append(owner, digest, offset, data)
-        if self.meddle:
-            meddle, self.meddle = self.meddle, None
-            meddle()
+        if self.intercept:
+            intercept, self.intercept = self.intercept, None
+            intercept()
         return end
 
 
@@ -137,7 +137,7 @@ async def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> No
 
         # One is killed while it sends; the device goes on at the other, from where it was.
         here, staging = content_in(tmp_path / "here")
-        staging.meddle = first.kill
+        staging.intercept = first.kill
         digests = list(batches.values())
         with pytest.raises(Unavailable):
             await one.download_shards(snapshot.snapshot_id, digests, here)

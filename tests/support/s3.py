@@ -1,4 +1,4 @@
-"""A real S3-compatible object store for tests: SeaweedFS, which checks keys, on free ports."""
+"""A real S3-compatible store for tests: SeaweedFS, which checks keys, on free ports."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _PORTS += ("admin.port", "admin.port.grpc")
 
 
 class S3Server:
-    """One server with one bucket; it can be stopped, killed and started again."""
+    """One server with one bucket. A test can stop, kill and restart it."""
 
     def __init__(self, tls: TlsFiles | None = None) -> None:
-        """With a certificate it answers to TLS only."""
+        """With a certificate, the server accepts only TLS."""
         self._tls = tls
         self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self._folder = Path(tempfile.mkdtemp(prefix="hfmds-s3-"))
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._had_one = False  # an object of ours
+        self._had_one = False  # the server has taken an object before
         (self._folder / "data").mkdir()
         (self._folder / "users.json").write_text(json.dumps(_users()))
 
@@ -46,7 +46,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a program finds the server and may use it."""
+        """The environment variables that give a program access to the server."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": _KEY,
@@ -55,14 +55,13 @@ class S3Server:
         }
 
     def new_place(self) -> str:
-        """A place in the bucket where nothing is yet; its URL."""
+        """Return the URL of an empty place in the bucket."""
         return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
 
     def start(self) -> None:
-        """Start, or start again on the same data and ports; returns when it answers.
+        """Start on the same data and ports, and wait until the server answers.
 
-        SeaweedFS was seen to crash as it started after a kill, once in more than a thousand times.
-        It is not what is tested, so it gets another start.
+        SeaweedFS crashes about once in a thousand starts after a kill, so it gets another start.
         """
         start_persistently(self._start)
 
@@ -77,7 +76,7 @@ class S3Server:
                     *(f"-{name}={port}" for name, port in self._ports.items()),
                     f"-s3.config={self._folder / 'users.json'}",
                     f"-bucket={BUCKET}",
-                    "-s3.autoCreateBucket=false",  # or a wrong bucket would never be told
+                    "-s3.autoCreateBucket=false",  # a wrong bucket must be an error
                     *("-s3.port.iceberg=0", "-s3.port.lance=0"),
                     *("-webdav=false", "-admin.ui=false", "-master.telemetry=false"),
                     *self._certificate(),
@@ -89,30 +88,30 @@ class S3Server:
         wait_until(self._answers, self._process, self._log)
 
     def stop(self, signum: int = signal.SIGKILL) -> None:
-        """End it; what it has acknowledged stays."""
+        """Stop the server. It keeps what it has acknowledged."""
         if self._process is not None:
             self._process.send_signal(signum)
             self._process.wait(30)
             self._process = None
 
     def restart(self, signum: int = signal.SIGKILL) -> None:
-        """Cut all its connections and start it again."""
+        """Cut all connections and start again."""
         self.stop(signum)
         self.start()
 
     def close(self) -> None:
-        """Stop and forget everything."""
+        """Stop, and delete all data."""
         self.stop()
         shutil.rmtree(self._folder)
 
     def _certificate(self) -> list[str]:
-        """As components/tls-storage gives it."""
+        """Return the options that components/tls-storage sets."""
         if self._tls is None:
             return []
         return [f"-s3.cert.file={self._tls.certificate}", f"-s3.key.file={self._tls.key}"]
 
     def _answers(self) -> bool:
-        """Whether it takes an object, and gives what it had: it is up before its parts are."""
+        """Return whether the server writes and reads objects: its parts start one by one."""
         options = {
             "aws_" + name.removeprefix("AWS_").lower(): value
             for name, value in self.environment.items()
@@ -126,7 +125,7 @@ class S3Server:
         try:
             if self._had_one:
                 obstore.get(store, "ready").bytes()
-            obstore.put(store, "ready", b"not empty: else it has no content")
+            obstore.put(store, "ready", b"not empty: an empty object has no content")
         except (BaseError, FileNotFoundError):
             return False
         self._had_one = True

@@ -1,8 +1,8 @@
-"""Devices that do everything but learn, many in one process: the real agent over real gRPC.
+"""Devices that do everything but learn: real agents over real gRPC, many in one process.
 
-What their engine returns depends on all that a device's result should depend on (the task's seed,
-w^t, the pool, what it remembers of earlier tasks) and on nothing else, so that work lost, repeated
-or counted twice shows in the weights. Without torch.
+The result of their engine depends on exactly what a real result depends on: the seed of the task,
+w^t, the pool, and the memory of earlier tasks. So lost, repeated or doubly counted work shows in
+the weights. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.store_client import StoreClient
 
 Script: TypeAlias = Callable[[LocalWork, Progress], None]
-"""What a device does before its work; raising gives the task up."""
+"""Runs before the work of a device. It raises to give the task up."""
 
 QUICK = Backoff(first_seconds=0.05, max_seconds=0.2)
 
@@ -46,16 +46,16 @@ LARGE_MODEL = ModelSpec(channels=1, height=32, width=32, classes=3)  # 3.5 MB: s
 
 
 def images_for(model: ModelSpec) -> LabelledImages:
-    """What every device holds; it computes nothing with it."""
+    """Return the images of a device. The scripted engine does not read them."""
     return LabelledImages(np.zeros((3, *model.image_shape), np.uint8), np.arange(3))
 
 
 def do_nothing(work: LocalWork, progress: Progress) -> None:
-    """The script of a device that simply does its work."""
+    """Let the device do its work."""
 
 
 def patience(name: str) -> Retry:
-    """That of one who calls a service that is killed and started again."""
+    """Return a retry policy for a service that is killed and started again."""
     return Retry(peer(name, "its address"), QUICK, rng=random.Random(0))
 
 
@@ -64,7 +64,7 @@ def peer(name: str, address: str) -> Peer:
 
 
 class ScriptedEngine:
-    """Draws what a device would learn."""
+    """Draws random weights and images instead of learning them."""
 
     name = "scripted"
     needs_plan = False
@@ -82,12 +82,12 @@ class ScriptedEngine:
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
         drawn, memory = self._begin(work, progress)
-        many, shape = work.recipe.method.samples_per_device, work.recipe.model.image_shape
-        pixels = drawn.integers(0, 256, (many, *shape), dtype=np.uint8)
+        count, shape = work.recipe.method.samples_per_device, work.recipe.model.image_shape
+        pixels = drawn.integers(0, 256, (count, *shape), dtype=np.uint8)
         pixels += np.uint8(10 * memory["past"][0])
-        pixels[0] = 7  # every device makes this one: the store has something to merge
-        images = LabelledImages(pixels, np.resize(work.shard.labels, many))
-        psnr, ssim = np.full(many, 9.0, np.float32), np.full(many, 0.125, np.float32)
+        pixels[0] = 7  # every device makes this image, so the store merges it
+        images = LabelledImages(pixels, np.resize(work.shard.labels, count))
+        psnr, ssim = np.full(count, 9.0, np.float32), np.full(count, 0.125, np.float32)
         return Synthesis(SyntheticBatch(images, psnr, psnr, ssim, ssim), memory)
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
@@ -105,7 +105,7 @@ class ScriptedEngine:
 
 
 def _number(pool: LabelledImages | None) -> float:
-    """One that is another for other images, or for the same in another order."""
+    """Return a number that depends on the images and on their order."""
     return zlib.crc32(pool.pixels.tobytes()) / 2**32 if pool else 0.0
 
 
@@ -118,12 +118,12 @@ STEPS = (
     StoreClient.put_batch,
     CoordinatorClient.submit_synthesis,
 )
-"""What a device does that leaves something behind, in the process, on disk or elsewhere."""
+"""The methods of a device with lasting effects in memory, on disk or at a server."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call that a device is about to make; may be made more than once."""
+    """A call that a device is about to make. An interceptor may repeat it."""
 
     client: Any
     method: str
@@ -134,37 +134,37 @@ class Call:
         return await getattr(self.client, self.method)(*self.args, **self.kwargs)
 
 
-Meddler: TypeAlias = Callable[[Call], Awaitable[Any]]
-"""Stands between a device and its clients: makes the call, or whatever it likes."""
+Interceptor: TypeAlias = Callable[[Call], Awaitable[Any]]
+"""Sits between a device and its clients: makes the call, or does something else."""
 
 
-async def meddle_not(call: Call) -> Any:
+async def pass_on(call: Call) -> Any:
     return await call()
 
 
 async def renew_first(call: Call) -> Any:
-    """Renews the lease of a task before its update is sent, as a device does at long work."""
+    """Renew the lease of a task before its update is sent, as a device does in long work."""
     if call.method == "submit_update":
         await call.client.renew_lease(call.args[0])
     return await call()
 
 
-class _Meddled:
-    """A client whose calls go through a meddler."""
+class _Intercepted:
+    """A client whose calls go through an interceptor."""
 
-    def __init__(self, client: Any, meddler: Meddler) -> None:
+    def __init__(self, client: Any, interceptor: Interceptor) -> None:
         self._client = client
-        self._meddler = meddler
+        self._interceptor = interceptor
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         def call(*args: Any, **kwargs: Any) -> Awaitable[Any]:
-            return self._meddler(Call(self._client, method, args, kwargs))
+            return self._interceptor(Call(self._client, method, args, kwargs))
 
         return call
 
 
 class ScriptedDevice:
-    """One device, kept in a folder of its name."""
+    """One device, with its state in a folder of its name."""
 
     def __init__(
         self,
@@ -175,18 +175,18 @@ class ScriptedDevice:
         *,
         model: ModelSpec = MODEL,
         script: Script = do_nothing,
-        meddler: Meddler = meddle_not,
+        interceptor: Interceptor = pass_on,
     ) -> None:
         self.device_id = device_id
         self._folder = folder / device_id
         self._addresses = coordinator, store
         self._images = NamedImages("scripted data", images_for(model))
         self._script = script
-        self._meddler = meddler
+        self._interceptor = interceptor
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Inside, it is at work; at the end it stops without a word, as if killed."""
+        """Let the device work inside this context. It then stops as if killed."""
         async with AsyncExitStack() as stack:
             at_coordinator, at_store = map(peer, ("coordinator", "store"), self._addresses)
             self._coordinator = CoordinatorClient(at_coordinator, self.device_id)
@@ -195,28 +195,28 @@ class ScriptedDevice:
             stack.push_async_callback(store.close)
             self._patience = patience("coordinator")
             peers = Peers(
-                cast(Coordinator, _Meddled(self._coordinator, self._meddler)),
+                cast(Coordinator, _Intercepted(self._coordinator, self._interceptor)),
                 self._patience,
-                cast(Store, _Meddled(store, self._meddler)),
+                cast(Store, _Intercepted(store, self._interceptor)),
                 patience("store"),
             )
-            self._work = asyncio.create_task(self._be(peers))
+            self._work = asyncio.create_task(self._run(peers))
             try:
                 yield
             finally:
                 await self.stop()
 
     async def stop(self) -> None:
-        """Stop without a word."""
+        """Stop as if killed."""
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Stop, and say goodbye."""
+        """Stop, and tell the coordinator."""
         await self.stop()
         await self._patience.call(self._coordinator.leave)
 
-    async def _be(self, peers: Peers) -> None:
+    async def _run(self, peers: Peers) -> None:
         metrics = EdgeMetrics(CollectorRegistry())
         cache = ContentCache(self._folder / "cache", 1 << 30)
         engine = ScriptedEngine(self._script)

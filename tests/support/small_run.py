@@ -1,6 +1,6 @@
-"""A small run for tests of faults: two devices, three rounds, each with a refresh.
+"""A small run for tests of faults: two devices and three rounds, each with a refresh.
 
-Each task depends on what the device remembers of the last one of its kind.
+Each task depends on the device's memory of its last task of the same kind.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec
 from tests.support.operator import Operator, Outcome
-from tests.support.scripted_devices import MODEL, Meddler, ScriptedDevice, meddle_not
+from tests.support.scripted_devices import MODEL, Interceptor, ScriptedDevice, pass_on
 from tests.support.supervision import Launcher, servers
 
 SECONDS = 60.0
-"""How long the run may take; undisturbed it takes less than one."""
+"""Time limit of the run, which takes less than one second without faults."""
 
 TASKS = 6
-"""How many a device has: it synthesises and trains, three times."""
+"""Tasks of a device: it synthesises and trains three times."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The servers with the run created, waiting for devices a and b."""
+    """Servers with a run that waits for devices a and b."""
 
     folder: Path
     model: ModelSpec
@@ -39,18 +39,20 @@ class Stage:
     def device(
         self,
         device_id: str,
-        meddler: Meddler = meddle_not,
+        interceptor: Interceptor = pass_on,
         coordinator: str = "",
         store: str = "",
     ) -> ScriptedDevice:
-        """A device, which may reach the servers at other addresses."""
+        """Return a device, which may reach the servers at other addresses."""
         addresses = coordinator or self.coordinator, store or self.store
-        return ScriptedDevice(device_id, self.folder, *addresses, model=self.model, meddler=meddler)
+        return ScriptedDevice(
+            device_id, self.folder, *addresses, model=self.model, interceptor=interceptor
+        )
 
     async def outcome(
         self, *devices: ScriptedDevice, until: Callable[[], bool] = lambda: True
     ) -> Outcome:
-        """What the run comes to with these devices, who stay until then, or longer."""
+        """Return the results of the run with these devices. They stay until the condition holds."""
         async with AsyncExitStack() as stack:
             for device in devices:
                 await stack.enter_async_context(device.working())
@@ -60,7 +62,7 @@ class Stage:
 
 
 def run_on(model: ModelSpec = MODEL) -> RunSpec:
-    """The run."""
+    """Return the settings of the run."""
     method = Hfmds(every_rounds=1, first_round=1, samples_per_device=64, steps=1)
     recipe = Recipe(model, Normalisation((0.5,), (0.5,)), rounds=3, seed=5, method=method)
     policy = RoundPolicy(minimum_devices=2, deadline_seconds=600.0, lease_seconds=60.0)

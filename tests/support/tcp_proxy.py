@@ -1,4 +1,4 @@
-"""A network that fails: a TCP proxy between callers and a service."""
+"""A TCP proxy between callers and a service, which can fail on command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS before a PostgreSQL that has none."""
+"""A TLS proxy for a PostgreSQL server without TLS."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 from hfmds.service.security.tls import TlsFiles
 
 
-class Tls:
-    """Passes on what comes by TLS to a PostgreSQL on another port; callers take it as its own.
+class TlsProxy:
+    """Forwards TLS connections to a PostgreSQL server on another port.
 
-    Who asks for TLS, as libpq does with a message of its own, gets it; who does not is hung up on.
+    libpq asks for TLS by a message. The proxy closes a connection that does not ask.
     """
 
     _ASKED = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
