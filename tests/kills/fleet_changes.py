@@ -10,7 +10,7 @@ from hfmds.service.client.channel import open_channel
 from hfmds.v1 import common_pb2, synthesis_store_pb2
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
 from hfmds.wire.clients.fleet_client import FleetClient
-from tests.support.scripted_devices import patience, peer
+from tests.support.scripted_devices import peer, retrying
 from tests.support.waiting import eventually
 
 _TOKEN = Token(TokenKind.ADMIN, "0123456789ab", "0" * 64)
@@ -19,7 +19,7 @@ _SERIAL = "abc"
 
 async def change_the_fleet(coordinator: str, store: str) -> None:
     """Create and revoke a token, revoke, quarantine and release devices, and check the result."""
-    fleet, persist = FleetClient(peer("coordinator", coordinator)), patience("coordinator").call
+    fleet, persist = FleetClient(peer("coordinator", coordinator)), retrying("coordinator").call
     terms = AdminTerms(Role.VIEWER)
     try:
         token = NewToken(_TOKEN.token_id, _TOKEN.secret_sha256, "vera", 3600.0, terms)

@@ -40,8 +40,8 @@ from tests.support.scripted_devices import (
     Script,
     ScriptedDevice,
     do_nothing,
-    patience,
     renew_first,
+    retrying,
 )
 
 SECONDS = 60.0
@@ -129,7 +129,7 @@ class FullScenario:
     async def _invalid_first(self, call: Call) -> Any:
         if call.method == "submit_update" and not self._a_was_refused:
             self._a_was_refused = True
-            persist, blobs = patience("coordinator").call, FolderBlobs(self._folder / "invalid")
+            persist, blobs = retrying("coordinator").call, FolderBlobs(self._folder / "invalid")
             task_id, report, _ = call.args
             invalid = replace(report, update=blobs.put_bytes(b"invalid"))
             with pytest.raises(InvalidInput, match="update"):

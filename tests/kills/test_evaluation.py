@@ -21,7 +21,7 @@ from hfmds.domain.runs import Round, Run, RunSpec, RunState
 from hfmds.wire.clients.admin_client import AdminClient
 from tests.kills.crash_points import CrashPoint, Journal, Moment
 from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
-from tests.support.scripted_devices import MODEL, ScriptedDevice, patience, peer
+from tests.support.scripted_devices import MODEL, ScriptedDevice, peer, retrying
 from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
@@ -78,7 +78,7 @@ def execute(
         ):
             admin = AdminClient(peer("coordinator", coordinator.address))
             stack.push_async_callback(admin.close)
-            persist = patience("coordinator").call
+            persist = retrying("coordinator").call
             await persist(admin.create_run, _SPEC, "run")
             for device_id in "ab":
                 device = ScriptedDevice(device_id, folder, coordinator.address, store.address)

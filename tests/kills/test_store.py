@@ -26,7 +26,7 @@ from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
 from tests.kills.crash_points import OF_THE_STORE_ALONE, CrashPoint, Journal, Moment, around
-from tests.support.scripted_devices import patience, peer
+from tests.support.scripted_devices import peer, retrying
 from tests.support.supervision import Launcher, Supervised
 from tests.support.waiting import eventually
 from tests.synthesis_store.examples import SPEC, joined, make_batch, named
@@ -180,7 +180,7 @@ class Scenario:
         await eventually(condition, SECONDS)
 
     async def _call(self, call: Callable[..., Awaitable[Any]], *args: object) -> Any:
-        return await patience("store").call(call, *args)
+        return await retrying("store").call(call, *args)
 
 
 def execute(

@@ -13,7 +13,7 @@ from hfmds.domain.operations import Funnel
 from hfmds.domain.runs import Phase, Run, RunSpec, RunState
 from hfmds.event_chain import Event, flaw
 from hfmds.wire.clients.admin_client import AdminClient
-from tests.support.scripted_devices import patience, peer
+from tests.support.scripted_devices import peer, retrying
 from tests.support.waiting import eventually
 
 
@@ -31,7 +31,7 @@ class Operator:
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
-        self._persist = patience("coordinator").call
+        self._persist = retrying("coordinator").call
 
     @classmethod
     @asynccontextmanager

@@ -54,7 +54,7 @@ def do_nothing(work: LocalWork, progress: Progress) -> None:
     """Let the device do its work."""
 
 
-def patience(name: str) -> Retry:
+def retrying(name: str) -> Retry:
     """Return a retry policy for a service that is killed and started again."""
     return Retry(peer(name, "its address"), QUICK, rng=random.Random(0))
 
@@ -193,12 +193,12 @@ class ScriptedDevice:
             stack.push_async_callback(self._coordinator.close)
             store = StoreClient(at_store)
             stack.push_async_callback(store.close)
-            self._patience = patience("coordinator")
+            self._retry = retrying("coordinator")
             peers = Peers(
                 cast(Coordinator, _Intercepted(self._coordinator, self._interceptor)),
-                self._patience,
+                self._retry,
                 cast(Store, _Intercepted(store, self._interceptor)),
-                patience("store"),
+                retrying("store"),
             )
             self._work = asyncio.create_task(self._run(peers))
             try:
@@ -214,7 +214,7 @@ class ScriptedDevice:
     async def leave(self) -> None:
         """Stop, and tell the coordinator."""
         await self.stop()
-        await self._patience.call(self._coordinator.leave)
+        await self._retry.call(self._coordinator.leave)
 
     async def _run(self, peers: Peers) -> None:
         metrics = EdgeMetrics(CollectorRegistry())
