@@ -19,7 +19,7 @@ from hfmds.wire.conversions.admin_calls import device_message, round_message, ru
 from hfmds.wire.conversions.common import require_part
 from hfmds.wire.conversions.events import event_message
 from hfmds.wire.conversions.operations import drain_message, funnel_message, status_message
-from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, next_page
 
 ADMIN_ACCESS = {
     "ListRuns": VIEWER,
@@ -41,7 +41,7 @@ ADMIN_ACCESS = {
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """AdminService: what operators call."""
+    """Answers AdminService."""
 
     def __init__(self, runs: Runs, oversight: Oversight) -> None:
         self._runs = runs
@@ -63,10 +63,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListRuns(
         self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListRunsResponse:
-        found = await asyncio.to_thread(self._runs.list, request.page_token, ASKED_FOR_A_PAGE)
-        entries, more = first_page_of(map(run_message, found), request.page_size)
-        token = entries[-1].run_id if more else ""
-        return pb.ListRunsResponse(runs=entries, next_page_token=token)
+        runs = await asyncio.to_thread(self._runs.list, request.page_token, ASKED_FOR_A_PAGE)
+        page, token = next_page(map(run_message, runs), request.page_size, lambda run: run.run_id)
+        return pb.ListRunsResponse(runs=page, next_page_token=token)
 
     async def GetRun(
         self, request: pb.GetRunRequest, context: grpc.aio.ServicerContext
@@ -148,12 +147,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListDevices(
         self, request: pb.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListDevicesResponse:
-        found = await asyncio.to_thread(
+        devices = await asyncio.to_thread(
             self._oversight.devices, request.page_token, ASKED_FOR_A_PAGE
         )
-        entries, more = first_page_of(map(device_message, found), request.page_size)
-        token = entries[-1].device_id if more else ""
-        return pb.ListDevicesResponse(devices=entries, next_page_token=token)
+        messages = map(device_message, devices)
+        page, token = next_page(messages, request.page_size, lambda device: device.device_id)
+        return pb.ListDevicesResponse(devices=page, next_page_token=token)
 
     async def DownloadModel(
         self, request: pb.DownloadModelRequest, context: grpc.aio.ServicerContext

@@ -36,7 +36,7 @@ DEVICE_ACCESS = {
 
 
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
-    """CoordinatorService: what devices call."""
+    """Answers CoordinatorService."""
 
     def __init__(
         self,
@@ -134,5 +134,5 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
 
 def _ids(request: Any) -> tuple[str, str]:
-    """Who calls, and about which task."""
+    """Return the ids of the calling device and of its task."""
     return require_id(request.device_id, "device_id"), require_id(request.task_id, "task_id")

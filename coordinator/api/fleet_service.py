@@ -27,7 +27,7 @@ from hfmds.wire.conversions.fleet_calls import (
     require_serial,
     token_message,
 )
-from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page_of, page
+from hfmds.wire.pages import ASKED_FOR_A_PAGE, next_page, page
 
 ENROLMENT_ACCESS = {"BeginEnrolment": STRANGERS_TOO, "Enrol": STRANGERS_TOO}
 RENEWAL_ACCESS = {"RenewCertificate": DEVICE}
@@ -46,7 +46,7 @@ FLEET_ACCESS = {
 
 
 class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
-    """EnrolmentService: what devices without a certificate call."""
+    """Answers EnrolmentService, which devices without a certificate call."""
 
     def __init__(self, enrolment: DeviceEnrolment) -> None:
         self._enrolment = enrolment
@@ -79,7 +79,7 @@ class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
 
 
 class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
-    """RenewalService: what devices with a certificate call."""
+    """Answers RenewalService, which devices with a certificate call."""
 
     def __init__(self, enrolment: DeviceEnrolment) -> None:
         self._enrolment = enrolment
@@ -92,7 +92,7 @@ class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
         self, request: enrolment_pb2.RenewCertificateRequest, context: grpc.aio.ServicerContext
     ) -> enrolment_pb2.RenewCertificateResponse:
         shown = certificate_shown()
-        if shown is None:  # whoever reached a port without TLS
+        if shown is None:  # the call came to a port without TLS
             raise WrongState("certificates are renewed over TLS only")
         device_id = require_id(request.device_id, "device_id")
         issued = await asyncio.to_thread(self._enrolment.renew, device_id, shown, request.csr)
@@ -100,7 +100,7 @@ class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
 
 
 class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
-    """FleetService: what admins call."""
+    """Answers FleetService, which admins call."""
 
     def __init__(
         self,
@@ -123,22 +123,23 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     ) -> fleet_pb2.CreateEnrolmentTokenResponse:
         self._enrolment.require_issuer()
         token = new_token_from(request)
-        made = await asyncio.to_thread(self._tokens.create, token, caller(context))
-        return fleet_pb2.CreateEnrolmentTokenResponse(token=token_message(made))
+        record = await asyncio.to_thread(self._tokens.create, token, caller(context))
+        return fleet_pb2.CreateEnrolmentTokenResponse(token=token_message(record))
 
     async def CreateAdminToken(
         self, request: fleet_pb2.CreateAdminTokenRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.CreateAdminTokenResponse:
         token = new_token_from(request)
-        made = await asyncio.to_thread(self._tokens.create, token, caller(context))
-        return fleet_pb2.CreateAdminTokenResponse(token=token_message(made))
+        record = await asyncio.to_thread(self._tokens.create, token, caller(context))
+        return fleet_pb2.CreateAdminTokenResponse(token=token_message(record))
 
     async def ListTokens(
         self, request: fleet_pb2.ListTokensRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.ListTokensResponse:
         tokens = map(token_message, await asyncio.to_thread(self._tokens.list))
-        entries, after = page(tokens, request.page_size, request.page_token, lambda t: t.token_id)
-        return fleet_pb2.ListTokensResponse(tokens=entries, next_page_token=after)
+        size, after = request.page_size, request.page_token
+        entries, token = page(tokens, size, after, lambda entry: entry.token_id)
+        return fleet_pb2.ListTokensResponse(tokens=entries, next_page_token=token)
 
     async def RevokeToken(
         self, request: fleet_pb2.RevokeTokenRequest, context: grpc.aio.ServicerContext
@@ -165,7 +166,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         serial, reason = require_serial(request.serial), reason_from(request.reason)
         own = certificate_shown()
         if own is not None and own.serial == serial:
-            raise WrongState("that is the certificate you came with; let another owner revoke it")
+            raise WrongState("this is your own certificate; let another owner revoke it")
         await asyncio.to_thread(self._members.revoke_certificate, serial, reason, caller(context))
         await self._revocations.apply()
         return fleet_pb2.RevokeCertificateResponse()
@@ -201,10 +202,10 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     async def ListMembers(
         self, request: fleet_pb2.ListMembersRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.ListMembersResponse:
-        found = await asyncio.to_thread(self._members.list, request.page_token, ASKED_FOR_A_PAGE)
-        entries, more = first_page_of(map(member_message, found), request.page_size)
-        after = entries[-1].device_id if more else ""
-        return fleet_pb2.ListMembersResponse(members=entries, next_page_token=after)
+        members = await asyncio.to_thread(self._members.list, request.page_token, ASKED_FOR_A_PAGE)
+        messages = map(member_message, members)
+        entries, token = next_page(messages, request.page_size, lambda member: member.device_id)
+        return fleet_pb2.ListMembersResponse(members=entries, next_page_token=token)
 
 
 def _certificate_message(issued: DeviceCertificate) -> enrolment_pb2.IssuedCertificate:

@@ -1,4 +1,4 @@
-"""What operators see and steer besides single runs: the log, the funnel, the drain."""
+"""What operators see and steer besides single runs: events, funnels, the drain, devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE_EVENTS = 1000
 
 
 class Oversight:
-    """The whole, as operators see it. Methods block: call them in a thread."""
+    """Answers operators about the coordinator. Methods block: call them in a thread."""
 
     def __init__(
         self,
@@ -41,26 +41,26 @@ class Oversight:
         self._notices = notices
 
     def events(self, run: str, after: int = 0) -> tuple[str, Sequence[Event]]:
-        """The unique id of the run that is meant, and the next events of its log."""
+        """Return a run's unique id and the next events of its log."""
         run_uid = self._events.log_of(run)
         return run_uid, self._events.events(run_uid, after, _PAGE_EVENTS)
 
     def last_events(self, run: str, most: int) -> Sequence[Event]:
-        """The end of the log of the run that is meant: so many events, in order."""
+        """Return the last events of a run's log, at most `most`, in order."""
         run_uid = self._events.log_of(run)
         last = self._events.last_sequence(run_uid)
         return self._events.events(run_uid, last - most, most)
 
     def funnels(self, run_id: str, round_number: int) -> Sequence[Funnel]:
-        """How far tasks came, up to this moment."""
+        """Return how far tasks came up to now."""
         self._stages.write()
         return self._funnel.funnels(run_id, round_number)
 
     def set_drain(self, on: bool, by: str) -> Drain:
-        """Drain the coordinator, or end that."""
+        """Start or end the drain of the coordinator."""
         drain = self._drain.set(on, by)
-        self._notices.post(Topic.WORK)  # who waits for work is sent away, or gets some
-        self._notices.post(Topic.RUN)  # rounds that waited go on
+        self._notices.post(Topic.WORK)  # waiting devices go away, or get work
+        self._notices.post(Topic.RUN)  # waiting rounds go on
         return drain
 
     def devices(self, after: str = "", most: int | None = None) -> tuple[Device, ...]:
@@ -68,7 +68,7 @@ class Oversight:
         return tuple(self._registry.list(after, most))
 
     def status(self) -> Status:
-        """How the coordinator is."""
+        """Return the coordinator's status."""
         self._stages.write()
         tasks = self._funnel.stages()
         return Status(
@@ -84,5 +84,5 @@ class Oversight:
 
 
 def _named(counts: Mapping[Any, int]) -> dict[str, int]:
-    """Those states that something is in, by name."""
+    """Return the counts above 0, by lower-case name."""
     return {state.name.lower(): count for state, count in counts.items() if count}

@@ -1,7 +1,7 @@
-"""Answers in one trip to a thread what is asked at about the same time.
+"""Answers requests that arrive at about the same time in one trip to a thread.
 
-A round begins for a whole cohort at once, and each of its devices asks for its task. One by one,
-each would take a thread, a transaction, and the interpreter from the others.
+A round begins for a whole cohort at once: each of its devices asks for its task. Alone, each
+request would cost a thread and a transaction.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
-class Together(Generic[Question, Answer]):
-    """Gathers questions while those before them are answered. Lives on the event loop."""
+class Batcher(Generic[Question, Answer]):
+    """Gathers questions while earlier ones are being answered. Lives on the event loop."""
 
     def __init__(
         self,
         answer: Callable[[Sequence[Question]], Sequence[Answer | Exception]],
-        most_at_once: int,
+        max_batch: int,
     ) -> None:
-        """`answer` is called in a thread; for each question it answers, or says what to raise."""
+        """`answer` runs in a thread; for each question it returns an answer or an error."""
         self._answer = answer
-        self._most_at_once = most_at_once
-        self._asked: list[tuple[Question, asyncio.Future[Answer]]] = []
+        self._max_batch = max_batch
+        self._questions: list[tuple[Question, asyncio.Future[Answer]]] = []
         self._answering: asyncio.Task[None] | None = None
 
     async def ask(self, question: Question) -> Answer:
-        """The answer to this one."""
+        """Return the answer, or raise the error, of this question."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asked.append((question, future))
+        self._questions.append((question, future))
         if self._answering is None:
-            # In a context of nobody's: it goes on for others than who asks first.
+            # In an empty context: the task also works for callers other than this one.
             self._answering = asyncio.create_task(self._answer_all(), context=Context())
         return await future
 
     async def _answer_all(self) -> None:
         try:
-            while self._asked:
-                some = self._asked[: self._most_at_once]
-                del self._asked[: self._most_at_once]
-                for (_, future), answer in zip(some, await self._answers(some), strict=True):
-                    if future.done():  # whoever asked has gone
+            while self._questions:
+                batch = self._questions[: self._max_batch]
+                del self._questions[: self._max_batch]
+                for (_, future), answer in zip(batch, await self._answers(batch), strict=True):
+                    if future.done():  # the caller hung up
                         continue
                     if isinstance(answer, Exception):
                         future.set_exception(answer)
@@ -54,9 +54,9 @@ class Together(Generic[Question, Answer]):
             self._answering = None
 
     async def _answers(
-        self, asked: Sequence[tuple[Question, asyncio.Future[Answer]]]
+        self, batch: Sequence[tuple[Question, asyncio.Future[Answer]]]
     ) -> Sequence[Answer | Exception]:
         try:
-            return await asyncio.to_thread(self._answer, [question for question, _ in asked])
-        except Exception as error:  # noqa: BLE001  # each of those who asked gets it
-            return [error] * len(asked)
+            return await asyncio.to_thread(self._answer, [question for question, _ in batch])
+        except Exception as error:  # noqa: BLE001  # each caller gets it
+            return [error] * len(batch)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from coordinator.devices.assignments import Outcome, WorkFinder, WorkRequest
-from coordinator.devices.batching import Together
+from coordinator.devices.batching import Batcher
 from coordinator.devices.registry import Registry
 from coordinator.devices.retry_times import RetryTimes
 from coordinator.devices.wakeup import Bell, ring_all
@@ -42,7 +42,7 @@ class CheckIns:
         self._retry_times = retry_times
         self._clock = clock
         self._max_waiting = max_waiting
-        self._batches = Together[WorkRequest, Outcome](self._find, _MAX_LOOKING)
+        self._batches = Batcher[WorkRequest, Outcome](self._find, _MAX_LOOKING)
         self._looking = 0
         self.waiting = 0  # check-ins that wait for work now
         self._bells: defaultdict[str, set[Bell]] = defaultdict(set)  # of open check-ins, by device
@@ -118,7 +118,7 @@ class CheckIns:
         outcomes = self._work.find(requests, self._clock())
         answered = zip(requests, outcomes, strict=True)
         profiles = {r.device_id: r.profile for r, o in answered if not isinstance(o, Exception)}
-        self._registry.remember(profiles)
+        self._registry.record(profiles)
         return outcomes
 
     @contextmanager

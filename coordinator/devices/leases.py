@@ -43,7 +43,7 @@ class Leases:
             seconds = await asyncio.to_thread(renew, device_id, task_id, self._clock())
         if stage is not None:
             self._stages.note(task_id, stage)
-        self._registry.heard(device_id)
+        self._registry.note_call(device_id)
         return seconds
 
     async def report_failure(
@@ -57,7 +57,7 @@ class Leases:
         task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
         now = self._clock()
         failure = await asyncio.to_thread(self._tasks.fail, device_id, task_id, reason, cause, now)
-        self._registry.heard(device_id)
+        self._registry.note_call(device_id)
         if failure is not None:
             with task_context(task):
                 log.warning("device gave its task up: %s", reason)
@@ -67,6 +67,6 @@ class Leases:
     async def leave(self, device_id: str) -> None:
         """Let a device stop: its lease ends and its task waits for its return."""
         run_ids = await asyncio.to_thread(self._tasks.expire_leases, device_id)
-        self._registry.left(device_id)
+        self._registry.note_goodbye(device_id)
         for run_id in run_ids:
             self._notices.post(Topic.RUN, run_id)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coordinator.devices.batching import Together
+from coordinator.devices.batching import Batcher
 from coordinator.devices.registry import Registry
 from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
@@ -69,7 +69,7 @@ class Results:
         self._metrics = metrics
         self._notices = notices
         self._clock = clock
-        self._batches = Together[_Counting, Acceptance](self._count_batch, _MAX_BATCH)
+        self._batches = Batcher[_Counting, Acceptance](self._count_batch, _MAX_BATCH)
 
     async def submit_synthesis(self, device_id: str, task_id: str, report: SynthesisReport) -> bool:
         """Count a batch that is at the store; return True if it counted before."""
@@ -100,7 +100,7 @@ class Results:
         """
         with self._metrics.counting_late():
             acceptance = await self._batches.ask((task, submission))
-        self._registry.heard(submission.device_id)
+        self._registry.note_call(submission.device_id)
         if not acceptance.already:
             tracing.note("accepted")
         return acceptance.already

@@ -34,7 +34,7 @@ class RetryTimes:
         The device counts as present until then.
         """
         after_seconds = self._pace.retry_seconds(device_id, self._clock())
-        self._registry.expect(device_id, after_seconds)
+        self._registry.note_pause(device_id, after_seconds)
         return RetryLater(after_seconds, reason)
 
     def reject_after_wait(self, device_id: str, reason: str, waited_seconds: float) -> RetryLater:

@@ -1,4 +1,4 @@
-"""Wakes whoever waits for a change, thread or coroutine, without polling."""
+"""Wakes threads and coroutines that wait for a change, without polling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class Bell:
-    """Counts its rings; a waiter names the last ring it knows of, so none is ever missed."""
+    """Counts its rings. A waiter names the last ring that it knows, so it misses none."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -18,15 +18,15 @@ class Bell:
 
     @property
     def rings(self) -> int:
-        """How often it rang; read it before looking at the state one waits for."""
+        """How often the bell rang. Read it before you look at the state that you wait for."""
         return self._rings
 
     def ring(self) -> None:
-        """Wake everyone. May be called from any thread."""
+        """Wake all waiters. Thread-safe."""
         ring_all([self])
 
     def _ring(self) -> set[asyncio.Future[None]]:
-        """Wake the threads that wait; the coroutines that are to be woken."""
+        """Wake the waiting threads; return the waiting coroutines, which the caller wakes."""
         with self._condition:
             self._rings += 1
             self._condition.notify_all()
@@ -56,17 +56,16 @@ class Bell:
 
 
 def ring_all(bells: Iterable[Bell]) -> None:
-    """Ring them, such that all coroutines of an event loop go on in the same turn of it.
+    """Ring several bells, so that the coroutines of an event loop go on in the same turn.
 
-    What they ask for then comes together, and not one after the other. May be called from any
-    thread.
+    Their next requests then arrive together. Thread-safe.
     """
     by_loop = defaultdict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]](list)
     for bell in bells:
         for sleeper in bell._ring():
             by_loop[sleeper.get_loop()].append(sleeper)
     for loop, sleepers in by_loop.items():
-        if not loop.is_closed():  # else nobody is there to wake
+        if not loop.is_closed():
             loop.call_soon_threadsafe(_wake, sleepers)
 
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from coordinator.devices.listing import by_device
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.identity.revocation_cleanup import (
     forget_certificates,
@@ -126,8 +125,11 @@ class Members:
 
     def list(self, after: str = "", most: int | None = None) -> list[Member]:
         """List devices that ever enrolled or were excluded, by id: at most so many after an id."""
+        behind = select(MemberRow).order_by(MemberRow.device_id).limit(most)
+        if after:
+            behind = behind.where(MemberRow.device_id > after)
         with reading(self._engine) as session:
-            rows = session.scalars(by_device(MemberRow, after, most)).all()
+            rows = session.scalars(behind).all()
             newest: dict[str, CertificateRow] = {}
             certificates = select(CertificateRow).order_by(CertificateRow.issued_at)
             if most is not None:

@@ -55,7 +55,7 @@ class Presence:
 
     def write(self) -> None:
         """Tell the others what has changed here."""
-        sightings = self._registry.untold()
+        sightings = self._registry.unshared()
         if sightings:
             with transaction(self._engine) as session:
                 batch = 1 + (session.scalar(select(func.max(SightingRow.batch))) or 0)
@@ -73,7 +73,7 @@ class Presence:
                     ),
                     rows,
                 )
-            self._registry.told(sightings)
+            self._registry.note_shared(sightings)
             self._switchboard.post(Topic.DEVICES, self._replica)
 
     def read(self) -> None:
@@ -88,7 +88,7 @@ class Presence:
                 rows = session.execute(news).all()
                 sightings = [_sighting(row, device) for row, device in rows]
                 newest = max((row.batch for row, _ in rows), default=0)
-            self._registry.told_by_others(sightings)
+            self._registry.take_shared(sightings)
             self._known_batch = max(self._known_batch, newest)
 
     def _told(self, by: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
 
 from edge_client.device.device_folder import kept_device_id
-from edge_client.identity.device_enrolment import DeviceEnrolment
+from edge_client.identity.own_certificate import OwnCertificate
 from edge_client.retry import Retry
 from edge_client.settings import EdgeSettings
 from hfmds.service.client.certificate_rotation import reopen
@@ -23,7 +23,7 @@ class EnrolledDevice:
     def __init__(
         self,
         device_id: str,
-        enrolment: DeviceEnrolment,
+        enrolment: OwnCertificate,
         registrar: EnrolmentClient,
         renewal: RenewalClient,
         retry: Retry,
@@ -58,7 +58,7 @@ async def enrol(
     """Be a device of the fleet; what is opened for it is closed with the stack."""
     peer, trust = settings.enrolment_peer, settings.enrolment_trust
     enrolment = stack.enter_context(
-        closing(DeviceEnrolment(settings.identity_files, trust.authority))
+        closing(OwnCertificate(settings.identity_files, trust.authority))
     )
     registrar = EnrolmentClient(peer)
     stack.push_async_callback(registrar.close)

@@ -1,4 +1,4 @@
-"""Lists in pages, as common.proto promises: bounded in number and in bytes."""
+"""Cuts lists into pages that are bounded in number and in bytes, as common.proto promises."""
 
 from __future__ import annotations
 
@@ -12,34 +12,42 @@ Entry = TypeVar("Entry", bound=Message)
 _MAX_ENTRIES = 1000
 _MAX_BYTES = 1 << 20
 
+ASKED_FOR_A_PAGE = _MAX_ENTRIES + 1
+"""How many entries to read for any page: one more shows that there is a next page."""
+
+
+def next_page(
+    entries: Iterable[Entry], page_size: int, key: Callable[[Entry], str]
+) -> tuple[Sequence[Entry], str]:
+    """Return the first page of the entries behind the last page, and the next page's token.
+
+    The token is the key of the page's last entry; it is empty on the last page.
+    """
+    taken, more = first_page_of(entries, page_size)
+    return taken, key(taken[-1]) if more else ""
+
 
 def page(
     entries: Iterable[Entry], page_size: int, token: str, key: Callable[[Entry], str]
 ) -> tuple[Sequence[Entry], str]:
-    """The entries after the one whose key is the token, and the token of the page after them.
+    """Return the page behind the entry whose key is the token, and the next page's token.
 
-    A token whose entry is gone starts over: better twice than never.
+    A token whose entry is gone starts over: an entry listed twice is better than one left out.
     """
     remaining = list(entries)
     position = next((at for at, entry in enumerate(remaining) if key(entry) == token), -1)
-    remaining = remaining[position + 1 :]
-    taken = first_page(remaining, page_size)
-    return taken, key(taken[-1]) if len(taken) < len(remaining) else ""
-
-
-ASKED_FOR_A_PAGE = _MAX_ENTRIES + 1
-"""How many entries behind the last one of the page before are enough for any page."""
+    return next_page(remaining[position + 1 :], page_size, key)
 
 
 def first_page_of(entries: Iterable[Entry], page_size: int) -> tuple[Sequence[Entry], bool]:
-    """Of the entries behind the page before: those of the next one, and whether there are more."""
+    """Return the first page of the entries, and whether more follow."""
     remaining = list(entries)
     taken = first_page(remaining, page_size)
     return taken, len(taken) < len(remaining)
 
 
 def first_page(entries: Sequence[Entry], page_size: int = 0) -> Sequence[Entry]:
-    """As many entries as a message should carry, and at least one."""
+    """Return as many entries as fit in a message, and at least one; 0: no size was given."""
     limit = min(page_size, _MAX_ENTRIES) if page_size > 0 else _MAX_ENTRIES
     size_bytes = 0
     for count, entry in enumerate(entries[:limit]):

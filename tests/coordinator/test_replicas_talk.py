@@ -70,10 +70,10 @@ class Replica:
 
     def meet(self, device_id: str) -> None:
         with self.registry.visit(device_id, PROFILE, ""):
-            self.registry.remember({device_id: PROFILE})
+            self.registry.record({device_id: PROFILE})
 
     def here(self) -> list[str]:
-        return list(self.registry.available("run"))
+        return list(self.registry.view("run").present)
 
     def _count(self) -> None:
         self.arrivals += 1
@@ -95,9 +95,9 @@ def test_a_device_at_one_replica_is_there_for_all(pair: tuple[Replica, Replica])
     one, other = pair
     rich = replace(PROFILE, free_memory_bytes=7)
     with other.registry.visit("b", rich, ""):
-        other.registry.remember({"b": rich})
+        other.registry.record({"b": rich})
         exchange(one, other)
-        assert one.registry.available("run") == {"b": rich}
+        assert one.registry.view("run").present == {"b": rich}
         assert one.arrivals == 1
         assert [device.device_id for device in one.registry.list()] == ["b"]
     one.meet("a")
@@ -121,7 +121,7 @@ def test_a_device_that_was_cut_off_may_be_waiting_elsewhere(
     one, other = pair
     visit = one.registry.visit("a", PROFILE, "")
     visit.__enter__()
-    one.registry.remember({"a": PROFILE})
+    one.registry.record({"a": PROFILE})
     exchange(one, other)
     other.now += 1.0
     other.meet("a")
@@ -138,7 +138,7 @@ def test_a_device_that_says_goodbye_is_gone_for_all(pair: tuple[Replica, Replica
     one.meet("a")
     exchange(one, other)
     other.now += 1.0
-    other.registry.left("a")
+    other.registry.note_goodbye("a")
     exchange(other, one)
     assert one.here() == other.here() == []
 
@@ -146,11 +146,11 @@ def test_a_device_that_says_goodbye_is_gone_for_all(pair: tuple[Replica, Replica
 def test_nothing_is_written_while_nothing_changes(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.meet("a")
-    assert [sighting.device_id for sighting in one.registry.untold()] == ["a"]
+    assert [sighting.device_id for sighting in one.registry.unshared()] == ["a"]
     one.presence.write()
     one.now += AWAY_SECONDS / 3
-    one.registry.heard("a")
-    assert one.registry.untold() == []
+    one.registry.note_call("a")
+    assert one.registry.unshared() == []
     one.now += 1.0
-    one.registry.heard("a")
-    assert [sighting.device_id for sighting in one.registry.untold()] == ["a"]
+    one.registry.note_call("a")
+    assert [sighting.device_id for sighting in one.registry.unshared()] == ["a"]

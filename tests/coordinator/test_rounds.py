@@ -248,7 +248,7 @@ async def test_a_cohort_of_the_asked_size_is_drawn_anew_each_round(tmp_path: Pat
                     await bench.do(name, outcome, echo)
 
         playing = [asyncio.create_task(device(name)) for name in names]
-        while len(bench.app.registry.available("")) < len(names):  # noqa: ASYNC110
+        while len(bench.app.registry.view("").present) < len(names):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await bench.create(make_spec(rounds=4, devices=2, cohort_size=2))
         await bench.until(lambda run: run.state is RunState.COMPLETED)

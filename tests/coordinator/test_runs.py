@@ -245,7 +245,7 @@ async def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_
         assert progress.phase is Phase.WAITING_FOR_DEVICES
         with pytest.raises(NotFound, match="'three'"):
             await bench.check_ins.check_in("b", PROFILE, 0.0, "three")
-        assert bench.app.registry.available("two") == {}
+        assert bench.app.registry.view("two").present == {}
 
 
 async def test_stopping_does_not_wait_for_a_store_that_hangs_and_loses_nothing(

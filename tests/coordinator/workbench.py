@@ -216,7 +216,7 @@ class Workbench:
     async def arrive(self, *device_ids: str) -> list[asyncio.Task[Assignment]]:
         """Have devices wait for work; returns when the coordinator knows of all of them."""
         waiting = [asyncio.create_task(self.check_in(device)) for device in device_ids]
-        while not set(device_ids) <= set(self.app.registry.available("")):  # noqa: ASYNC110
+        while not set(device_ids) <= set(self.app.registry.view("").present):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return waiting
 

@@ -9,7 +9,7 @@ EDGE_CLIENT = Path(__file__).resolve().parents[2] / "edge_client"
 
 # What is forgotten first, when a day of traffic is over, and how long the device was off: there is
 # no other clock for these.
-MAY_LOOK = {"content_cache.py", "device_enrolment.py", "device_folder.py", "traffic.py"}
+MAY_LOOK = {"content_cache.py", "own_certificate.py", "device_folder.py", "traffic.py"}
 WALL_CLOCKS = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"}
 
 

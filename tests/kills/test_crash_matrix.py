@@ -84,7 +84,7 @@ SCENARIOS: tuple[type[Scenario], ...] = (
 FEW = 6
 """Up to this many commits of a function, the tests kill at each of them."""
 
-OF_SEVERAL_DEVICES = {"Registry.remember", "TaskRecords.lease_each"}
+OF_SEVERAL_DEVICES = {"Registry.record", "TaskRecords.lease_each"}
 """The coordinator answers simultaneous devices in one commit, so the count varies."""
 
 ALSO = (

@@ -33,8 +33,8 @@ async def test_a_device_that_was_told_to_come_late_is_there_until_then(tmp_path:
     async with workbench(tmp_path, clock=lambda: now[0], away_seconds=10.0) as bench:
         registry = bench.app.registry
         with registry.visit("a", PROFILE, ""):
-            registry.expect("a", 100.0)
+            registry.note_pause("a", 100.0)
         now[0] = 1109.0
-        assert list(registry.available("")) == ["a"]
+        assert list(registry.view("").present) == ["a"]
         now[0] = 1111.0
-        assert list(registry.available("")) == []
+        assert list(registry.view("").present) == []

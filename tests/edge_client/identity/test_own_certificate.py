@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from edge_client.identity.device_enrolment import DeviceEnrolment
+from edge_client.identity.own_certificate import OwnCertificate
 from hfmds.errors import (
     ConfigurationError,
     Conflict,
@@ -117,9 +117,9 @@ class Device:
         self.told.write_bytes(b"-----told-----")
         self.clocks = Clocks()
 
-    def open(self) -> DeviceEnrolment:
+    def open(self) -> OwnCertificate:
         clocks = self.clocks
-        return DeviceEnrolment(self.files, self.told, lambda: clocks.wall, lambda: clocks.monotonic)
+        return OwnCertificate(self.files, self.told, lambda: clocks.wall, lambda: clocks.monotonic)
 
     def enrol(self, coordinator: Coordinator, token: str = TOKEN, wished: str = "camera") -> str:
         enrolment = self.open()

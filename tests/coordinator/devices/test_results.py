@@ -67,7 +67,7 @@ class Bench:
         self.results = Results(
             cast(TaskRecords, self.books),
             cast(StageNotes, SimpleNamespace(accepted=lambda task_id: None)),
-            cast(Registry, SimpleNamespace(heard=lambda device_id: None)),
+            cast(Registry, SimpleNamespace(note_call=lambda device_id: None)),
             metrics,
             notices,
             lambda: 0.0,

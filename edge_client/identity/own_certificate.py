@@ -70,7 +70,7 @@ class _Terms:
     renew_after_seconds: float
 
 
-class DeviceEnrolment:
+class OwnCertificate:
     """One device's standing in the fleet, kept in a folder of its own."""
 
     def __init__(

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from coordinator.devices.batching import Together
+from coordinator.devices.batching import Batcher
 from coordinator.devices.wakeup import Bell, ring_all
 
 
@@ -43,7 +43,7 @@ async def test_a_wait_without_a_ring_ends_at_its_timeout() -> None:
     assert bell.rings == 0
 
 
-async def test_what_is_asked_at_bells_that_are_rung_together_is_answered_together() -> None:
+async def test_what_is_asked_at_bells_that_are_rung_batcher_is_answered_batcher() -> None:
     bells, answered = [Bell() for _ in range(50)], list[int]()
 
     def answer(asked: Sequence[Bell]) -> Sequence[bool]:
@@ -55,11 +55,11 @@ async def test_what_is_asked_at_bells_that_are_rung_together_is_answered_togethe
             time.sleep(0.001)
             yield bell
 
-    together = Together[Bell, bool](answer, most_at_once=len(bells))
+    batcher = Batcher[Bell, bool](answer, max_batch=len(bells))
 
     async def ask_when_rung(bell: Bell) -> None:
         await bell.wait_async(0, 30)
-        await together.ask(bell)
+        await batcher.ask(bell)
 
     asking = [asyncio.create_task(ask_when_rung(bell)) for bell in bells]
     await asyncio.sleep(0.05)  # they wait now
