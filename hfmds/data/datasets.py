@@ -39,15 +39,15 @@ from hfmds.domain.learning import LabelledImages
 from hfmds.errors import ConfigurationError
 
 KNOWN = (*torchvision_sets.NAMES, "digits")
-"""Data sets with a name of their own; any other name is that of a folder."""
+"""Known data sets; any other name is a folder."""
 
 Progress = Callable[[str, int, int], None]
-"""Hears of slow reading: the part ("train" or "test"), images read, and images in all."""
+"""A function for slow reading: it takes the part ("train" or "test"), images read, all images."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Images to learn from and images to test on; label i means the class `class_names[i]`."""
+    """Training and test images; label i means the class `class_names[i]`."""
 
     name: str
     train: LabelledImages
@@ -107,7 +107,7 @@ def load_dataset(
 
 
 def subset(images: LabelledImages, count: int, seed: int) -> LabelledImages:
-    """So many of the images, equally many of each class (or one more), in the order they had."""
+    """Return `count` images, equally many of each class (or one more), in their order."""
     classes, sizes = np.unique(images.labels, return_counts=True)
     if not len(classes) <= count <= len(images):
         raise ConfigurationError(
@@ -181,14 +181,14 @@ def _load_folder(name: str, folder: Path, progress: Progress | None) -> Dataset:
 
 
 def _part_files(folder: Path, part: str) -> dict[str, list[Path]]:
-    """Image files by class name."""
+    """Return the image files by class name."""
     remedy = f"put images in one folder per class, such as {folder / part / 'cat' / '1.jpg'}"
     if not is_folder(folder / part):
         raise ConfigurationError(f"data set folder {folder} has no folder {part!r}; {remedy}")
-    found = {path.name: image_files(path) for path in class_folders(folder / part)}
-    if not found:
+    files_by_class = {path.name: image_files(path) for path in class_folders(folder / part)}
+    if not files_by_class:
         raise ConfigurationError(f"{folder / part} has no class folders; {remedy}")
-    return found
+    return files_by_class
 
 
 def _report(progress: Progress, part: str, total: int, done: int) -> None:

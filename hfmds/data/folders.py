@@ -1,6 +1,6 @@
 """Image files in class folders: cat/1.jpg, cat/2.jpg, dog/7.png.
 
-What labels the classes have is the caller's business. Images are uint8 [channels, height, width],
+The caller chooses the labels of the classes. Images are uint8 [channels, height, width],
 one channel if grey; nothing is resized, so all must be of one size.
 """
 
@@ -19,11 +19,11 @@ from hfmds.errors import ConfigurationError
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
-# What people and systems leave beside images, and nobody takes for one.
+# Files beside images that are no images.
 _NOTE_SUFFIXES = frozenset({".csv", ".json", ".md", ".txt", ".xml"})
 _CLUTTER = frozenset({"desktop.ini", "thumbs.db"})
 
-# Pillow's conversion of the others clips instead of scaling: a 16-bit image would come out white.
+# Pillow's conversion of other modes clips instead of scaling: 16-bit images become white.
 _EIGHT_BIT_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX"})
 _EIGHT_BIT_MODES |= {"CMYK", "YCbCr", "HSV", "LAB"}
 _REPORT_EVERY = 500  # images
@@ -31,7 +31,7 @@ _REPORT_EVERY = 500  # images
 
 @contextlib.contextmanager
 def looking_at(path: Path) -> Iterator[None]:
-    """Where a look at a path fails (no permission, a bad disk), the operator hears of which."""
+    """Turn errors of a path (no permission, a bad disk) into a ConfigurationError that names it."""
     try:
         yield
     except OSError as error:
@@ -42,13 +42,13 @@ def looking_at(path: Path) -> Iterator[None]:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder; not being allowed to know is an error."""
+    """Whether there is a folder; a missing permission is an error."""
     with looking_at(path):
         return path.is_dir()
 
 
 def class_folders(folder: Path) -> list[Path]:
-    """The visible folders in a folder, by name."""
+    """Return the visible folders in a folder, sorted by name."""
     with looking_at(folder):
         return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
@@ -59,9 +59,9 @@ def is_class_number(name: str) -> bool:
 
 
 def image_files(class_folder: Path) -> list[Path]:
-    """The images of one class, by name; there must be some, and nothing that may be meant as one.
+    """Return the images of one class, sorted by name; refuse files that may be other images.
 
-    Hidden files are passed over: macOS puts a ._1.jpg, which is no image, beside 1.jpg.
+    Hidden files are ignored: macOS puts a ._1.jpg, which is no image, beside 1.jpg.
     """
     with looking_at(class_folder):
         visible = sorted(p for p in class_folder.iterdir() if not p.name.startswith("."))
@@ -79,9 +79,9 @@ def image_files(class_folder: Path) -> list[Path]:
 def read_images(
     files: Sequence[Path], report: Callable[[int], None] | None = None
 ) -> NDArray[np.uint8]:
-    """The images of at least one file, in their order; `report` hears how many are read.
+    """Read the images of at least one file, in their order; `report` takes the number so far.
 
-    One thread: for images this small Python's own work dominates, and it does not run in parallel.
+    One thread: for small images most of the work is Python's own, which is not parallel.
     """
     first = _read_image(files[0])
     try:
@@ -95,13 +95,13 @@ def read_images(
 
 
 def describe(shape: Sequence[int]) -> str:
-    """The form of an image, [channels, height, width], in words."""
+    """Return the form of an image, [channels, height, width], in words."""
     channels, height, width = shape
     return f"{height}x{width} {'grey' if channels == 1 else 'colour'}"
 
 
 def _refuse_strangers(paths: Iterable[Path]) -> None:
-    """Images that are not read must not go missing in silence."""
+    """Refuse files that may be images but cannot be read."""
     for path in paths:
         if path.is_dir():
             raise ConfigurationError(
@@ -110,7 +110,7 @@ def _refuse_strangers(paths: Iterable[Path]) -> None:
             )
         if path.suffix.lower() not in _NOTE_SUFFIXES and path.name.lower() not in _CLUTTER:
             raise ConfigurationError(
-                f"{path} is of no kind that is read ({', '.join(sorted(IMAGE_SUFFIXES))}); "
+                f"{path} is of an unknown kind (known: {', '.join(sorted(IMAGE_SUFFIXES))}); "
                 "convert or remove it"
             )
 
@@ -133,7 +133,7 @@ def _read_like(
 
 
 def _read_image(file: Path) -> NDArray[np.uint8]:
-    """[channels, height, width]: one channel for a grey image, three for any other."""
+    """Read an image as [channels, height, width]: one channel if grey, else three."""
     try:
         with Image.open(file) as image:
             if image.mode not in _EIGHT_BIT_MODES:

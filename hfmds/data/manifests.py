@@ -1,11 +1,11 @@
-"""A list of image files with their classes, as a CSV file with the columns path and label.
+"""Reads a CSV file with the columns path and label: image files and their classes.
 
     path,label
     2024/img_0001.jpg,cat
     /media/card/7.png,dog
 
-Paths are relative to the list's folder. Labels are class names, or numbers. Other columns are left
-aside.
+Paths are relative to the list's folder. Labels are class names, or numbers. Other columns
+are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COLUMNS = ("path", "label")
 
 
 def read_manifest(manifest: Path) -> tuple[list[Path], list[str]]:
-    """Files and labels, in the order of the list; ConfigurationError names the line at fault."""
+    """Return files and labels in the order of the list; an error names the line at fault."""
     files: list[Path] = []
     labels: list[str] = []
     try:

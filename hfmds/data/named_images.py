@@ -1,10 +1,9 @@
-"""Images loaded once, before it is known which runs they are for, and labelled as each run counts.
+"""Images that are loaded before their run is known, and relabelled for each run.
 
-A run may name its classes; which number "cat" has is then the run's business. So the images are
-kept with the names their owner gave them, and mapped by name when a run comes.
+A run may name its classes and so decides the number of "cat". Therefore the images keep the names
+that their owner gave them, and are mapped by name when a run comes.
 
-Where the images are, and what classes are called that a run does not know, is their owner's affair:
-of an error, others are told no such thing (`public`).
+Errors for other parties (`public`) contain neither the place of the images nor unknown class names.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from hfmds.errors import ConfigurationError, InvalidInput
 class NamedImages:
     """Images whose label i means the class `class_names[i]`; without names, the class number i."""
 
-    what: str  # what these images are, for errors
+    what: str  # names the images in errors
     images: LabelledImages
     class_names: tuple[str, ...] = ()
-    # By its folder, or in a list of files: then label i is only a place in `class_names`.
+    # By a folder, a list or a packed file: then label i is only an index of `class_names`.
     named_by_owner: bool = False
-    source: str = ""  # where they are
+    source: str = ""  # the place of the images
 
     def __len__(self) -> int:
         return len(self.images)
 
     def labelled_for(self, recipe: Recipe) -> LabelledImages:
-        """The images with the recipe's class numbers; InvalidInput says what does not fit."""
+        """Return the images with the recipe's class numbers; InvalidInput if they do not fit."""
         images = self.images
         if self.class_names and (recipe.class_names or self.named_by_owner):
             numbers = np.zeros(len(self.class_names), np.int64)
@@ -52,7 +51,7 @@ class NamedImages:
         return images
 
     def _number(self, name: str, run_names: tuple[str, ...]) -> int:
-        """The run's number of a class; a run without names has folders named by number."""
+        """Return the run's number of a class; without class names it is the folder's name."""
         if name in run_names:
             return run_names.index(name)
         if run_names:
@@ -68,7 +67,7 @@ class NamedImages:
             return int(name)
         raise self._unfit(
             f"class {name!r} of {self.what} {reason}",
-            f"a class of {self.what} {reason}; which one, the log there says",
+            f"a class of {self.what} {reason}; the log of its owner names it",
         )
 
     def _unfit(self, message: str, public: str) -> InvalidInput:
@@ -76,7 +75,7 @@ class NamedImages:
 
 
 def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ()) -> NamedImages:
-    """The images of a source (see `hfmds.data.sources`); ConfigurationError if they are unusable.
+    """Load the images of a source (see `hfmds.data.sources`); ConfigurationError if that fails.
 
     `class_names` gives numbered data names, and class folders numbers; `what` names the images in
     errors, e.g. "the held-out set".
@@ -104,7 +103,7 @@ def load_named_images(source: str, what: str, class_names: tuple[str, ...] = ())
 
 def _names_in(manifest: Path) -> tuple[str, ...]:
     if not manifest.is_file():
-        return ()  # `load_images` says so
+        return ()  # `load_images` reports a missing file
     return tuple(sorted(set(read_manifest(manifest)[1])))
 
 

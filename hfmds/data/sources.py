@@ -1,4 +1,4 @@
-"""Where a device's real images come from: a folder, a file, or a data set by its name.
+"""Loads the real images of a device: from a folder, a file, or the digits.
 
 A source is one string, so that it fits a setting or a command line:
 
@@ -9,10 +9,10 @@ A source is one string, so that it fits a setting or a command line:
     digits:20              scikit-learn's 1797 handwritten digits, one channel, scaled to 20x20
     digits:20#train        the same, without every fifth image of each class
     digits:20#test         those fifth images
-    digits:20#train@3/20   what device 3 (the first is 0) of 20 has of them: images of one class
+    digits:20#train@3/20   the images of device 3 (the first is 0) of 20, all of one class
 
-Whatever is wrong with a source is a ConfigurationError that says where and what to do about it.
-Knows no torch and no network, and never resizes or reorders an operator's images.
+Every fault of a source is a ConfigurationError that names the place and the remedy. This module
+needs no torch and no network, and never resizes or reorders images.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from hfmds.errors import ConfigurationError
 _DIGITS = re.compile(
     r"digits(?::(?P<side>\d+))?(?:#(?P<part>train|test))?(?:@(?P<device>\d+)/(?P<devices>\d{1,4}))?"
 )
-_DIGITS_SIDE = 8  # as scikit-learn has them
+_DIGITS_SIDE = 8  # in scikit-learn
 _TEST_EVERY = 5
-_SPLIT_SEED = 0  # devices that are started apart must agree on who has what
+_SPLIT_SEED = 0  # all devices must compute the same split
 
 
 def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
-    """All images of a source, in an order that depends on the source alone.
+    """Load all images of a source, in an order that depends on the source alone.
 
     `class_names` gives class folders their numbers; without it folders are named by number.
     """
@@ -71,7 +71,7 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
 
 
 def is_whole_digits(source: str) -> bool:
-    """Whether a source is the digits with no part named, so that it has both."""
+    """Whether a source is the digits without a named part, so that it has both parts."""
     digits = _DIGITS.fullmatch(source)
     return digits is not None and digits["part"] is None and digits["device"] is None
 
@@ -82,7 +82,7 @@ def _load_digits(side: int, part: str | None) -> LabelledImages:
             f"digits:{side}: the size must be {_DIGITS_SIDE} to 256; paper-cnn needs at least 16"
         )
     try:
-        from sklearn.datasets import load_digits  # heavy, and only needed here
+        from sklearn.datasets import load_digits  # slow to import
     except ImportError as error:
         raise ConfigurationError(
             "the digits need scikit-learn: install hfmds-fl[cli], or use another data source"
@@ -105,11 +105,11 @@ def _load_digits(side: int, part: str | None) -> LabelledImages:
 def _part_of_device(
     source: str, images: LabelledImages, device: int, devices: int
 ) -> LabelledImages:
-    """One device's part, of a single class as in the demo: where devices differ most."""
+    """Return the part of one device: images of a single class, as in the demo."""
     if device >= devices:
         raise ConfigurationError(
-            f"{source}: there is no device {device} of {devices}, for they are counted from 0; "
-            "say @DEVICE/DEVICES with a larger second number"
+            f"{source}: there is no device {device} of {devices}, counted from 0; "
+            "write @DEVICE/DEVICES with a larger second number"
         )
     return images.take(label_skew(images.labels, devices, 1, _SPLIT_SEED)[device])
 
@@ -163,16 +163,16 @@ def _load_npz(path: Path, class_names: Sequence[str]) -> LabelledImages:
 
 
 def labels_beside(path: Path) -> Path:
-    """Where the labels of the images in an .npy file are."""
+    """Return the file of the labels of the images in an .npy file."""
     before, _, after = path.name.rpartition("images")
     return path.with_name(f"{before}labels{after}")
 
 
 def _load_npy(path: Path, _: Sequence[str]) -> LabelledImages:
-    found, beside = "images" in path.name, labels_beside(path)
+    is_named, beside = "images" in path.name, labels_beside(path)
     remedy = "write images to x-images.npy and labels to x-labels.npy with numpy.save"
-    if not found or not beside.is_file():
-        missing = f"{beside} is missing" if found else "its name has no 'images' in it"
+    if not is_named or not beside.is_file():
+        missing = f"{beside} is missing" if is_named else "its name has no 'images' in it"
         raise ConfigurationError(f"the labels of {path} are not found: {missing}; {remedy}")
     arrays = []
     for file in (path, beside):

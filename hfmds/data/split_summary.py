@@ -1,4 +1,4 @@
-"""Who holds what after a split: a table of devices and classes, for people and for reports."""
+"""Summaries of a split: the images of each device and class, for people and reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfmds.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What one device holds."""
+    """The share of one device."""
 
     device: int
     images: int
@@ -29,11 +29,11 @@ class SplitSummary:
 
     counts: NDArray[np.int64]  # [devices, classes]
     class_names: tuple[str, ...]
-    available: int  # images there were to divide
+    available: int  # images before the split
 
     @property
     def rows(self) -> list[DeviceShare]:
-        """One per device, in their order."""
+        """One row for each device, in their order."""
         return [
             DeviceShare(
                 device=device,
@@ -47,18 +47,18 @@ class SplitSummary:
 
     @property
     def images(self) -> int:
-        """Images that some device holds."""
+        """The number of images that some device holds."""
         return int(self.counts.sum())
 
     @property
     def unused_classes(self) -> tuple[str, ...]:
-        """Classes of the data set that no device holds: nobody can learn them."""
+        """Classes that no device holds: no device can learn them."""
         totals = self.counts.sum(axis=0)
         return tuple(name for name, n in zip(self.class_names, totals, strict=True) if not n)
 
     @property
     def totals(self) -> str:
-        """What all devices together hold, and of how much, in words."""
+        """The images and classes that all devices hold together, in words."""
         classes = len(self.class_names)
         return (
             f"{self.images} of {self.available} images, "
@@ -66,7 +66,7 @@ class SplitSummary:
         )
 
     def markdown(self) -> str:
-        """One line per device, the mean of all, and what is left over."""
+        """Return one line for each device, the mean of all, and the unused classes."""
         rows = self.rows
         lines = [
             "| device | images | classes | largest class | its share |",
@@ -81,14 +81,16 @@ class SplitSummary:
         classes = float(np.mean([row.classes for row in rows]))
         share = float(np.mean([row.largest_share for row in rows]))
         lines.append(f"| **mean** | {images:.1f} | {classes:.1f} | | {100 * share:.0f} % |")
-        nobody = f"; nobody holds {', '.join(self.unused_classes)}" if self.unused_classes else ""
+        nobody = (
+            f"; no device holds {', '.join(self.unused_classes)}" if self.unused_classes else ""
+        )
         return "\n".join([*lines, "", f"Devices hold {self.totals}{nobody}."]) + "\n"
 
 
 def summarise_split(
     labels: NDArray[np.int64], shards: Sequence[Indices], class_names: Sequence[str]
 ) -> SplitSummary:
-    """Count a split of samples with these labels, each the place of a class in `class_names`."""
+    """Summarise a split of samples with these labels, which are indices of `class_names`."""
     for device, shard in enumerate(shards):
         if not len(shard):
             raise ConfigurationError(

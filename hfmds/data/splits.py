@@ -1,6 +1,6 @@
-"""Dividing one data set among devices, for simulation: alike, or skewed as in the paper.
+"""Divides a data set among simulated devices: alike, or skewed as in the paper.
 
-`split` does what a `SplitSpec` says; behind it is one function per kind. Each returns one array of
+`split` follows a `SplitSpec`; there is one function for each kind. Each returns one array of
 sample indices per device: disjoint, in random order, none empty. They have `samples_per_device`
 samples, by default as many as the data allow, so a few may stay unused. With `unequal` above 0 that
 is the mean (or a little less, for sizes are rounded down), and sizes are log-normal: `unequal` is
@@ -77,7 +77,7 @@ class SplitSpec:
 
 
 def split(labels: NDArray[np.int64], spec: SplitSpec, seed: int) -> list[Indices]:
-    """One array of sample indices per device."""
+    """Return one array of sample indices for each device."""
     size, unequal = spec.samples_per_device, spec.unequal
     if spec.classes_per_device is not None:
         return label_skew(labels, spec.devices, spec.classes_per_device, seed, size, unequal)
@@ -93,7 +93,7 @@ def iid(
     samples_per_device: int | None = None,
     unequal: float = 0.0,
 ) -> list[Indices]:
-    """Samples dealt out at random: every device's data are alike."""
+    """Deal out samples at random: the data of all devices are alike."""
     size = _shard_size(len(labels), devices, samples_per_device)
     sizes = _round_down(size * _size_factors(devices, unequal, seed), unequal)
     order = generator(seed, "iid").permutation(len(labels))
@@ -150,7 +150,7 @@ def label_skew(
 def _deal(
     classes: Indices, devices: int, hand_size: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """[devices, hand_size] of classes: none twice in a hand, each about equally often in all."""
+    """Return [devices, hand_size] classes: none twice in a hand, all about equally often."""
     hands: list[list[int]] = []
     deck: list[int] = []
     for _ in range(devices):
@@ -218,7 +218,7 @@ def _shard_size(samples: int, devices: int, samples_per_device: int | None) -> i
 
 
 def _size_factors(devices: int, unequal: float, seed: int) -> NDArray[np.float64]:
-    """How much larger than the mean each shard is to be; exactly 1 if sizes are to be equal."""
+    """Return the size of each shard relative to the mean; exactly 1 for equal sizes."""
     _require_unequal(unequal)
     logarithms = unequal * generator(seed, "sizes").standard_normal(devices)
     sizes = np.exp(logarithms - logarithms.max())  # cannot overflow
@@ -231,7 +231,7 @@ def _round_down(sizes: NDArray[np.float64], unequal: float) -> list[int]:
     if 0 in whole:
         raise ConfigurationError(
             f"device {whole.index(0)} (the first is 0) would get no samples: sizes are drawn with "
-            f"unequal {unequal:g}; make it smaller, or have fewer devices or more samples on each"
+            f"unequal {unequal:g}; make it smaller, or use fewer devices or more samples on each"
         )
     return whole
 

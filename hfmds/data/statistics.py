@@ -1,4 +1,4 @@
-"""What a run must know about its images before it starts. Only numpy."""
+"""Statistics of images that a run needs before it starts. Needs only numpy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CHUNK = 1024  # images at a time, to bound memory
 
 
 def normalisation_of(images: LabelledImages) -> Normalisation:
-    """Per-channel mean and standard deviation of the pixels in [0, 1]."""
+    """Return mean and standard deviation of the pixels in [0, 1] of each channel."""
     if not len(images):
-        raise ConfigurationError("there are no images to take mean and deviation of")
+        raise ConfigurationError("mean and deviation need at least one image")
     channels = images.pixels.shape[1]
     total, squares = np.zeros(channels), np.zeros(channels)
     for start in range(0, len(images), _CHUNK):

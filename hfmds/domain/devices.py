@@ -17,7 +17,7 @@ from hfmds.errors import InvalidInput
 
 
 class DeviceState(enum.Enum):
-    """What a device is doing, as far as the coordinator knows."""
+    """The state of a device as the coordinator knows it."""
 
     AVAILABLE = "available"
     WORKING = "working"
@@ -26,7 +26,7 @@ class DeviceState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device the coordinator has seen."""
+    """A device that the coordinator has seen."""
 
     device_id: str
     state: DeviceState
@@ -37,7 +37,7 @@ class Device:
     task_id: str | None
     last_failure: str = ""
     stage: TaskStage | None = None
-    has_twin: bool = False  # several run with its id
+    has_twin: bool = False  # several devices run with this id
 
 
 MAX_LABELS = 32
@@ -47,7 +47,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def require_id(value: str, what: str) -> str:
-    """An id as the contract allows it: safe in file names, URLs and metric labels."""
+    """Return an id if it is valid: safe in file names, URLs and metric labels."""
     if not _ID.fullmatch(value):
         raise InvalidInput(
             f"{what} {value[:140]!r} is not an id: use 1 to 128 of A-Z a-z 0-9 . _ - "
@@ -57,7 +57,7 @@ def require_id(value: str, what: str) -> str:
 
 
 def labels_from(pairs: Iterable[str] | Mapping[str, str], what: str) -> tuple[str, ...]:
-    """Labels as `name=value`, by name; refused if they are too many, malformed or repeated."""
+    """Return labels as sorted `name=value`; refuse malformed, repeated or too many labels."""
     if not pairs:
         return ()
     if isinstance(pairs, Mapping):
@@ -77,20 +77,20 @@ def labels_from(pairs: Iterable[str] | Mapping[str, str], what: str) -> tuple[st
 
 
 def label_map(labels: Iterable[str]) -> dict[str, str]:
-    """Labels that are well-formed, as values by name."""
+    """Return the values of well-formed labels by name."""
     return {name: value for name, _, value in (label.partition("=") for label in labels)}
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What a device tells of itself."""
+    """The profile that a device reports about itself."""
 
     samples: int
     software_version: str
     engine: str
     labels: tuple[str, ...] = ()  # "name=value", by name
-    free_memory_bytes: int = 0  # 0: not known
-    charging: bool | None = None  # None: not known
+    free_memory_bytes: int = 0  # 0: unknown
+    charging: bool | None = None  # None: unknown
     unmetered: bool | None = None
 
 

@@ -18,7 +18,7 @@ _HEX_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Digest:
-    """SHA-256 in lower-case hex and the number of bytes it was taken over."""
+    """The SHA-256 of content in lower-case hex, and the number of its bytes."""
 
     sha256: str
     size_bytes: int
@@ -35,12 +35,12 @@ class Digest:
 
 
 def digest_of(data: bytes | memoryview) -> Digest:
-    """The digest of bytes in memory."""
+    """Return the digest of bytes in memory."""
     return Digest(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def digest_of_file(path: Path) -> Digest:
-    """The digest of a file, read in pieces."""
+    """Return the digest of a file, which is read in pieces."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return Digest(sha256, file.tell())

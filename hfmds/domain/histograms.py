@@ -1,5 +1,6 @@
-"""How measured leakage is spread, in ranges of fixed width: what can be added up over any number of
-batches, and kept in a few hundred numbers. Only numpy.
+"""Histograms of measured leakage: ranges of fixed width, added up over any number of batches.
+
+They take a few hundred numbers. This module needs only numpy.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ class Histogram:
     def __post_init__(self) -> None:
         require(
             math.isfinite(self.lowest) and math.isfinite(self.width) and self.width > 0,
-            f"a histogram from {self.lowest} in steps of {self.width} is none",
+            f"a histogram from {self.lowest} in steps of {self.width} is not valid",
         )
 
     @property
     def samples(self) -> int:
-        """How many values were counted."""
+        """The number of counted values."""
         return sum(self.counts)
 
     def of(self, values: NDArray[np.float32]) -> Histogram:
-        """These values in the same ranges; what is outside counts in the nearest."""
+        """Return a histogram of these values; those outside count in the nearest range."""
         steps = np.ceil((values.astype(np.float64) - self.lowest) / self.width) - 1
         ranges = np.clip(steps, 0, len(self.counts) - 1).astype(np.int64)
         return self._with(np.bincount(ranges, minlength=len(self.counts)).tolist())
@@ -48,7 +49,7 @@ class Histogram:
         return self._with(map(sub, self.counts, self._comparable(other)))
 
     def beginning_of(self, percentile: float) -> float:
-        """Where the range of this percentile begins: the percentile itself is above.
+        """Return the beginning of the range with this percentile; the percentile is above it.
 
         `np.percentile` lies between two of the values; the lower of them is looked for.
         """
@@ -93,14 +94,14 @@ class LeakageHistograms:
 
     @property
     def samples(self) -> int:
-        """How many images were measured."""
+        """The number of measured images."""
         return self.psnr_paired.samples
 
-    def _each(self, made: Callable[[str], Histogram]) -> LeakageHistograms:
-        return LeakageHistograms(*map(made, self.__slots__))
+    def _each(self, make: Callable[[str], Histogram]) -> LeakageHistograms:
+        return LeakageHistograms(*map(make, self.__slots__))
 
 
 def histograms_of(batch: SyntheticBatch) -> LeakageHistograms:
-    """The measurements of one batch."""
+    """Return the histograms of one batch."""
     empty = LeakageHistograms()
     return empty._each(lambda name: getattr(empty, name).of(getattr(batch, name)))

@@ -1,6 +1,6 @@
-"""The nouns of the learning, as plain values over numpy: images, what a device sends, a round.
+"""The nouns of the learning, as plain values over numpy: images, updates, pools, rounds.
 
-Imported by every package, so it must not import torch, gRPC or protobuf.
+Every package imports this module, so it imports neither torch nor gRPC nor protobuf.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ Weights: TypeAlias = Mapping[str, NDArray[np.float32]]
 """A model's parameters and buffers by name."""
 
 Pixels: TypeAlias = NDArray[np.uint8 | np.float16]
-"""Of images: uint8 from 0 to 255, as real ones have, or float16 from 0 to 1."""
+"""Pixels of images: uint8 from 0 to 255, as real images have, or float16 from 0 to 1."""
 
 
-MAX_TOLD_SAMPLES = 10
-"""How many samples of a batch a refusal names."""
+MAX_NAMED_SAMPLES = 10
+"""The number of samples that a refusal names."""
 
 
 class LazyTensors(Mapping[str, NDArray[Any]]):
-    """Tensors that stay where they are stored, of which a run of values can be read alone."""
+    """Tensors that stay in storage; a reader can load a part of a tensor."""
 
     @abstractmethod
     def __contains__(self, name: object) -> bool:
-        """Whether there is such a tensor; Mapping's own way would read it."""
+        """Whether there is such a tensor; Mapping's default would read it."""
 
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape, without its values."""
+        """Return the shape of a tensor without its values."""
 
     @abstractmethod
     def dtype(self, name: str) -> np.dtype[Any]:
-        """The type of a tensor's values."""
+        """Return the type of a tensor's values."""
 
     @abstractmethod
     def read(self, name: str, start: int, out: NDArray[Any]) -> None:
-        """Fill `out`, which has the tensor's type, with its values from `start` on, in C order."""
+        """Fill `out`, of the tensor's type, with the values from `start` on, in C order."""
 
 
 def _numbers(wrong: np.bool_ | NDArray[np.bool_]) -> str:
-    """Which samples are wrong: the first of them, as the message has to fit in a header."""
+    """Return the first wrong samples as text; the message has to fit in a header."""
     numbers = np.flatnonzero(wrong).tolist()
-    more = f" and {len(numbers) - MAX_TOLD_SAMPLES} more" if len(numbers) > MAX_TOLD_SAMPLES else ""
-    return f"{', '.join(map(str, numbers[:MAX_TOLD_SAMPLES]))}{more}"
+    more = (
+        f" and {len(numbers) - MAX_NAMED_SAMPLES} more" if len(numbers) > MAX_NAMED_SAMPLES else ""
+    )
+    return f"{', '.join(map(str, numbers[:MAX_NAMED_SAMPLES]))}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class LabelledImages:
     shares: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        # Not by `require`: what numpy says of a type takes longer to write than all else here.
+        # Not by `require`: formatting the message is slower than the check.
         if self.pixels.dtype not in (np.uint8, np.float16) or self.pixels.ndim != 4:
             raise InvalidInput(
                 f"images must be uint8 or float16 [n, channels, height, width], "
@@ -114,7 +116,7 @@ class LabelledImages:
         return LabelledImages(self.pixels[indices], self.labels[indices], shares)
 
     def require_fit(self, model: ModelSpec, what: str) -> None:
-        """Refuse images the model cannot take, naming `what` they are."""
+        """Refuse images that the model cannot take; `what` names them in the error."""
         shape = self.pixels.shape[1:]
         require(
             shape == model.image_shape,
@@ -134,12 +136,12 @@ class LabelledImages:
 
 
 MEASUREMENTS = ("psnr_paired", "psnr_nearest", "ssim_paired", "ssim_nearest")
-"""What a device measures of each synthetic image."""
+"""The measurements of a device for each synthetic image."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticBatch:
-    """What one device made at one refresh, with the leakage it measured before sending.
+    """The synthetic images of one device at one refresh, with their measured leakage.
 
     PSNR in dB between images in [0, 1] and SSIM: to the real sample each was paired with, and to
     the nearest real sample on the device, by PSNR. Higher means more alike, so more leaked.
@@ -174,7 +176,7 @@ class SyntheticBatch:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Payload bytes one device moved for one task, or many devices for many."""
+    """Payload bytes that devices moved for tasks."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -187,7 +189,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One device's answer to one round. Weights may be loaded lazily from storage."""
+    """The answer of one device in one round. Its weights may stay in storage until read."""
 
     device_id: str
     weights: Weights
@@ -215,12 +217,12 @@ class Pool:
     snapshot_id: str
     samples: int
     leakage: LeakageSummary
-    traffic: Traffic = Traffic()  # what making and sealing it cost
+    traffic: Traffic = Traffic()  # of making and sealing it
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How a model does on a held-out set, or on a device's own data."""
+    """The quality of a model on a held-out set or on a device's own data."""
 
     accuracy: float  # in [0, 1]
     loss: float
@@ -229,34 +231,34 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvaluation:
-    """How a model does on devices' own data: the mean over all their samples."""
+    """The quality of a model on the devices' own data: the mean over all their samples."""
 
     accuracy: float  # in [0, 1]
     loss: float
     samples: int
     devices: int
-    traffic: Traffic = Traffic()  # what it cost
+    traffic: Traffic = Traffic()
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All that the loop needs to go on after `round_number`."""
+    """The state from which the loop continues after `round_number`."""
 
     round_number: int
     weights: Weights  # w^{t+1}
     pool: Pool | None = None
-    server_state: Weights = field(default_factory=dict)  # what the server's optimiser remembers
+    server_state: Weights = field(default_factory=dict)  # of the server's optimiser
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One round of Algorithm 1 as the loop saw it."""
+    """One completed round of Algorithm 1."""
 
     checkpoint: Checkpoint
-    cohort: tuple[str, ...]  # the devices whose updates were counted
+    cohort: tuple[str, ...]  # the devices whose updates counted
     refreshed: bool
     training_loss: float
     evaluation: Evaluation | None
     traffic: Traffic
     device_evaluation: DeviceEvaluation | None = None
-    trouble: str = ""  # what the server could not do in it, and went on
+    trouble: str = ""  # a fault of the server that did not stop the round

@@ -18,28 +18,28 @@ from hfmds.domain.pool_policy import NEAR_NOISE, NEAR_PHOTOGRAPHS
 from hfmds.domain.validation import STRICT, Count, SettingsTable, require
 
 TaskKind = Literal["train", "synthesise", "evaluate"]
-"""What a device is asked to do."""
+"""The kind of a task."""
 
 _BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names
 
 
 @dataclass(frozen=True, config=STRICT)
 class Method(SettingsTable):
-    """How the devices of a run learn from each other. What it says here is what FedAvg does."""
+    """How the devices of a run learn from each other. The defaults here are those of FedAvg."""
 
     name: ClassVar[str]  # in recipes, reports and metrics
-    samples_per_device = 0  # most images a device shares at a refresh; 0: there is no pool
+    samples_per_device = 0  # most shared images of a device at a refresh; 0: no pool
     with_shares = False  # whether those images are mixtures, with class shares
-    uses_alpha = False  # whether devices train on those images as on their own, by training.alpha
+    uses_alpha = False  # whether training.alpha weighs the shared images
     server_learns = False  # whether the server trains a network, besides taking the mean
-    near_threshold = NEAR_PHOTOGRAPHS  # at which two of them count as near duplicates, by default
+    near_threshold = NEAR_PHOTOGRAPHS  # default distance of near duplicates
 
     def refreshes(self, round_number: int) -> bool:
-        """Whether the pool is made anew at the start of this round."""
+        """Whether the pool is refreshed at the start of this round."""
         return False
 
     def trains(self, weight: str, round_number: int) -> bool:
-        """Whether devices change this weight in this round, and so send it back."""
+        """Whether devices train this weight in this round and send it back."""
         return True
 
     def measures(self, weight: str) -> bool:
@@ -50,15 +50,15 @@ class Method(SettingsTable):
         return weight.rpartition(".")[2] in _BATCH_STATISTICS
 
     def memory_of(self, kind: TaskKind) -> TaskKind:
-        """What a task of this kind starts with: what the last one of which kind has left."""
+        """Return the kind of task whose memory a task of this kind starts with."""
         return kind
 
     def check_update(self, weights: Mapping[str, NDArray[np.float32]], whose: str) -> None:
-        """Refuse an update that has the right tensors but values the method cannot use."""
+        """Refuse an update whose values the method cannot use."""
 
     @property
     def preparation_rounds(self) -> int:
-        """How many rounds pass before the classifier is trained; they count as rounds."""
+        """The number of rounds before the classifier is trained; they count as rounds."""
         return 0
 
 
@@ -71,7 +71,7 @@ class FedAvg(Method):
 
 @dataclass(frozen=True, config=STRICT)
 class FedProx(Method):
-    """FedProx (Li et al., 2020): local weights are held near the global ones."""
+    """FedProx (Li et al., 2020): the loss keeps local weights near the global ones."""
 
     name = table = "fedprox"
     mu: float = Field(
@@ -97,7 +97,7 @@ class Moon(Method):
 
 
 LABEL_COUNTS = "fedgen/label_counts"
-"""The weight that holds how many images of each class a device has; in w^t, the mean of them."""
+"""The weight with a device's number of images of each class; in w^t, their mean."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -148,7 +148,7 @@ class FedGen(Method):
     )
 
     def trains(self, weight: str, round_number: int) -> bool:
-        return not weight.startswith("generator/")  # the server's work
+        return not weight.startswith("generator/")  # the server trains it
 
     def measures(self, weight: str) -> bool:
         return weight == LABEL_COUNTS or super().measures(weight)
@@ -183,7 +183,7 @@ class FedMix(Method):
     )
 
     def refreshes(self, round_number: int) -> bool:
-        return round_number == 1  # averages do not depend on the model: once, at the beginning
+        return round_number == 1  # averages do not depend on the model
 
 
 @dataclass(frozen=True, config=STRICT)

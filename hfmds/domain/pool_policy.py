@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from hfmds.domain.validation import STRICT, Count, LargeCount, SettingsTable, require
 
 HIGHEST_PSNR_DB = 100.0
-"""Stands for infinity, so that means stay finite: no PSNR is reported above it."""
+"""The highest reported PSNR. It stands for infinity, so that means stay finite."""
 
 HIGHEST_SSIM = 1.0
 
@@ -30,13 +30,13 @@ SSIM_LIMITS = (
     "halt_ssim_nearest_p99",
 )
 NO_LIMIT = dict.fromkeys(PSNR_LIMITS, HIGHEST_PSNR_DB) | dict.fromkeys(SSIM_LIMITS, HIGHEST_SSIM)
-"""The value of each limit that stands for none."""
+"""The value of each limit that means no limit."""
 
 _SAMPLE_LIMITS = (*PSNR_LIMITS[:2], *SSIM_LIMITS[:2])
 
-# Distances at which images of a kind count as near duplicates: docs/results/store.md.
+# Distances of near duplicates for each kind of image: docs/results/store.md.
 NEAR_PHOTOGRAPHS = 0.35
-NEAR_NOISE = 0.45  # to the eye: too much for photographs
+NEAR_NOISE = 0.45  # too large for photographs
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -143,7 +143,7 @@ class PoolPolicy(SettingsTable):
         )
         require(
             self.near_action == "count" or self.near_threshold > 0,
-            f"pool.near_action is {self.near_action}, but nobody looks for near duplicates; "
+            f"pool.near_action is {self.near_action}, but near duplicates are not searched; "
             "set pool.near_threshold",
         )
         require(

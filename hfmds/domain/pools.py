@@ -20,7 +20,7 @@ _YEAR_SECONDS = 31_536_000
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """What a pool takes."""
+    """What a pool accepts."""
 
     run_id: str
     round_number: int
@@ -29,10 +29,10 @@ class PoolSpec:
     max_samples_per_device: int
     method: str
     with_shares: bool = False
-    normalisation: Normalisation | None = None  # None: not said
+    normalisation: Normalisation | None = None  # None: unknown
     policy: PoolPolicy = field(default_factory=PoolPolicy)
-    seal_quorum: int = 0  # 0: never by number
-    seal_deadline_seconds: float = 0.0  # 0: never by time
+    seal_quorum: int = 0  # 0: no sealing by number
+    seal_deadline_seconds: float = 0.0  # 0: no sealing by time
 
     def __post_init__(self) -> None:
         require(self.seal_quorum >= 0, f"seal_quorum is {self.seal_quorum}; it must be at least 0")
@@ -59,7 +59,7 @@ class PoolState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """A pool and what is in it."""
+    """A pool and its content."""
 
     pool_id: str
     spec: PoolSpec
@@ -84,7 +84,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A part of what one device contributed at one refresh."""
+    """A part of the images that one device contributed at one refresh."""
 
     digest: Digest
     samples: int
@@ -114,14 +114,14 @@ class Snapshot:
     leaking_samples: int = 0
     leaking_samples_dropped: int = 0
     leaking_batches: int = 0
-    near_duplicates_unknown: bool = False  # there were too many samples to look for them
+    near_duplicates_unknown: bool = False  # too many samples to search
     histograms: LeakageHistograms = field(default_factory=LeakageHistograms)
     shards: tuple[Shard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SharedShard:
-    """A shard of the share a device has room for."""
+    """A shard of the share for which a device has room."""
 
     shard: Shard
     missing: bool
@@ -129,7 +129,7 @@ class SharedShard:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection removed, or would."""
+    """What a collection removed, or would remove."""
 
     snapshot_ids: tuple[str, ...]
     erased_blobs: int
@@ -138,7 +138,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """What became of a device's contributions when its consent was taken back."""
+    """The result of the withdrawal of a device's contributions."""
 
     removed_batches: int
     remaining_snapshots: int

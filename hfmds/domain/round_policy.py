@@ -81,7 +81,7 @@ class Retention(SettingsTable):
         return not self.keep_last and not self.keep_every
 
     def keeps(self, number: int, last: int, best: int) -> bool:
-        """Whether the model of a round is kept when these are the last one and the best."""
+        """Whether to keep the model of a round, given the last and the best round."""
         if self.keeps_all:
             return True
         by_number = self.keep_every and number % self.keep_every == 0
@@ -103,7 +103,7 @@ class EvaluationByDevices(SettingsTable):
     )
 
     def due(self, round_number: int, rounds: int) -> bool:
-        """Whether devices evaluate the model of this round; that of the last one they always do."""
+        """Whether devices evaluate the model of this round; they always evaluate the last."""
         last = round_number == rounds
         return self.devices > 0 and (last or round_number % self.every_rounds == 0)
 

@@ -1,4 +1,4 @@
-"""A run, its rounds, and what it is doing now."""
+"""A run, its rounds and its current phase."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hfmds.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """A model that a run made."""
+    """A model of a run."""
 
     run_id: str
     round_number: int
@@ -31,11 +31,11 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What a run is to do."""
+    """The description of a run: what it learns, and how its rounds are governed."""
 
     recipe: Recipe
     policy: RoundPolicy
-    start_from: ModelVersion | None = None  # None: fresh weights, by the recipe's seed
+    start_from: ModelVersion | None = None  # None: fresh weights from the recipe's seed
 
     def __post_init__(self) -> None:
         size = self.recipe.cohort_size
@@ -93,7 +93,7 @@ class RunState(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """What a running run is doing."""
+    """The current phase of a running run."""
 
     WAITING_FOR_DEVICES = "waiting for devices"
     SYNTHESISING = "synthesising"
@@ -108,7 +108,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the current phase is."""
+    """The progress of the current phase."""
 
     round_number: int
     phase: Phase
@@ -118,7 +118,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How many rounds old the models were that the results of an asynchronous round began at."""
+    """The age, in rounds, of the models that an asynchronous round's results began with."""
 
     mean: float
     maximum: int
@@ -144,7 +144,7 @@ class Round:
 
     @property
     def accuracy(self) -> float | None:
-        """By which rounds are compared: on the held-out set, or without one by devices."""
+        """The accuracy that compares rounds: on the held-out set, or without one on devices."""
         measured = self.evaluation or self.device_evaluation
         return measured.accuracy if measured else None
 
@@ -161,12 +161,12 @@ class Run:
     progress: Progress | None
     completed_rounds: int
     last_round: Round | None
-    best_round: int = 0  # 0: none was evaluated
+    best_round: int = 0  # 0: no round was evaluated
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRun:
-    """A run this version cannot read, as of a method that came later."""
+    """A run that this version cannot read, for example of a newer method."""
 
     run_id: str
     problem: str

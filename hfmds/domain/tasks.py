@@ -1,4 +1,4 @@
-"""What the coordinator asks of a device, and what the device reports."""
+"""Tasks for devices, and the reports that devices send back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfmds.domain.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class TrainWork:
-    """Train on own data and, if there is one, the pool."""
+    """Train on the device's own data and on the pool, if there is one."""
 
     snapshot_id: str | None
 
@@ -28,7 +28,7 @@ class SynthesiseWork:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateWork:
-    """Measure how the model does on own data."""
+    """Measure the model on the device's own data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Assignment:
     seed: int
     weights: Digest
     work: TrainWork | SynthesiseWork | EvaluateWork
-    plan: Digest | None = None  # for a device that computes by one
-    traceparent: str = ""  # empty: nobody traces it
+    plan: Digest | None = None  # only for a device that runs plans
+    traceparent: str = ""  # empty: not traced
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableTask:
-    """A leased task this version cannot read, as of a method that came later: to be given up."""
+    """A leased task that this version cannot read, for example of a newer method. Give it up."""
 
     task_id: str
     run_id: str
@@ -59,7 +59,7 @@ class UnreadableTask:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """No work now."""
+    """There is no work now; the device retries later."""
 
     after_seconds: float
     reason: str
@@ -67,13 +67,13 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """No work ever again for this device."""
+    """There will be no more work for this device."""
 
     reason: str
 
 
 class LateReason(enum.Enum):
-    """Why a result is not wanted any more; the value is what devices are told."""
+    """Why a result no longer counts; devices receive the value."""
 
     ACCEPTED = "accepted"
     GOAL_REACHED = "goal-reached"
@@ -87,9 +87,9 @@ class LateReason(enum.Enum):
 
 
 class TaskStage(enum.IntEnum):
-    """How far a device is with a task; each stage has those before it behind it."""
+    """The progress of a device with a task; each stage includes those before it."""
 
-    ASSIGNED = 0  # it has not been told of it
+    ASSIGNED = 0  # the device does not know of it yet
     TAKEN = 1
     DOWNLOADED = 2
     COMPUTED = 3
@@ -97,7 +97,7 @@ class TaskStage(enum.IntEnum):
 
 
 class FailureCause(enum.Enum):
-    """Why a device gives a task up."""
+    """Why a device gives up a task."""
 
     UNREADABLE = "unreadable"
     UNSUITABLE = "unsuitable"
@@ -109,7 +109,7 @@ class FailureCause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """What a task cost its device, and the highest SSIM of the images it sent."""
+    """The cost of a task for its device, and the highest SSIM of the images it sent."""
 
     steps: int
     cpu_seconds: float
@@ -121,19 +121,19 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What a device hands in after training; the bytes were uploaded before."""
+    """The report of a device after training."""
 
     update: Digest
     samples: int
     loss: float
     traffic: Traffic
     training_seconds: float
-    device: DeviceReport | None = None  # None: it does not say
+    device: DeviceReport | None = None  # None: not reported
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisReport:
-    """What a device hands in after synthesis; the batch is at the store."""
+    """The report of a device after synthesis; the batch is at the store."""
 
     batch: Digest
     samples: int
@@ -146,7 +146,7 @@ class SynthesisReport:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReport:
-    """What a device hands in after it has evaluated a model."""
+    """The report of a device after evaluation."""
 
     evaluation: Evaluation
     traffic: Traffic
@@ -156,7 +156,7 @@ class EvaluationReport:
 
 @dataclass(frozen=True, slots=True)
 class UploadState:
-    """How much of an announced piece of content the receiver holds."""
+    """How many bytes of an upload the receiver holds."""
 
     offset: int
     complete: bool

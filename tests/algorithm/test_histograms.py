@@ -39,7 +39,7 @@ def test_histograms_with_other_ranges_are_not_added_up():
 
 @pytest.mark.parametrize(("lowest", "width"), [(0, 0), (0, -1), (np.nan, 1), (0, np.inf)])
 def test_ranges_that_are_none_are_refused(lowest: float, width: float):
-    with pytest.raises(InvalidInput, match="is none"):
+    with pytest.raises(InvalidInput, match="is not valid"):
         Histogram(lowest, width, (0,))
 
 

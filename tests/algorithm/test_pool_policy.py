@@ -31,7 +31,7 @@ from tests.wire.examples import METHODS, RECIPE
         ({"leakage_action": "drop"}, "no sample can be above a limit; set one of pool.psnr_paired"),
         (
             {"near_action": "drop", "near_threshold": 0.0},
-            "nobody looks for near duplicates; set pool.near_threshold",
+            "set pool.near_threshold",
         ),
         ({"refresh_max_samples": 5}, "but pool.refresh is replace; leave it out, or choose"),
         (

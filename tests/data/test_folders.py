@@ -59,6 +59,6 @@ def test_the_first_file_of_an_unknown_kind_is_named(tmp_path: Path, images: list
         write_image(tmp_path / name)
     for name in ("3.ppm", "2.heic", "1.txt"):
         (tmp_path / name).write_bytes(b"unknown")
-    message = r"/2\.heic is of no kind that is read \(\.bmp, .*\.webp\); convert or remove it"
+    message = r"/2\.heic is of an unknown kind \(known: \.bmp, .*\.webp\); convert or remove it"
     with pytest.raises(ConfigurationError, match=message):
         image_files(tmp_path)

@@ -94,7 +94,7 @@ def test_digits_keep_their_own_size_by_default():
     [
         ("digits:7", "the size must be 8 to 256"),
         ("digits:9999", "the size must be 8 to 256"),
-        ("digits@10/10", "there is no device 10 of 10, for they are counted from 0; say @DEVICE"),
+        ("digits@10/10", "there is no device 10 of 10, counted from 0; write @DEVICE"),
         ("digits@0/0", "there is no device 0 of 0"),
         ("digits@0/9999", "too few samples for 9999 devices"),
         ("digits:20#validation", r"does not exist; give .* digits\[:SIZE\]\[#train\|#test\]"),

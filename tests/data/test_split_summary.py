@@ -32,7 +32,7 @@ def test_the_table_is_markdown():
         "| 2 | 2 | 1 | dog | 100 % |\n"
         "| **mean** | 2.3 | 1.3 | | 92 % |\n"
         "\n"
-        "Devices hold 7 of 8 images, 3 of 4 classes; nobody holds cat.\n"
+        "Devices hold 7 of 8 images, 3 of 4 classes; no device holds cat.\n"
     )
 
 

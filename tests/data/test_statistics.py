@@ -30,5 +30,5 @@ def test_a_constant_channel_is_refused():
 
 
 def test_no_images_are_refused():
-    with pytest.raises(ConfigurationError, match="no images"):
+    with pytest.raises(ConfigurationError, match="at least one image"):
         normalisation_of(labelled(np.zeros((0, 1, 4, 4), np.uint8)))

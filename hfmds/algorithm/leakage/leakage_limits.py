@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmds.domain.learning import MAX_TOLD_SAMPLES, SyntheticBatch
+from hfmds.domain.learning import MAX_NAMED_SAMPLES, SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.errors import InvalidInput
 
@@ -74,7 +74,7 @@ def told(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:
     for index in sorted(faults):
         part = f"sample {index}: {' and '.join(faults[index])}"
         room -= len(part)
-        if parts and (room < 0 or len(parts) == MAX_TOLD_SAMPLES):
+        if parts and (room < 0 or len(parts) == MAX_NAMED_SAMPLES):
             parts.append(f"{len(faults) - len(parts)} more are not listed")
             break
         parts.append(part)

@@ -1,4 +1,4 @@
-"""What came of an experiment's trials, cell by cell. Numbers, no looks."""
+"""The results of an experiment's cells, with means and deviations over seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfmds.experiments.trials.trial_folder import Record, TrialFolder
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """One cell for one seed: the rounds of its trial, as far as they are known."""
+    """The result of one cell and seed, as far as it is known."""
 
     cell: Cell
     status: str  # "done", "failed" or "missing"
@@ -23,12 +23,12 @@ class CellResult:
     curve: tuple[float, ...]  # accuracy in [0, 1] after each round that trained the classifier
     pools: tuple[Record, ...]  # one per refresh
     score: float | None  # mean accuracy of the last rounds; None unless done
-    troubles: tuple[str, ...] = ()  # what the server could not do in a round, and went on
+    troubles: tuple[str, ...] = ()  # faults of the server that did not stop the run
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Several seeds of one cell."""
+    """The summary of one cell over its seeds."""
 
     seeds: int
     done: int
@@ -44,29 +44,29 @@ class ExperimentResults:
     outline: Outline
     cells: tuple[CellResult, ...]
     made: dict[str, Record]  # by trial: versions and seconds
-    costs: dict[str, Record]  # by trial: what it costs a device, where it was counted
+    costs: dict[str, Record]  # by trial: the counted cost for a device
 
     def at(self, arm: str, split: str, value: Value = None) -> list[CellResult]:
-        """One cell, all seeds."""
+        """Return the results of one cell for all seeds."""
         return [
-            one
-            for one in self.cells
-            if (one.cell.arm, one.cell.split, one.cell.value) == (arm, split, value)
+            item
+            for item in self.cells
+            if (item.cell.arm, item.cell.split, item.cell.value) == (arm, split, value)
         ]
 
     def cost(self, arm: str) -> Record | None:
-        """What an arm costs a device, counted at its first cell."""
-        cell = next(one.cell for one in self.cells if one.cell.arm == arm)
+        """Return the cost of an arm for a device, counted at its first cell."""
+        cell = next(item.cell for item in self.cells if item.cell.arm == arm)
         return self.costs.get(cell.trial_id)
 
     @property
     def done(self) -> int:
-        """Cells that are at their end, well or not."""
-        return sum(one.status != "missing" for one in self.cells)
+        """The number of cells whose trial has ended, well or not."""
+        return sum(item.status != "missing" for item in self.cells)
 
 
 def read_results(outline: Outline, trials: Path) -> ExperimentResults:
-    """What is stored of the experiment's trials."""
+    """Read the stored results of the experiment's trials."""
     folders = {cell.trial_id: TrialFolder(trials, cell.trial_id) for cell in outline.cells}
     stored = {trial_id: folder.result() for trial_id, folder in folders.items()}
     made = {trial_id: folder.made() for trial_id, folder in folders.items()}
@@ -81,31 +81,31 @@ def read_results(outline: Outline, trials: Path) -> ExperimentResults:
 
 
 def summarise(results: Sequence[CellResult]) -> Summary:
-    """Mean and deviation over the seeds that are done."""
-    scores = [one.score for one in results]
+    """Return mean and deviation over the completed seeds."""
+    scores = [item.score for item in results]
     return Summary(
         seeds=len(results),
-        done=sum(one.status == "done" for one in results),
-        failed=sum(one.status == "failed" for one in results),
+        done=sum(item.status == "done" for item in results),
+        failed=sum(item.status == "failed" for item in results),
         mean=mean(scores),
         deviation=deviation(scores),
     )
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are there."""
+    """Return the mean of the known values."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
 def deviation(values: Iterable[float | None]) -> float | None:
-    """Of those that are there, as a sample."""
+    """Return the deviation of the known values as a sample."""
     known = [value for value in values if value is not None]
     return stdev(known) if len(known) > 1 else None
 
 
 def pool_number(pool: Record, group: str, name: str) -> float | None:
-    """A number of a pool's leakage or health, if it has one."""
+    """Return a number of a pool's leakage or health, if it has one."""
     numbers: dict[str, Any] = pool.get(group) or {}
     value = numbers.get(name)
     return None if value is None else float(value)
@@ -115,13 +115,15 @@ def _cell_result(cell: Cell, result: Record | None, last_rounds: int) -> CellRes
     if result is None:
         return CellResult(cell, "missing", None, (), (), None)
     trained = result["rounds"][result["preparation_rounds"] :]
-    curve = tuple(one["accuracy"] for one in trained)
+    curve = tuple(item["accuracy"] for item in trained)
     pools = tuple(
-        {"round": one["round"], **one["pool"]} for one in result["rounds"] if "pool" in one
+        {"round": item["round"], **item["pool"]} for item in result["rounds"] if "pool" in item
     )
     done = result["status"] == "done"
     score = fmean(curve[-last_rounds:]) if done else None
     troubles = tuple(
-        f"round {one['round']}: {one['trouble']}" for one in result["rounds"] if "trouble" in one
+        f"round {item['round']}: {item['trouble']}"
+        for item in result["rounds"]
+        if "trouble" in item
     )
     return CellResult(cell, result["status"], result["error"], curve, pools, score, troubles)

@@ -1,4 +1,4 @@
-"""The t-SNE figure: where synthetic images lie among real ones, in the features of their model."""
+"""The points of the t-SNE figure: real and synthetic images in the features of their model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PERPLEXITY = 30.0
 def tsne_panel(
     trial: Trial, data: LoadedData, final: Saved, mus: Sequence[float], classes: Sequence[int]
 ) -> Record:
-    """Real and synthetic images of these classes as points of a plane.
+    """Return real and synthetic images of these classes as points of a plane.
 
     For HFMDS-FL the synthesis is done again with the trial's last model for each of `mus`, so that
     only mu differs; for other methods the trial's last pool is taken as it is. On one thread, so
@@ -51,7 +51,7 @@ def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):  # of scikit-learn and numpy
+        with threadpool_limits(1):
             yield
     finally:
         torch.set_num_threads(before)
@@ -67,8 +67,8 @@ def _panel(
     sets: list[tuple[str, float | None, LabelledImages]] = [("real", None, real)]
     if isinstance(recipe.method, Hfmds):
         for mu in mus:
-            made = _synthesise(recipe, replace(recipe.method, mu=mu), weights, shards)
-            sets.append(("synthetic", mu, _of_classes(made, classes, random, None)))
+            images = _synthesise(recipe, replace(recipe.method, mu=mu), weights, shards)
+            sets.append(("synthetic", mu, _of_classes(images, classes, random, None)))
     elif final.checkpoint.pool:
         fleet = LocalFleet(recipe, shards)
         fleet.restore(final.fleet)
@@ -86,7 +86,7 @@ def _panel(
 
 
 def chosen_classes(data: LoadedData, count: int, seed: int) -> list[int]:
-    """Classes to show, at random: all of them would be a crowd."""
+    """Choose the classes to show at random: all of them would be illegible."""
     order = generator(seed, "tsne classes").permutation(data.dataset.classes)
     return sorted(order[:count].tolist())
 
@@ -98,7 +98,7 @@ def _synthesise(
     last = recipe.rounds
     batches = {}
     for device_id, shard in shards.items():
-        # The same seed for every mu: the same real images, from the same noise.
+        # The same seed for every mu: the same real images and the same noise.
         seed = task_seed(recipe.seed, "synthesise", last, device_id)
         work = LocalWork(own, last, weights, shard, seed)
         batches[device_id] = method_of(own).synthesise(work).batch

@@ -1,4 +1,4 @@
-"""What a device computes per round, counted by torch while the product's own code runs.
+"""Counts the operations of a device per round with torch's counter around the product's code.
 
 Counted are the matrix products and convolutions of one device, forward and backward, two floating
 point operations per multiply and add. Element-wise work (ReLU, norms, optimisers) is not counted,
@@ -23,12 +23,12 @@ from hfmds.domain.recipe import Recipe
 class DeviceCost:
     """Floating point operations of one device."""
 
-    training: float  # in a round without a pool; 0 if there is none such
-    training_with_pool: float  # in a round with one
+    training: float  # in a round without a pool; 0 without such a round
+    training_with_pool: float  # in a round with a pool
     synthesis: float  # at a refresh
     preparation: float  # in all rounds before the classifier is trained
-    training_rounds: int  # those that train the classifier
-    rounds_with_pool: int  # of these
+    training_rounds: int  # rounds that train the classifier
+    rounds_with_pool: int  # rounds of these with a pool
     refreshes: int
 
     @property
@@ -44,7 +44,7 @@ class DeviceCost:
 
 
 def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
-    """What the recipe costs a device with this shard.
+    """Count the cost of a recipe for a device with this shard.
 
     Values of weights and pixels make no difference, so the first weights serve for all rounds, and
     the device's own synthetic images for the pool: a step draws as many from any pool.
@@ -61,15 +61,15 @@ def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
         prepare = replace(work, round_number=1)
         preparation = before * _count(lambda: method.train(prepare))
     remembered = method.train(work).memory
-    if remembered:  # a typical round has one before it
+    if remembered:  # a typical round follows another one
         work = replace(work, memory=remembered)
     training = synthesis = training_with_pool = 0
     if with_pool < len(rounds):
         training = _count(lambda: method.train(work))
     if refreshes:
-        made = []
-        synthesis = _count(lambda: made.append(method.synthesise(work)))
-        pooled = replace(work, pool=made[0].batch.images)
+        outcomes = []
+        synthesis = _count(lambda: outcomes.append(method.synthesise(work)))
+        pooled = replace(work, pool=outcomes[0].batch.images)
         training_with_pool = _count(lambda: method.train(pooled))
     return DeviceCost(
         training=training,
@@ -83,7 +83,7 @@ def device_cost(recipe: Recipe, shard: LabelledImages) -> DeviceCost:
 
 
 class _NoModules:
-    """Takes the place of the counter's own way to tell modules apart.
+    """Replaces the counter's own tracking of modules.
 
     That hooks into every module, and fails where a gradient is taken with regard to a module's
     input, as for the CAM. The total needs none of it.

@@ -8,32 +8,32 @@ from hfmds.experiments.experiment import PaperNumber
 from hfmds.experiments.report.cell_results import Summary
 
 NOTHING = "–"
-"""Stands where there is no number."""
+"""The text for a missing number."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
+    """Return a table whose first column is text and whose other columns are numbers."""
     lines = [_line(header), _line(["---"] + ["---:"] * (len(header) - 1))]
     return "\n".join([*lines, *(_line(row) for row in rows)]) + "\n"
 
 
 def percent(share: float | None) -> str:
-    """0.613 as 61.3."""
+    """Return 0.613 as 61.3."""
     return NOTHING if share is None else f"{100 * share:.1f}"
 
 
 def points(share: float | None) -> str:
-    """A difference of accuracies, with its sign."""
+    """Return a difference of accuracies with its sign."""
     return NOTHING if share is None else f"{100 * share:+.1f}".replace("-", "−")
 
 
 def number(value: float | None, decimals: int = 1) -> str:
-    """A number, or the sign for none."""
+    """Return a number, or the text for a missing one."""
     return NOTHING if value is None else f"{value:.{decimals}f}"
 
 
 def score(summary: Summary) -> str:
-    """Mean and deviation of accuracies in percent, and what is missing of the seeds."""
+    """Return mean and deviation of accuracies in percent, and the missing seeds."""
     if not summary.done and not summary.failed:
         return "not run"
     text = percent(summary.mean)
@@ -48,7 +48,7 @@ def score(summary: Summary) -> str:
 
 
 def paper_number(given: PaperNumber | None) -> str:
-    """As the paper prints it."""
+    """Return a number as the paper prints it."""
     if given is None:
         return NOTHING
     mean = f"{given.mean:.2f}"

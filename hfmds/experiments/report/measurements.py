@@ -1,4 +1,4 @@
-"""What some reports need besides the trials' results: device costs, and points of t-SNE figures.
+"""Measurements that some reports need: device costs, and the points of t-SNE figures.
 
 Made once, when the trials are done, and stored: a report is then written without data set or torch.
 """
@@ -21,7 +21,7 @@ TSNE = "tsne.json"
 def measure(
     plan: TrialPlan, report: Path, trials: Path, shelf: DataShelf, tell: Callable[[str], None]
 ) -> None:
-    """Make what is missing; `tell` hears what is being made."""
+    """Make the missing measurements; `tell` takes a line for each."""
     experiment = plan.outline.experiment
     if experiment.report == "cost":
         for arm in experiment.arms:
@@ -37,11 +37,11 @@ def measure(
 
 
 def tsne_panels(outline: Outline, report: Path) -> dict[str, Record]:
-    """The panels that are made, by arm; not those of another seed, mu or choice of classes."""
+    """Return the stored panels by arm, if seed, mu and classes are those of the outline."""
     wanted = outline.experiment.tsne.panels if outline.experiment.tsne else ()
     try:
         stored = read_json(report / TSNE) or {}
-    except ValueError:  # damaged: as if it were not there
+    except ValueError:  # a damaged file counts as absent
         return {}
     return {
         arm: stored[arm]
@@ -53,21 +53,21 @@ def tsne_panels(outline: Outline, report: Path) -> dict[str, Record]:
 def _lay_out(
     plan: TrialPlan, report: Path, trials: Path, shelf: DataShelf, tell: Callable[[str], None]
 ) -> None:
-    """Make the panels that are missing."""
+    """Make the missing panels."""
     outline = plan.outline
-    made = tsne_panels(outline, report)
+    panels = tsne_panels(outline, report)
     for arm in outline.experiment.tsne.panels if outline.experiment.tsne else ():
-        if arm in made:
+        if arm in panels:
             continue
         tell(f"laying out the features of {arm}")
         panel = _panel(plan, _first_trial(plan, arm), trials, shelf)
         if panel:
-            made[arm] = {"of": _subject(outline, arm), **panel}
-            write_json(report / TSNE, made)
+            panels[arm] = {"of": _subject(outline, arm), **panel}
+            write_json(report / TSNE, panels)
 
 
 def _subject(outline: Outline, arm: str) -> Record:
-    """What a panel is of, as JSON knows it."""
+    """Return the subject of a panel for JSON."""
     assert outline.experiment.tsne is not None
     tsne = asdict(outline.experiment.tsne)
     lists = {key: list(value) if isinstance(value, tuple) else value for key, value in tsne.items()}
@@ -79,12 +79,12 @@ def _first_trial(plan: TrialPlan, arm: str) -> Trial:
 
 
 def _first_trial_id(outline: Outline, arm: str) -> str:
-    """Of the first split, value and seed."""
+    """Return the trial of an arm's first split, value and seed."""
     return next(cell.trial_id for cell in outline.cells if cell.arm == arm)
 
 
 def _cost(trial: Trial, shelf: DataShelf) -> Record:
-    from hfmds.experiments.report.flops import device_cost  # torch
+    from hfmds.experiments.report.flops import device_cost  # imports torch
     from hfmds.experiments.trials.running import shards_of
 
     shards = shards_of(trial, shelf.get(trial.data))
@@ -93,7 +93,7 @@ def _cost(trial: Trial, shelf: DataShelf) -> Record:
 
 
 def _panel(plan: TrialPlan, trial: Trial, trials: Path, shelf: DataShelf) -> Record | None:
-    from hfmds.experiments.report.features import chosen_classes, tsne_panel  # torch
+    from hfmds.experiments.report.features import chosen_classes, tsne_panel  # imports torch
 
     final, wanted = TrialFolder(trials, trial.trial_id).final(), plan.outline.experiment.tsne
     if final is None or wanted is None:

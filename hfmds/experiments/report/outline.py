@@ -1,4 +1,4 @@
-"""What an experiment's table is made from, apart from the results: kept beside them as JSON.
+"""The outline of an experiment: its cells and the trial behind each, as JSON beside the results.
 
 With it a report can be written again, on another machine too, without the data set or the config.
 """
@@ -21,7 +21,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One place of the table, for one seed."""
+    """One cell of the table, for one seed."""
 
     arm: str
     split: str
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class DrawnSplit:
-    """A split as it came out for one seed."""
+    """The split of one seed."""
 
     split: str
     title: str
@@ -41,15 +41,15 @@ class DrawnSplit:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """An experiment, the data it was planned for, and which trial stands where."""
+    """An experiment, its data sets, and the trial of each cell."""
 
     experiment: Experiment
-    data: dict[str, dict[str, Any]]  # what was loaded, by name
+    data: dict[str, dict[str, Any]]  # the loaded data sets by name
     cells: tuple[Cell, ...]
     splits: tuple[DrawnSplit, ...]
 
     def record(self) -> dict[str, Any]:
-        """The outline as JSON knows it."""
+        """Return the outline for JSON."""
         return {
             "format": FORMAT,
             "experiment": dataclasses.asdict(self.experiment),
@@ -69,7 +69,7 @@ class Outline:
 
 
 def outline_from(record: dict[str, Any]) -> Outline:
-    """An outline from its record."""
+    """Return the outline of a record."""
     if record.get("format") != FORMAT:
         raise ConfigurationError(
             f"the outline is of format {record.get('format')}, this program reads {FORMAT}; run "

@@ -30,7 +30,7 @@ _COST = (
     "deviation over seeds. GFLOPs are counted by torch's flop counter around the very calls that "
     "train and synthesise, for one client: matrix products and convolutions, forward and backward, "
     "two operations per multiply and add; no element-wise work, nothing of the server. Per round "
-    "is the sum over the whole run, of rounds without and with a pool, of all refreshes, and of "
+    "is the sum over the run, of rounds without and with a pool, of all refreshes, and of "
     "the rounds that train the GAN, divided by the rounds that train the classifier. The paper "
     "does not say what it counts.\n"
 )
@@ -54,7 +54,7 @@ def table_text(
     pictures: Sequence[str],
     splits: Mapping[str, DrawnSplit] | None = None,
 ) -> str:
-    """The Markdown page, with these pictures beside it, and splits by the names of theirs."""
+    """Return the Markdown page. `splits` have the names of their pictures."""
     experiment = results.outline.experiment
     parts = [_heading(results)]
     if experiment.report == "cost":
@@ -73,16 +73,16 @@ def table_text(
         parts += ["## The pools\n", pools, _POOLS]
     if failed := list(failures(results)):
         parts += ["## Diverged\n", "".join(f"- {line}\n" for line in failed)]
-    if told := list(troubles(results)):
-        parts += ["## Went on in spite of\n", "".join(f"- {line}\n" for line in told)]
+    if faults := list(troubles(results)):
+        parts += ["## Faults that did not stop a run\n", "".join(f"- {line}\n" for line in faults)]
     if splits:
-        parts += ["## The splits\n", *(_split(name, one) for name, one in splits.items())]
+        parts += ["## The splits\n", *(_split(name, item) for name, item in splits.items())]
     parts += ["## Setting\n", _settings(results)]
     return "\n".join(parts)
 
 
 def numbers(results: ExperimentResults) -> Record:
-    """Everything, for machines."""
+    """Return all numbers, for machines."""
     experiment = results.outline.experiment
     return {
         **results.outline.record(),
@@ -110,19 +110,19 @@ def numbers(results: ExperimentResults) -> Record:
         "device_cost": {arm: results.cost(arm) for arm in experiment.arms if results.cost(arm)},
         "results": [
             {
-                "arm": one.cell.arm,
-                "split": one.cell.split,
-                "value": one.cell.value,
-                "seed": one.cell.seed,
-                "trial": one.cell.trial_id,
-                "status": one.status,
-                "error": one.error,
-                "accuracy": one.score,
-                "curve": list(one.curve),
-                "pools": list(one.pools),
-                **({"troubles": list(one.troubles)} if one.troubles else {}),
+                "arm": item.cell.arm,
+                "split": item.cell.split,
+                "value": item.cell.value,
+                "seed": item.cell.seed,
+                "trial": item.cell.trial_id,
+                "status": item.status,
+                "error": item.error,
+                "accuracy": item.score,
+                "curve": list(item.curve),
+                "pools": list(item.pools),
+                **({"troubles": list(item.troubles)} if item.troubles else {}),
             }
-            for one in results.cells
+            for item in results.cells
         ],
         "made": results.made,
     }
@@ -176,15 +176,15 @@ def _settings(results: ExperimentResults) -> str:
             for name, settings in named.items()
             if settings
         ]
-    if made := list(results.made.values()):
-        hours = sum(one["seconds"] for one in made) / 3600
+    if origins := list(results.made.values()):
+        hours = sum(item["seconds"] for item in origins) / 3600
         versions = Counter(
-            f"torch {one['torch']}, numpy {one['numpy']}, Python {one['python']}, code "
-            f"{one['code']}"
-            for one in made
+            f"torch {item['torch']}, numpy {item['numpy']}, Python {item['python']}, code "
+            f"{item['code']}"
+            for item in origins
         )
         by = "; ".join(f"{count} by {version}" for version, count in versions.items())
-        lines.append(f"- {len(made)} different trials, {hours:.1f} hours of one core: {by}.")
+        lines.append(f"- {len(origins)} different trials, {hours:.1f} hours of one core: {by}.")
     return "\n".join(lines) + "\n"
 
 

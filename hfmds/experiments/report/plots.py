@@ -1,4 +1,4 @@
-"""The pictures of an experiment. Draws without a display, and without pyplot's global state."""
+"""The pictures of an experiment, drawn without a display and without pyplot's global state."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ _CLASSES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 
 
 def draw_curves(path: Path, results: ExperimentResults, split: str) -> None:
-    """Accuracy over rounds: the mean over seeds, and a band of one deviation."""
+    """Draw accuracy over rounds: the mean over seeds, and a band of one deviation."""
     experiment = results.outline.experiment
     figure, axes = _figure(9.0, 4.8)
     for arm, look in _looks(experiment).items():
-        curves = [one.curve for one in results.at(arm, split) if one.status == "done"]
+        curves = [result.curve for result in results.at(arm, split) if result.status == "done"]
         if not curves:
             continue
         values = 100 * np.array(curves)
@@ -90,7 +90,7 @@ def draw_curves(path: Path, results: ExperimentResults, split: str) -> None:
 
 
 def draw_bars(path: Path, results: ExperimentResults) -> None:
-    """The table as bars: deviations as lines, seeds as dots."""
+    """Draw the table as bars: deviations as lines, seeds as dots."""
     experiment = results.outline.experiment
     looks = _looks(experiment)
     splits = list(experiment.splits)
@@ -100,9 +100,9 @@ def draw_bars(path: Path, results: ExperimentResults) -> None:
         for group, split in enumerate(splits):
             cells = results.at(arm, split)
             x = group + (place - (len(looks) - 1) / 2) * width
-            _bar(axes, x, width, [100 * one.score for one in cells if one.score is not None], look,
-                 arm if group == 0 else None)  # fmt: skip
-            if any(one.status == "failed" for one in cells):
+            scores = [100 * result.score for result in cells if result.score is not None]
+            _bar(axes, x, width, scores, look, arm if group == 0 else None)
+            if any(result.status == "failed" for result in cells):
                 axes.text(x, 0.5, "diverged", rotation=90, ha="center", va="bottom", fontsize=6)
     axes.set_xticks(range(len(splits)), splits)
     axes.tick_params(axis="x", length=0)
@@ -115,7 +115,7 @@ def draw_bars(path: Path, results: ExperimentResults) -> None:
 
 
 def draw_sweep(path: Path, results: ExperimentResults, split: str) -> None:
-    """Accuracy over the swept setting."""
+    """Draw accuracy over the swept setting."""
     experiment = results.outline.experiment
     assert experiment.sweep is not None
     values = experiment.sweep.values
@@ -124,11 +124,11 @@ def draw_sweep(path: Path, results: ExperimentResults, split: str) -> None:
     for place, (arm, look) in enumerate(looks.items()):
         summaries = [summarise(results.at(arm, split, value)) for value in values]
         shift = 0.03 * (place - (len(looks) - 1) / 2)  # so that deviations do not hide each other
-        known = [(x, one) for x, one in enumerate(summaries) if one.mean is not None]
+        known = [(x, result) for x, result in enumerate(summaries) if result.mean is not None]
         axes.errorbar(
             [x + shift for x, _ in known],
-            [100 * (one.mean or 0) for _, one in known],
-            yerr=[100 * (one.deviation or 0) for _, one in known],
+            [100 * (result.mean or 0) for _, result in known],
+            yerr=[100 * (result.deviation or 0) for _, result in known],
             color=look.colour,
             linestyle=look.line,
             linewidth=look.width,
@@ -147,7 +147,7 @@ def draw_sweep(path: Path, results: ExperimentResults, split: str) -> None:
 
 
 def draw_cost(path: Path, results: ExperimentResults) -> None:
-    """Leakage, and what a round costs a device."""
+    """Draw leakage, and the cost of a round for a device."""
     experiment = results.outline.experiment
     looks = _looks(experiment)
     figure = Figure(figsize=(11.0, 4.4), layout="constrained")
@@ -196,7 +196,7 @@ def draw_cost(path: Path, results: ExperimentResults) -> None:
 
 
 def draw_tsne(path: Path, experiment: Experiment, panels: Mapping[str, Record]) -> None:
-    """Real images light, synthetic ones dark; of HFMDS-FL the darker the larger mu is."""
+    """Draw real images light and synthetic ones dark; HFMDS-FL is darker for larger mu."""
     figure = Figure(figsize=(0.4 + 4.3 * len(panels), 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     plots = np.atleast_1d(np.array(figure.subplots(1, len(panels))))
@@ -297,11 +297,11 @@ def _bar(
 
 
 def _refreshes(results: ExperimentResults, split: str) -> list[int]:
-    """Rounds with a new pool, of the first arm that has several."""
+    """Return the rounds with a new pool of the first arm that has several pools."""
     for arm in results.outline.experiment.arms:
-        for one in results.at(arm, split):
-            if len(one.pools) > 1:
-                return [pool["round"] for pool in one.pools]
+        for result in results.at(arm, split):
+            if len(result.pools) > 1:
+                return [pool["round"] for pool in result.pools]
     return []
 
 

@@ -1,4 +1,4 @@
-"""The report of an experiment: its folder with table, pictures and numbers, from stored results."""
+"""The report folder of an experiment: table, pictures and numbers from stored results."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ Draw = Callable[[Path], None]
 
 
 class DrawSplit(Protocol):
-    """Draws a split. What does that for other commands too is not the experiments' own."""
+    """A function that draws a split; the caller supplies it."""
 
     def __call__(self, path: Path, summary: SplitSummary, title: str) -> None: ...
 
 
 class ReportFolder:
-    """Where an experiment's report is, in a folder of results."""
+    """The folder of an experiment's report."""
 
     def __init__(self, out: Path, name: str, size: str) -> None:
         self.path = out / f"{name}-{size}"
         self.trials = out / "trials"
 
     def keep_outline(self, outline: Outline) -> None:
-        """Remember what was planned, so that a report can be written at any time."""
+        """Store the outline, so that a report can be written at any time."""
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path):
             write_json(self.path / OUTLINE, outline.record())
 
     def outline(self) -> Outline:
-        """What was planned when the experiment was last started."""
+        """Return the outline of the last start of the experiment."""
         try:
             record = read_json(self.path / OUTLINE)
         except ValueError as error:
@@ -58,7 +58,7 @@ class ReportFolder:
 
 
 def write_report(folder: ReportFolder, draw_split: DrawSplit | None = None) -> ExperimentResults:
-    """Write what can be said so far; the splits are shown if somebody draws them."""
+    """Write the report of all results so far; show the splits if `draw_split` is given."""
     outline = folder.outline()
     with locked(folder.path):
         results = read_results(outline, folder.trials)
@@ -67,8 +67,10 @@ def write_report(folder: ReportFolder, draw_split: DrawSplit | None = None) -> E
         drawn = dict(pictures)
         if draw_split:
             splits = _split_names(outline)
-            for name, one in splits.items():
-                drawn[name] = partial(draw_split, summary=one.summary, title=one.title)
+            for name, drawn_split in splits.items():
+                drawn[name] = partial(
+                    draw_split, summary=drawn_split.summary, title=drawn_split.title
+                )
         for name, draw in drawn.items():
             draft = folder.path / f".{name}"
             draw(draft)
@@ -81,24 +83,26 @@ def write_report(folder: ReportFolder, draw_split: DrawSplit | None = None) -> E
 
 
 def file_name(*words: str) -> str:
-    """A name for a picture: "curves", "Dir(0.01)" to curves-dir-0.01.png."""
+    """Return the name of a picture: "curves", "Dir(0.01)" gives curves-dir-0.01.png."""
     plain = re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower())
     return f"{plain.strip('-.')}.png"
 
 
 def _split_names(outline: Outline) -> dict[str, DrawnSplit]:
-    """The splits by the names of their pictures."""
+    """Return the splits by the names of their pictures."""
     drawn: dict[str, DrawnSplit] = {}
-    for one in outline.splits:
-        name = file_name("split", one.split)
+    for drawn_split in outline.splits:
+        name = file_name("split", drawn_split.split)
         if name in drawn:  # a sweep that changes the split
-            name = file_name("split", one.split, f"{len(one.summary.counts)} devices")
-        drawn[name] = one
+            name = file_name(
+                "split", drawn_split.split, f"{len(drawn_split.summary.counts)} devices"
+            )
+        drawn[name] = drawn_split
     return drawn
 
 
 def _pictures(folder: ReportFolder, results: ExperimentResults) -> dict[str, Draw]:
-    # matplotlib takes a second, for which nobody should wait who runs trials only
+    # Imported late: matplotlib takes a second.
     from hfmds.experiments.report import plots
 
     experiment = results.outline.experiment

@@ -1,4 +1,4 @@
-"""The picture of a split: how many images of each class each device holds.
+"""Draws a split: the number of images of each class on each device.
 
 One column per device and one row per class, darker for more images, white for none. Bars are the
 totals of devices and of classes; a class that no device holds is marked. Up to 100 devices and 100
@@ -34,7 +34,7 @@ _COLOURS = ListedColormap(colormaps["YlGnBu"](np.linspace(0.25, 1.0, 256)))
 
 
 def draw_split(path: Path, summary: SplitSummary, title: str) -> None:
-    """Write the picture as PNG; `title` says which data and which split."""
+    """Write the picture as PNG; `title` names the data and the split."""
     devices, classes = summary.counts.shape
     across, down = _side(devices), _side(classes)
     names = 0.07 * max(len(name) for name in summary.class_names)
@@ -65,7 +65,7 @@ def draw_split(path: Path, summary: SplitSummary, title: str) -> None:
 
 
 def _side(count: int) -> float:
-    """The length of so many cells."""
+    """Return the length of so many cells."""
     if count * _ROW_LABEL <= _LONGEST_LABELLED_SIDE:
         return min(max(count * _LARGEST_CELL, _SHORTEST_SIDE), _LONGEST_LABELLED_SIDE)
     return min(count * _ROW_LABEL, _LONGEST_SIDE)

@@ -1,4 +1,4 @@
-"""The tables of an experiment: which numbers stand where."""
+"""The tables of an experiment's page."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from hfmds.experiments.trials.trial_folder import Record
 Column = tuple[str, Value]
 """A split and a value of the swept setting."""
 
-_MOMENTS = 5  # of a run whose accuracy the convergence table shows
+_MOMENTS = 5  # rounds whose accuracy the convergence table shows
 
 
 def columns_of(experiment: Experiment, split: str | None = None) -> list[Column]:
-    """The columns of all tables, or of one split's, in order."""
+    """Return the columns of all tables, or of one split, in order."""
     values = experiment.sweep.values if experiment.sweep else (None,)
     splits = experiment.splits if split is None else [split]
-    return [(one, value) for one in splits for value in values]
+    return [(result, value) for result in splits for value in values]
 
 
 def value_text(value: Value) -> str:
-    """A swept value as people write it."""
+    """Return a swept value as text."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def accuracy_tables(results: ExperimentResults) -> str:
-    """Mean and deviation over seeds: one table, or with a sweep one for each split."""
+    """Return mean and deviation over seeds: one table, or with a sweep one for each split."""
     experiment = results.outline.experiment
     if experiment.sweep is None:
         return _accuracy_table(results, columns_of(experiment))
@@ -55,7 +55,7 @@ def accuracy_tables(results: ExperimentResults) -> str:
 
 
 def seeds_table(results: ExperimentResults) -> str:
-    """Every seed's number."""
+    """Return the accuracy of every seed."""
     experiment = results.outline.experiment
     rows = [
         [_row_name(experiment, arm, column), *(_one(cell) for cell in results.at(arm, *column))]
@@ -66,7 +66,7 @@ def seeds_table(results: ExperimentResults) -> str:
 
 
 def controls_table(results: ExperimentResults) -> str:
-    """How far each arm is above each control, seed by seed: mean, and the worst seed."""
+    """Return the lead of each arm over each control: the mean over seeds, and the worst seed."""
     experiment = results.outline.experiment
     rows = []
     for column in columns_of(experiment):
@@ -83,12 +83,12 @@ def controls_table(results: ExperimentResults) -> str:
 
 
 def pools_table(results: ExperimentResults) -> str:
-    """Leakage and health of the last pool, as means over seeds; empty if no arm makes a pool."""
+    """Return leakage and health of the last pool, as means over seeds; empty without pools."""
     experiment = results.outline.experiment
     rows = []
     for column in columns_of(experiment):
         for arm in experiment.arms:
-            last = [one.pools[-1] for one in results.at(arm, *column) if one.pools]
+            last = [result.pools[-1] for result in results.at(arm, *column) if result.pools]
             if last:
                 rows.append([_row_name(experiment, arm, column), *_pool_numbers(last)])
     header = [
@@ -99,7 +99,7 @@ def pools_table(results: ExperimentResults) -> str:
 
 
 def cost_table(results: ExperimentResults) -> str:
-    """Table 3: PSNR over all synthetic images, and GFLOPs of a client and round."""
+    """Return Table 3: PSNR over all synthetic images, and GFLOPs of a client and round."""
     experiment = results.outline.experiment
     header = ["PSNR (dB)"]
     for split in experiment.splits:
@@ -121,7 +121,7 @@ def cost_table(results: ExperimentResults) -> str:
 
 
 def cost_parts_table(results: ExperimentResults) -> str:
-    """What the GFLOPs are made of."""
+    """Return the parts of the GFLOPs."""
     experiment = results.outline.experiment
     rows = []
     for arm in experiment.arms:
@@ -150,7 +150,7 @@ def cost_parts_table(results: ExperimentResults) -> str:
 
 
 def convergence_table(results: ExperimentResults, split: str) -> str:
-    """Accuracy on the way, and when the first control's end is reached."""
+    """Return accuracy over rounds, and the round that reaches the first control's end."""
     experiment = results.outline.experiment
     curves = {arm: mean_curve(results.at(arm, split)) for arm in experiment.arms}
     longest = max((len(curve) for curve in curves.values()), default=0)
@@ -172,18 +172,18 @@ def convergence_table(results: ExperimentResults, split: str) -> str:
 
 
 def mean_curve(cells: list[CellResult]) -> list[float]:
-    """Accuracy after each round, as the mean over the seeds that are done."""
-    curves = [one.curve for one in cells if one.status == "done"]
+    """Return the accuracy after each round, as the mean over completed seeds."""
+    curves = [result.curve for result in cells if result.status == "done"]
     return [sum(values) / len(values) for values in zip(*curves, strict=True)] if curves else []
 
 
 def psnr_values(results: ExperimentResults, arm: str, split: str) -> list[float]:
-    """The PSNR of each seed that has pools: the mean over all images of all of them."""
-    return [_mean_psnr(one) for one in results.at(arm, split) if one.pools]
+    """Return the PSNR of each seed with pools: the mean over all images of all pools."""
+    return [_mean_psnr(result) for result in results.at(arm, split) if result.pools]
 
 
 def paper_of(experiment: Experiment, measure: Measure, arm: str, split: str) -> PaperNumber | None:
-    """The paper's number for a cell, if it has one."""
+    """Return the paper's number for a cell, if it has one."""
     return experiment.paper_numbers.get(measure, {}).get(arm, {}).get(split)
 
 
@@ -198,38 +198,38 @@ def cost_of_preparation(cost: Record) -> float:
 
 
 def cost_of_training(cost: Record) -> float:
-    """All the rest of a round."""
+    """Return the rest of a round in billions of operations."""
     return float(cost["per_round"]) / 1e9 - cost_of_synthesis(cost) - cost_of_preparation(cost)
 
 
 def giga(cost: Record | None, name: str) -> float | None:
-    """A count of operations in billions."""
+    """Return a count of operations in billions."""
     return None if cost is None else float(cost[name]) / 1e9
 
 
 def failures(results: ExperimentResults) -> Iterator[str]:
-    """A line for each trial that diverged."""
-    for one in results.cells:
-        if one.status == "failed":
-            cell = one.cell
+    """Yield a line for each trial that diverged."""
+    for result in results.cells:
+        if result.status == "failed":
+            cell = result.cell
             row = _row_name(results.outline.experiment, cell.arm, (cell.split, cell.value))
-            yield f"{row}, seed {cell.seed} (trial {cell.trial_id}): {one.error}"
+            yield f"{row}, seed {cell.seed} (trial {cell.trial_id}): {result.error}"
 
 
 def troubles(results: ExperimentResults) -> Iterator[str]:
-    """A line for each trial that went on though its server could not do all it should."""
-    for one in results.cells:
-        if one.troubles:
-            cell = one.cell
+    """Yield a line for each trial with faults of the server that did not stop it."""
+    for result in results.cells:
+        if result.troubles:
+            cell = result.cell
             row = _row_name(results.outline.experiment, cell.arm, (cell.split, cell.value))
             yield (
-                f"{row}, seed {cell.seed} (trial {cell.trial_id}), {len(one.troubles)} rounds; "
-                f"first in {one.troubles[0]}"
+                f"{row}, seed {cell.seed} (trial {cell.trial_id}), {len(result.troubles)} rounds; "
+                f"first in {result.troubles[0]}"
             )
 
 
 def _accuracy_table(results: ExperimentResults, columns: list[Column]) -> str:
-    """Beside ours the paper's numbers, if it has any for these arms. The best is bold.
+    """Return our numbers beside the paper's, if it has any for these arms. The best is bold.
 
     The best of the cells whose seeds are all done: a mean over the easy ones proves nothing.
     """
@@ -243,7 +243,7 @@ def _accuracy_table(results: ExperimentResults, columns: list[Column]) -> str:
         header.append(f"{sweep.label} {value_text(value)}" if sweep else split)
         header += ["paper"] if with_paper else []
         means = [_whole_mean(results.at(arm, *column)) for arm in experiment.arms]
-        best[column] = max((one for one in means if one is not None), default=None)
+        best[column] = max((result for result in means if result is not None), default=None)
     rows = []
     for arm in experiment.arms:
         row = [_arm(experiment, arm)]
@@ -258,7 +258,7 @@ def _accuracy_table(results: ExperimentResults, columns: list[Column]) -> str:
 
 
 def _whole_mean(cells: list[CellResult]) -> float | None:
-    """The mean over seeds; None unless all of them are done."""
+    """Return the mean over seeds; None unless all of them are complete."""
     summary = summarise(cells)
     return summary.mean if summary.done == summary.seeds else None
 
@@ -279,19 +279,19 @@ def _pool_numbers(pools: list[Record]) -> list[str]:
     ]
 
 
-def _mean_psnr(one: CellResult) -> float:
-    images = sum(pool["samples"] for pool in one.pools)
-    total = sum(pool["samples"] * pool["leakage"]["paired_mean"] for pool in one.pools)
+def _mean_psnr(result: CellResult) -> float:
+    images = sum(pool["samples"] for pool in result.pools)
+    total = sum(pool["samples"] * pool["leakage"]["paired_mean"] for pool in result.pools)
     return float(total / images)
 
 
 def _gains(results: ExperimentResults, arm: str, control: str, column: Column) -> list[float]:
-    """Of the seeds that both have done."""
-    others = {one.cell.seed: one.score for one in results.at(control, *column)}
+    """Return the leads of the seeds that both arms have completed."""
+    others = {result.cell.seed: result.score for result in results.at(control, *column)}
     return [
-        one.score - other
-        for one in results.at(arm, *column)
-        if one.score is not None and (other := others[one.cell.seed]) is not None
+        result.score - other
+        for result in results.at(arm, *column)
+        if result.score is not None and (other := others[result.cell.seed]) is not None
     ]
 
 

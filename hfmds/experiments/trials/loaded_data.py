@@ -1,4 +1,4 @@
-"""Data sets as trials use them: loaded once, known by their content, and cut to a trial's parts."""
+"""Data sets of trials: loaded once, identified by their content, and cut to a trial's parts."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from hfmds.data.statistics import normalisation_of
 from hfmds.domain.learning import LabelledImages
 from hfmds.domain.recipe import Normalisation
 
-_DECIMALS = 6  # of mean and deviation; their last digits may depend on how numpy sums
+_DECIMALS = 6  # of mean and deviation; the last digits depend on how numpy sums
 
-# The test images are the data set's affair, not a trial's: all trials are tested on the same.
+# All trials of a data set have the same test images.
 _TEST_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedData:
-    """A data set with what identifies it and what recipes need to know of it."""
+    """A data set with its digest and its normalisation."""
 
     dataset: Dataset
-    digest: str  # of all its images and labels: a folder may be moved, or its images changed
+    digest: str  # of all images and labels: a folder may move, or its images may change
     normalisation: Normalisation
 
     @classmethod
     def of(cls, dataset: Dataset) -> LoadedData:
-        """Take a look at a data set."""
+        """Compute digest and normalisation of a data set."""
         exact = normalisation_of(dataset.train)
         rounded = Normalisation(
             tuple(round(m, _DECIMALS) for m in exact.mean),
@@ -41,11 +41,11 @@ class LoadedData:
 
     @property
     def label(self) -> str:
-        """Its name as results show it."""
+        """The name of the data set in results."""
         return folder_label(self.dataset.name)
 
     def record(self) -> dict[str, Any]:
-        """What it is, as JSON knows it."""
+        """Return the facts of the data set for JSON."""
         return {
             "sha256": self.digest,
             "train_images": len(self.dataset.train),
@@ -55,17 +55,17 @@ class LoadedData:
         }
 
     def shards(self, spec: SplitSpec, seed: int) -> list[Indices]:
-        """Which training images each device holds."""
+        """Return the training images of each device."""
         return split(self.dataset.train.labels, spec, seed)
 
     def test(self, count: int | None) -> LabelledImages:
-        """The test images, or so many of them if there are more."""
+        """Return the test images, at most `count` of them."""
         test = self.dataset.test
         return test if count is None or count >= len(test) else subset(test, count, _TEST_SEED)
 
 
 class DataShelf:
-    """Data sets by name, each loaded when it is first asked for."""
+    """Data sets by name; the first use loads one."""
 
     def __init__(
         self, root: Path, *, download: bool = False, progress: Progress | None = None
@@ -85,7 +85,7 @@ class DataShelf:
 
 
 def folder_label(name: str) -> str:
-    """A data set's name; of a folder only the last part, for results may be published."""
+    """Return the name of a data set; of a folder only its last part, as results may be public."""
     return Path(name).resolve().name if "/" in name else name
 
 

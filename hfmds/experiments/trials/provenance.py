@@ -1,4 +1,4 @@
-"""By what a result was made: versions, and a digest of the code that learns."""
+"""The origin of a result: versions, and a digest of the code that learns."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _PACKAGES = ("hfmds-fl", "numpy", "torch")
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {
+    versions: dict[str, str | None] = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "code": _code_digest(),
     }
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions
 
 
 def _code_digest() -> str:
-    """Of the sources that learning depends on. A changed comment changes it, too."""
+    """Return the digest of the sources that learning depends on, with their comments."""
     package = Path(hfmds.algorithm.__file__).parents[1]
     digest = hashlib.sha256()
     for room in ("algorithm", "data", "domain"):
@@ -36,5 +36,5 @@ def _code_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-# At once: the files may change while this process goes on with what it has read.
+# Computed at import: the files may change while this process runs.
 VERSIONS = _versions()

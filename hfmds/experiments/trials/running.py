@@ -1,6 +1,6 @@
-"""Running one trial, from wherever it is, to its end.
+"""Runs one trial to its end, from its last checkpoint.
 
-What it records depends on the trial alone: not on when it was saved, killed or resumed.
+The result depends on the trial alone: not on when it was saved, killed or resumed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hfmds.experiments.trials.trial import Trial
 from hfmds.experiments.trials.trial_folder import Record, Saved, TrialFolder
 
 RoundDone = Callable[[int, int], None]
-"""Hears of rounds done, and rounds in all."""
+"""A function that takes the number of completed rounds and of all rounds."""
 
 
 class Stopped(BaseException):
-    """The process is asked to stop; like KeyboardInterrupt, no error."""
+    """The process must stop; like KeyboardInterrupt, this is no error."""
 
 
 def run_trial(
@@ -38,10 +38,10 @@ def run_trial(
     save_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Record:
-    """The trial's result, as stored; runs what is missing of it.
+    """Return the stored result of a trial; run its missing rounds first.
 
-    Saves after a round if that is `save_seconds` after the last time: a checkpoint may take longer
-    than a round. If another process is at the same trial, waits for it.
+    Save after a round if `save_seconds` have passed since the last checkpoint, because a checkpoint
+    may take longer than a round. Wait if another process runs the same trial.
     """
     with folder.locked():
         stored = folder.result()
@@ -65,13 +65,13 @@ def _run(
         fleet.restore(last.fleet)
     else:
         last = Saved(first_checkpoint(recipe), {}, [], 0.0)
-    # Changed together, in one assignment, so that a signal never finds one without the other.
+    # One assignment changes all of it: a signal never interrupts halfway.
     progress = (last.checkpoint, last.rounds)
     seconds_before, started = last.seconds, clock()
     saved_at = started
 
     def now() -> Saved:
-        """The state after the last whole round: what a round left half done is not in it."""
+        """The state after the last completed round."""
         point, rounds = progress
         seconds = seconds_before + clock() - started
         return Saved(point, fleet.state(point.pool), rounds, seconds)
@@ -88,7 +88,7 @@ def _run(
             if clock() - saved_at >= save_seconds:
                 folder.save(now())
                 saved_at = clock()
-    except Diverged as failure:  # says in which round, at which device and step
+    except Diverged as failure:  # names the round, the device and the step
         error = str(failure)
     except Stopped:
         folder.save(now())
@@ -105,13 +105,13 @@ def _run(
 
 
 def shards_of(trial: Trial, data: LoadedData) -> dict[str, LabelledImages]:
-    """What each device of the trial holds, by its id."""
+    """Return the images of each device by its id."""
     if data.digest != trial.data_digest:
         raise ConfigurationError(
             f"data set {trial.data} has changed since the experiment was started; start it again"
         )
     shards = data.shards(trial.split, trial.seed)
-    digits = len(str(len(shards) - 1))  # ids sort as numbers do
+    digits = len(str(len(shards) - 1))  # ids sort like numbers
     return {
         f"device-{number:0{digits}}": data.dataset.train.take(own)
         for number, own in enumerate(shards)
@@ -132,7 +132,7 @@ def _round_record(done: RoundResult, health: list[SynthesisHealth]) -> Record:
         record["pool"] = {"samples": pool.samples, "leakage": asdict(pool.leakage)}
         if health:  # means over devices
             record["pool"]["health"] = {
-                name: _finite(fmean(getattr(one, name) for one in health))
+                name: _finite(fmean(getattr(device, name) for device in health))
                 for name in SynthesisHealth.__slots__
             }
     return record

@@ -1,8 +1,7 @@
 """A trial: one recipe learned once on one split of one data set, with one seed.
 
-Its id is a hash of recipe, seed, split and images, wherever these are stored, and of where it is
-computed if that is no processor, so that experiments share trials, and one is never taken for
-another. It does not know the code: see FORMAT.
+Its id is a hash of recipe, seed, split, images and, on a GPU, the kind of compute device. So
+experiments share trials, and no trial is taken for another. The hash ignores the code: see FORMAT.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from hfmds.experiments.settings import Value, nearest, section
 from hfmds.experiments.trials.loaded_data import LoadedData
 
 FORMAT = 1
-"""Raise it when the same trial comes to learn something else: stored results are then not used."""
+"""Raise this number when the same trial computes something else: old results are then ignored."""
 
 _ID_DIGITS = 16
-_CAME_LATER = {
+_LEFT_OUT_AT_DEFAULT = {
     "sampling": Sampling(),
     "aggregation": AggregationRecipe(),
     "compression": "none",
@@ -43,21 +42,21 @@ _CAME_LATER = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """All that one run of Algorithm 1 needs to be repeated."""
+    """Everything that determines one run of Algorithm 1."""
 
-    data: str  # where to load it from; not part of what the trial is
+    data: str  # where to load it from; not part of the id
     data_label: str
     data_digest: str
     test_images: int | None  # None: all
     split: SplitSpec
     recipe: Recipe  # with the seed, which is also that of the split
-    compute_device: str = "cpu"  # torch's: on another one the numbers are not the same
+    compute_device: str = "cpu"  # of torch; numbers differ between kinds
 
     @property
     def trial_id(self) -> str:
         record = self.record()
         del record["data"]["name"]
-        # numbers as JSON writes them: shortest form that reads back the same, on any machine
+        # JSON writes the shortest form of a number that reads back the same, on any machine.
         text = json.dumps([FORMAT, record], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
@@ -66,11 +65,11 @@ class Trial:
         return self.recipe.seed
 
     def record(self) -> dict[str, Any]:
-        """The trial as JSON knows it."""
+        """Return the trial for JSON."""
         recipe = dataclasses.asdict(self.recipe)
         recipe["method"] = {"name": self.recipe.method.name, **recipe["method"]}
-        # What came later is left out where it is as it always was: so are the ids.
-        for name, default in _CAME_LATER.items():
+        # Settings at their default are left out: so a new setting does not change old ids.
+        for name, default in _LEFT_OUT_AT_DEFAULT.items():
             if getattr(self.recipe, name) == default:
                 del recipe[name]
         if not self.recipe.training.later_from_round:
@@ -89,7 +88,7 @@ class Trial:
 
 
 def build_trial(settings: Mapping[str, Value], seed: int, data: LoadedData, where: str) -> Trial:
-    """The trial that these settings describe; `where` names it in errors."""
+    """Build the trial that these settings describe; `where` names it in errors."""
     name = str(settings.get("method"))
     if name not in METHODS:
         raise ConfigurationError(f"{where}: method is {name!r}; {nearest(name, METHODS)}")
@@ -127,11 +126,11 @@ def build_trial(settings: Mapping[str, Value], seed: int, data: LoadedData, wher
 
 
 def _normalisation(settings: Mapping[str, Value], own: Normalisation) -> Normalisation:
-    """The data set's own, or what the settings say of all channels."""
-    said, channels = section(settings, "normalisation"), len(own.mean)
+    """Return the data set's normalisation, unless the settings give one for all channels."""
+    given, channels = section(settings, "normalisation"), len(own.mean)
     return Normalisation(
-        (said["mean"],) * channels if "mean" in said else own.mean,
-        (said["std"],) * channels if "std" in said else own.std,
+        (given["mean"],) * channels if "mean" in given else own.mean,
+        (given["std"],) * channels if "std" in given else own.std,
     )
 
 

@@ -1,13 +1,13 @@
-"""The folder of one trial: what it is, how far it is, and what came of it.
+"""The folder of one trial: its description, its progress and its result.
 
     config.json             the trial, for people
-    checkpoint.safetensors  under way: the last round that was saved; after a failure, the last good
-    result.json             at the end: every round; equal to the byte however often it was killed
+    checkpoint.safetensors  while it runs: the last saved round; after a failure, the last good one
+    result.json             at the end: every round; the same bytes after any kill
     final.safetensors       at the end: the model and the last pool
-    made.json               at the end: by which versions, and how long it took
-    cost.json               if asked for: what it costs a device
+    made.json               at the end: versions and time
+    cost.json               for some reports: the cost for a device
 
-A file is there whole or not at all: it is written beside its place and then moved there.
+A file is complete or absent: it is written beside its place and then moved there.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A trial under way, as it was after a round."""
+    """The state of a running trial after a round."""
 
     checkpoint: Checkpoint
     fleet: Arrays  # `LocalFleet.state`
     rounds: list[Record]
-    seconds: float  # spent so far
+    seconds: float  # of computing so far
 
 
 class TrialFolder:
@@ -58,62 +58,61 @@ class TrialFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder for this process alone; waits while another one has it."""
+        """Lock the folder for this process; wait while another process has it."""
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path):
             yield
 
     def describe(self, trial: Trial) -> None:
-        """Say what the trial is."""
+        """Write the description of the trial."""
         write_json(self.path / CONFIG, trial.record())
 
     # --- the end --------------------------------------------------------------------------------
 
     def result(self) -> Record | None:
-        """What came of the trial; None while it is not at its end."""
+        """Return the result of the trial; None before its end."""
         return self._read_json(RESULT)
 
     def made(self) -> Record | None:
-        """By what and in what time the result was made."""
+        """Return the versions and the time of the result."""
         return self._read_json(MADE)
 
     def cost(self) -> Record | None:
-        """What it costs a device; None if nobody has counted."""
+        """Return the cost for a device; None if it was not counted."""
         cost = self._read_json(COST)
         # Early counts gave every round a pool and a share of a refresh: they are made anew.
         return cost if cost and "rounds_with_pool" in cost else None
 
     def keep_cost(self, cost: Record) -> None:
-        """Store what it costs a device."""
+        """Store the cost for a device."""
         write_json(self.path / COST, cost)
 
     def finish(self, result: Record, made: Record, last: Saved) -> None:
-        """Write the result; what was needed to go on is reduced to what is worth keeping."""
+        """Write the result and reduce the checkpoint to the model and the last pool."""
         if result["status"] == "done":
-            # Not what devices and server remember: it may be many models, and nobody goes on from
-            # here.
+            # Without the memory of devices and server: it may be many models, and no round follows.
             pool = {key: value for key, value in last.fleet.items() if key.startswith("pool/")}
             point = replace(last.checkpoint, server_state={})
             self._write_arrays(FINAL, Saved(point, pool, rounds=[], seconds=0.0))
-        else:  # the last good state, to look at, or to go on from by hand
+        else:  # the last good state, for inspection
             self.save(last)
         write_json(self.path / MADE, made)
-        write_json(self.path / RESULT, result)  # the last: where it is, all is
+        write_json(self.path / RESULT, result)  # last: its presence means that all files are there
         if result["status"] == "done":
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def final(self) -> Saved | None:
-        """The model and the pool at the end."""
+        """Return the final model and pool."""
         return self._read_arrays(FINAL)
 
-    # --- under way ------------------------------------------------------------------------------
+    # --- while it runs --------------------------------------------------------------------------
 
     def save(self, saved: Saved) -> None:
         """Replace the checkpoint."""
         self._write_arrays(CHECKPOINT, saved)
 
     def saved(self) -> Saved | None:
-        """Where to go on; None: at the beginning."""
+        """Return the last checkpoint; None: start at the beginning."""
         return self._read_arrays(CHECKPOINT)
 
     # --- files ----------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ class TrialFolder:
         }
         draft = _draft(self.path / name)
         save_file(
-            # not ascontiguousarray, which gives a single number a dimension
+            # ascontiguousarray would give a single number a dimension
             {key: np.asarray(value, order="C") for key, value in arrays.items()},
             draft,
             {"state": json.dumps(state)},
@@ -143,7 +142,7 @@ class TrialFolder:
             with safe_open(self.path / name, framework="np") as file:
                 state = json.loads(file.metadata()["state"])
                 arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (FileNotFoundError, SafetensorError):  # broken: as if it were not there
+        except (FileNotFoundError, SafetensorError):  # a broken file counts as absent
             return None
         checkpoint = Checkpoint(
             state["round_number"],
@@ -166,17 +165,17 @@ class TrialFolder:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """A folder for this process alone; waits while another one has it."""
+    """Lock a folder for this process; wait while another process has it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # freed by the kernel when the process ends
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel frees it when the process ends
         yield
     finally:
         os.close(descriptor)
 
 
 def read_json(path: Path) -> Record | None:
-    """A file's value; None if there is no file. A ValueError if it holds something else."""
+    """Return the value of a file, None without a file. ValueError: the file is damaged."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -187,7 +186,7 @@ def read_json(path: Path) -> Record | None:
 
 
 def write_json(path: Path, value: Record) -> None:
-    """Replace a file by this value."""
+    """Replace the content of a file."""
     draft = _draft(path)
     draft.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     _move(draft, path)

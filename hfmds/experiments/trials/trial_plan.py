@@ -1,4 +1,4 @@
-"""From an experiment to its trials: everything is checked before the first of them is run."""
+"""Makes the trials of an experiment and checks all of them before the first one runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hfmds.experiments.trials.trial import Trial, build_trial
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """All trials of an experiment, each once, in the order in which they should be run."""
+    """All trials of an experiment, each once, in the order of their run."""
 
     outline: Outline
     trials: Mapping[str, Trial]  # by id
 
     def trials_of(self, arms: tuple[str, ...]) -> list[Trial]:
-        """The trials that these arms need."""
+        """Return the trials that these arms need."""
         ids = dict.fromkeys(cell.trial_id for cell in self.outline.cells if cell.arm in arms)
         return [self.trials[trial_id] for trial_id in ids]
 
@@ -45,7 +45,7 @@ def make_plan(
     data: str | None = None,
     compute_device: str = "cpu",
 ) -> TrialPlan:
-    """The trials of the experiment; `data`, if given, is used instead of the settings' own.
+    """Make the trials of the experiment; `data` replaces the data set of the settings.
 
     A split that names its data set keeps it.
     """
@@ -66,7 +66,7 @@ def make_plan(
         _require_rounds(experiment.last_rounds, trial, place.where)
         summary = summaries.of(trial, loaded, place.where)
         if place.seed == experiment.seeds[0]:
-            # Of equal splits the first: most sweeps leave the split alone.
+            # Equal splits are drawn once: most sweeps do not change the split.
             title = f"{loaded.label}, {trial.split.label}, seed {place.seed}"
             key = (place.split, summary.counts.tobytes())
             drawn.setdefault(key, DrawnSplit(place.split, title, summary))
@@ -78,7 +78,7 @@ def make_plan(
 
 
 def _name_of(data: LoadedData, described: Mapping[str, Mapping[str, Any]]) -> str:
-    """Its label, unless another one has it: folders may have the same last name."""
+    """Return the label, with a digest if another data set has the same label."""
     namesake = described.get(data.label)
     taken = namesake is not None and namesake["sha256"] != data.digest
     return f"{data.label} ({data.digest[:12]})" if taken else data.label
@@ -112,7 +112,7 @@ def _published(experiment: Experiment) -> Experiment:
 
 
 def _places(experiment: Experiment) -> Iterator[_CellPlan]:
-    """Seed by seed, so that a whole table with one seed is there early."""
+    """Yield the cells seed by seed, so that the table of one seed is complete early."""
     sweep = experiment.sweep
     values = sweep.values if sweep else (None,)
     for seed in experiment.seeds:
@@ -126,7 +126,7 @@ def _places(experiment: Experiment) -> Iterator[_CellPlan]:
 
 
 class _Summaries:
-    """Splits, each made once, and with it found to be possible."""
+    """Summaries of splits; each split is made and checked once."""
 
     def __init__(self) -> None:
         self._made: dict[object, SplitSummary] = {}

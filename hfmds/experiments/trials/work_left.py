@@ -1,4 +1,4 @@
-"""How much work trials are, in proportion to each other, and how long what is left will take."""
+"""Estimates the work of trials, relative to each other, and the remaining time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hfmds.domain.methods import FedGan, FedMix, Hfmds, Moon
 from hfmds.experiments.trials.trial import Trial
 
-# In forward and backward passes of one image; measured roughly on one core.
+# The unit is a forward and backward pass of one image, measured roughly on one core.
 _FORWARD = 0.4
 _MOON = 1.6  # two more forward passes
 _FEDMIX = 2.5  # differentiates twice
@@ -17,7 +17,7 @@ _SYNTHESIS_STEP = 0.8  # no gradient of weights
 
 
 class TrialWork:
-    """How much of a trial each of its rounds is."""
+    """The work of each round of a trial."""
 
     def __init__(self, trial: Trial, train_images: int, test_images: int) -> None:
         split, recipe, method = trial.split, trial.recipe, trial.recipe.method
@@ -32,8 +32,8 @@ class TrialWork:
             if method.refreshes(t):
                 has_pool = True
                 if isinstance(method, Hfmds):
-                    made = split.devices * method.samples_per_device
-                    work += _SYNTHESIS_STEP * made * (method.steps + 2)
+                    synthetic = split.devices * method.samples_per_device
+                    work += _SYNTHESIS_STEP * synthetic * (method.steps + 2)
             if isinstance(method, FedGan) and t <= method.gan_rounds:
                 work += _GAN * cohort * own * method.gan_epochs
             elif isinstance(method, FedMix):
@@ -49,12 +49,12 @@ class TrialWork:
         return self._until[-1]
 
     def until(self, round_number: int) -> float:
-        """Work of the rounds up to this one."""
+        """Return the work of the rounds up to this one."""
         return self._until[round_number]
 
 
 class TimeLeft:
-    """Estimates from the speed so far."""
+    """Estimates the remaining time from the speed so far."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class TimeLeft:
         self._works = works
         self._workers = workers
         self._clock = clock
-        self._reached: dict[str, float] = {}  # by trial: work that is behind us
-        self._since: dict[str, float] = {}  # when the trial's last round ended
-        self._done = 0.0  # by us, and the time that took
+        self._reached: dict[str, float] = {}  # completed work by trial
+        self._since: dict[str, float] = {}  # end of the trial's last round
+        self._done = 0.0  # measured work, and its time
         self._seconds = 0.0
 
     def started(self, trial_id: str) -> None:
@@ -75,7 +75,7 @@ class TimeLeft:
 
     def round_done(self, trial_id: str, number: int) -> None:
         now, reached = self._clock(), self._works[trial_id].until(number)
-        if trial_id in self._reached:  # at first a worker also starts, and may resume: no measure
+        if trial_id in self._reached:  # the first round includes the start of the worker
             self._done += reached - self._reached[trial_id]
             self._seconds += now - self._since[trial_id]
         self._reached[trial_id], self._since[trial_id] = reached, now
@@ -89,7 +89,7 @@ class TimeLeft:
         return sum(self._reached.values()) / total if total else 1.0
 
     def seconds(self) -> float | None:
-        """Seconds left; None while nothing was measured."""
+        """Return the remaining seconds; None before the first measurement."""
         if not self._done:
             return None
         speed = self._done / self._seconds
@@ -97,5 +97,5 @@ class TimeLeft:
             trial_id: work.total - self._reached.get(trial_id, 0.0)
             for trial_id, work in self._works.items()
         }
-        # No trial is divided: the longest one is a bound too.
+        # A trial runs on one worker: the longest trial is a lower bound.
         return max(sum(left.values()) / self._workers, max(left.values(), default=0.0)) / speed

@@ -1,7 +1,7 @@
-"""One worker process: runs the trials it is handed, one after the other, and tells how it goes.
+"""One worker process: runs one trial after the other and reports its progress.
 
-One torch thread: for batches this small a second one gains little, and with one the numbers do not
-depend on how many workers there are.
+It has one torch thread. A second one gains little for small batches, and with one thread the
+numbers do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What all trials of a worker share."""
+    """The settings that all trials of a worker share."""
 
     results: Path
     data_root: Path
@@ -34,7 +34,7 @@ class WorkerSetup:
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """A trial under way has done a round."""
+    """A trial has completed a round."""
 
     trial_id: str
     done: int
@@ -42,7 +42,7 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class TrialEnded:
-    """A trial is at its end; `error` says why if it failed as trials may: it diverged."""
+    """A trial has ended; `error` is the reason if it diverged."""
 
     trial_id: str
     error: str | None
@@ -50,7 +50,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True)
 class TrialBroke:
-    """A trial could not be run: no result was stored."""
+    """A trial could not be run and has no result."""
 
     trial_id: str
     reason: str
@@ -60,8 +60,10 @@ Event = RoundDone | TrialEnded | TrialBroke
 
 
 def work(orders: Connection, setup: WorkerSetup) -> None:
-    """Take trials from the connection until it is closed, or this process is told to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when
+    """Take trials from the connection until it closes or this process must stop."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes; the parent stops the workers
     raise_stopped_once()
     with contextlib.suppress(Stopped, EOFError, BrokenPipeError, ConnectionResetError):
         import torch
@@ -78,7 +80,7 @@ def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, tell: Connection) -
     def round_done(done: int, of: int) -> None:
         try:
             tell.send(RoundDone(trial_id, done))
-        except OSError:  # the parent was killed: nobody waits for this any more
+        except OSError:  # the parent was killed
             raise Stopped from None
 
     folder = TrialFolder(setup.results, trial_id)
@@ -92,10 +94,10 @@ def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, tell: Connection) -
 
 
 def raise_stopped_once() -> None:
-    """Have SIGTERM, or SIGHUP when the terminal is closed, raise `Stopped`: the first of them.
+    """Let the first SIGTERM or SIGHUP raise `Stopped`.
 
-    Sent to the whole group a signal comes twice, from the sender and from our parent, and the
-    second must not interrupt the saving.
+    A signal to the process group arrives twice: from the sender and from the parent. The second
+    one must not interrupt the saving.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""Trials in parallel: worker processes, each with one trial at a time.
+"""Runs trials in parallel, in worker processes with one trial at a time.
 
-A worker that dies (out of memory, killed) is replaced, and its trial tried once more from where it
-was saved. Leaving the pool stops the workers; each saves its trial's last whole round first.
+The pool replaces a worker that dies (out of memory, killed) and tries its trial once more from the
+checkpoint. Leaving the pool stops the workers; each saves the last completed round first.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class _TrialWorker:
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """A worker has begun a trial, or goes on with it."""
+    """A worker has begun or resumed a trial."""
 
     trial_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing has happened for a while."""
+    """A moment without an event."""
 
 
 class TrialPool:
-    """Runs trials in worker processes; use it in a `with`, in the main thread."""
+    """Runs trials in worker processes. Use it in a `with` block, in the main thread."""
 
     def __init__(self, setup: WorkerSetup, workers: int) -> None:
         self._setup = setup
@@ -71,7 +71,7 @@ class TrialPool:
     def run(
         self, trials: Sequence[Trial], tick_seconds: float = 1.0
     ) -> Iterator[Event | TrialStarted | Tick]:
-        """Run all of them, telling what happens."""
+        """Run all trials and yield the events."""
         waiting = deque(trials)
         deaths: Counter[str] = Counter()
         while waiting or any(worker.trial for worker in self._workers):
@@ -80,7 +80,7 @@ class TrialPool:
             for worker in self._workers:
                 if waiting and worker.trial is None:
                     worker.trial = waiting.popleft()
-                    with contextlib.suppress(OSError):  # it died: found out below
+                    with contextlib.suppress(OSError):  # it died; the code below notices
                         worker.connection.send(worker.trial)
                     yield TrialStarted(worker.trial.trial_id)
             ready = wait([worker.connection for worker in self._workers], tick_seconds)
@@ -104,13 +104,13 @@ class TrialPool:
     def _start(self) -> _TrialWorker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, self._setup), daemon=True)
-        # Inherited: Ctrl-C reaches all processes, and must not kill one that is still importing.
+        # Children inherit this: Ctrl-C must not kill a worker that is still importing.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-        theirs.close()  # so that we hear when the worker's end closes
+        theirs.close()  # so that this end notices when the worker's end closes
         return _TrialWorker(process, ours)
 
     def _bury(
