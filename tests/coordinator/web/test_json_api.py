@@ -39,12 +39,12 @@ STATIC = Path(__file__).resolve().parents[3] / "coordinator" / "web" / "static"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-def look(folder: Path, question: Callable[[WebBench], Awaitable[Any]]) -> Any:
+async def look(folder: Path, question: Callable[[WebBench], Awaitable[Any]]) -> Any:
     async def conversation() -> Any:
         async with web_bench(folder) as page:
             return await question(page)
 
-    return asyncio.run(conversation())
+    return await conversation()
 
 
 async def completed(page: WebBench, spec: RunSpec, run_id: str = "run") -> None:
@@ -62,7 +62,7 @@ def with_pool(**policy: Any) -> RunSpec:
     return replace(spec, recipe=replace(spec.recipe, pool=pool, class_names=names))
 
 
-def test_a_run_and_its_rounds(tmp_path: Path) -> None:
+async def test_a_run_and_its_rounds(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         await completed(page, with_pool(psnr_nearest_max_db=20.0))
         (listed,) = (await page.get("/api/runs"))["runs"]
@@ -96,10 +96,10 @@ def test_a_run_and_its_rounds(tmp_path: Path) -> None:
         assert (status["runs"], status["drain"]["on"]) == ({"completed": 1}, False)
         assert await page.get("/api/me") == {"identity": ""}
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
-def test_the_end_of_a_log_is_shown(tmp_path: Path) -> None:
+async def test_the_end_of_a_log_is_shown(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         await page.bench.create(make_spec(rounds=9))
         await asyncio.to_thread(page.bench.runs.pause, "run")
@@ -110,10 +110,10 @@ def test_the_end_of_a_log_is_shown(tmp_path: Path) -> None:
         told = (await page.get("/api/runs/run/events"))["events"]
         assert [event["sequence"] for event in told] == [*range(len(events), 0, -1)]
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
-def test_the_measured_leakage_of_pools(tmp_path: Path) -> None:
+async def test_the_measured_leakage_of_pools(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         await completed(page, with_pool())
         run = await page.get("/api/runs/run")
@@ -133,10 +133,10 @@ def test_the_measured_leakage_of_pools(tmp_path: Path) -> None:
         assert away["store_away"] == "the synthesis store is away"
         assert away["pools"][1]["psnr_paired"] == expected
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
-def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
+async def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         await page.bench.create(make_spec(rounds=9), "empty")
         assert (await page.get("/api/runs/empty/gallery"))["snapshot_id"] is None
@@ -168,10 +168,10 @@ def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
         status, reason = await page.refused("/api/runs/run/gallery/unknown.png")
         assert (status, reason) == (503, "the synthesis store is away")
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
-def test_devices_by_state(tmp_path: Path) -> None:
+async def test_devices_by_state(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         hostile = replace(PROFILE, software_version=HOSTILE)
         await page.bench.check_ins.check_in("camera", hostile, 0.0, "")
@@ -191,7 +191,7 @@ def test_devices_by_state(tmp_path: Path) -> None:
             "state is 'busy'; it must be one of available, working, away",
         )
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
 NOT_THERE = [
@@ -208,17 +208,17 @@ NOT_THERE = [
 ]
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+async def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         for path, status, reason in NOT_THERE:
             found = await page.refused(path)
             assert (path, found[0]) == (path, status)
             assert reason in found[1]
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
-def test_every_answer_tells_the_browser_what_it_may_do(tmp_path: Path) -> None:
+async def test_every_answer_tells_the_browser_what_it_may_do(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         for path in ("/", "/static/main.js", "/static/style.css", "/api/runs", "/nothing"):
             async with page.client.get(path) as answer:
@@ -233,10 +233,10 @@ def test_every_answer_tells_the_browser_what_it_may_do(tmp_path: Path) -> None:
         async with page.client.head("/api/runs") as answer:
             assert (answer.status, await answer.read()) == (200, b"")
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
-def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> None:
+async def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         async with page.client.get("/static/main.js") as answer:
             had = {"If-None-Match": answer.headers["ETag"]}
@@ -251,7 +251,7 @@ def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> Non
         async with page.client.get("/api/devices", headers={"If-None-Match": tag}) as answer:
             assert answer.status == 200
 
-    look(tmp_path, question)
+    await look(tmp_path, question)
 
 
 def test_the_page_names_nothing_outside_of_this_server() -> None:
@@ -357,7 +357,7 @@ def test_of_a_large_fleet_some_devices_are_shown() -> None:
     assert sum(told["counts"].values()) == 1000
 
 
-def test_a_round_is_read_once_and_another_run_of_that_name_is_another(tmp_path: Path) -> None:
+async def test_a_round_is_read_once_and_another_run_of_that_name_is_another(tmp_path: Path) -> None:
     async def question(page: WebBench) -> None:
         await completed(page, make_spec(rounds=2))
         histories = Histories(page.bench.runs)
@@ -369,4 +369,4 @@ def test_a_round_is_read_once_and_another_run_of_that_name_is_another(tmp_path: 
         await page.bench.create(make_spec(rounds=9))
         assert histories.of(page.bench.runs.get("run")).rounds == []
 
-    look(tmp_path, question)
+    await look(tmp_path, question)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -59,7 +58,7 @@ def browser(authority: Path, own: TlsFiles | None = None) -> ssl.SSLContext:
     return context
 
 
-def look(
+async def look(
     folder: Path,
     server: TlsFiles,
     question: Callable[[WebBench], Awaitable[Any]],
@@ -72,10 +71,12 @@ def look(
         async with web_bench(folder, client_tls=context, tls=server, **options) as page:
             return await question(page)
 
-    return asyncio.run(conversation())
+    return await conversation()
 
 
-def test_who_is_not_known_sees_the_form_and_nothing_else(tmp_path: Path, server: TlsFiles) -> None:
+async def test_who_is_not_known_sees_the_form_and_nothing_else(
+    tmp_path: Path, server: TlsFiles
+) -> None:
     async def question(page: WebBench) -> None:
         for path in ("/api/status", "/api/runs", "/api/devices", "/api/runs/run/gallery/a.png"):
             status, reason = await page.refused(path)
@@ -89,10 +90,10 @@ def test_who_is_not_known_sees_the_form_and_nothing_else(tmp_path: Path, server:
         async with page.client.get("/static/style.css") as answer:
             assert answer.status == 200
 
-    look(tmp_path, server, question, holder=TokensInMemory())
+    await look(tmp_path, server, question, holder=TokensInMemory())
 
 
-def test_strangers_are_not_told_where_the_database_is(
+async def test_strangers_are_not_told_where_the_database_is(
     tmp_path: Path, server: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lost(token: str) -> Identity | None:
@@ -103,20 +104,20 @@ def test_strangers_are_not_told_where_the_database_is(
         refusal = await page.refused("/api/status", headers=bearer)
         assert refusal == (503, "the database is away")
 
-    look(tmp_path, server, question, holder=lost)
+    await look(tmp_path, server, question, holder=lost)
     reasons = [vars(r)["reason"] for r in caplog.records if r.getMessage() == "page refused"]
     assert reasons == ["postgresql://me@db.internal is away"]
 
 
-def test_without_tokens_only_certificates_are_taken(tmp_path: Path, server: TlsFiles) -> None:
+async def test_without_tokens_only_certificates_are_taken(tmp_path: Path, server: TlsFiles) -> None:
     async def question(page: WebBench) -> None:
         assert (await page.refused("/"))[0] == 401
         assert (await page.refused("/login"))[0] == 404
 
-    look(tmp_path, server, question)
+    await look(tmp_path, server, question)
 
 
-def test_an_admin_is_known_by_its_certificate(
+async def test_an_admin_is_known_by_its_certificate(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
     async def question(page: WebBench) -> None:
@@ -124,10 +125,10 @@ def test_an_admin_is_known_by_its_certificate(
         async with page.client.get("/") as answer:
             assert answer.url.path == "/"
 
-    look(tmp_path, server, question, own=fleet.of(Identity(Kind.VIEWER, "vera")))
+    await look(tmp_path, server, question, own=fleet.of(Identity(Kind.VIEWER, "vera")))
 
 
-def test_a_device_may_not_see_the_page(
+async def test_a_device_may_not_see_the_page(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
     async def question(page: WebBench) -> None:
@@ -135,10 +136,10 @@ def test_a_device_may_not_see_the_page(
         assert status == 403
         assert reason.startswith("device camera may not call ListRuns; it is for admin/operator")
 
-    look(tmp_path, server, question, own=fleet.of(Identity(Kind.DEVICE, "camera")))
+    await look(tmp_path, server, question, own=fleet.of(Identity(Kind.DEVICE, "camera")))
 
 
-def test_a_certificate_that_was_revoked_opens_nothing_any_more(
+async def test_a_certificate_that_was_revoked_opens_nothing_any_more(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
     own, gate = fleet.of(Identity(Kind.OWNER, "olga")), Gate()
@@ -150,10 +151,10 @@ def test_a_certificate_that_was_revoked_opens_nothing_any_more(
         status, reason = await page.refused("/api/runs")
         assert (status, reason.endswith(f"{serial} was revoked")) == (403, True)
 
-    look(tmp_path, server, question, own=own, gate=gate)
+    await look(tmp_path, server, question, own=own, gate=gate)
 
 
-def test_who_has_a_certificate_of_strangers_gets_no_connection(
+async def test_who_has_a_certificate_of_strangers_gets_no_connection(
     tmp_path: Path, server: TlsFiles
 ) -> None:
     own = FleetCertificates.create(tmp_path).of(Identity(Kind.OWNER, "olga"))
@@ -162,12 +163,12 @@ def test_who_has_a_certificate_of_strangers_gets_no_connection(
         with pytest.raises(aiohttp.ClientError):
             await page.refused("/api/runs")
 
-    look(tmp_path, server, question, own=own)
+    await look(tmp_path, server, question, own=own)
 
 
 @pytest.mark.parametrize("leaf", [Kind.OWNER, Kind.VIEWER, Kind.SERVICE])
 @pytest.mark.parametrize("stolen", ["issuer_pair", "service_issuer_pair"])
-def test_an_issuer_makes_no_admin_by_an_intermediate_authority(
+async def test_an_issuer_makes_no_admin_by_an_intermediate_authority(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles, stolen: str, leaf: Kind
 ) -> None:
     """Neither directly, nor through an authority whose name has no unit."""
@@ -185,10 +186,10 @@ def test_an_issuer_makes_no_admin_by_an_intermediate_authority(
         assert status in (401, 403)
 
     for own in (through, direct):
-        look(tmp_path / own.certificate.stem, server, question, own=own)
+        await look(tmp_path / own.certificate.stem, server, question, own=own)
 
 
-def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> None:
+async def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> None:
     async def question(page: WebBench) -> None:
         good = {"Authorization": "Bearer good"}
         assert (await page.get("/api/me", headers=good))["identity"] == "admin/viewer vera"
@@ -204,7 +205,7 @@ def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> None:
         device = {"Authorization": "Bearer of-a-device"}
         assert (await page.refused("/api/runs", headers=device))[0] == 403
 
-    look(tmp_path, server, question, holder=TokensInMemory())
+    await look(tmp_path, server, question, holder=TokensInMemory())
 
 
 async def log_in(page: WebBench, token: str, **options: Any) -> aiohttp.ClientResponse:
@@ -212,7 +213,7 @@ async def log_in(page: WebBench, token: str, **options: Any) -> aiohttp.ClientRe
     return await page.client.post("/login", data=form, allow_redirects=False, **options)
 
 
-def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None:
+async def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None:
     tokens = TokensInMemory()
 
     async def question(page: WebBench) -> None:
@@ -230,10 +231,10 @@ def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None:
         tokens.known["good"] = VERA
         assert (await page.refused("/api/status"))[0] == 401, "the session has ended"
 
-    look(tmp_path, server, question, holder=tokens)
+    await look(tmp_path, server, question, holder=tokens)
 
 
-def test_a_session_ends_by_logging_out_or_after_twelve_hours(
+async def test_a_session_ends_by_logging_out_or_after_twelve_hours(
     tmp_path: Path, server: TlsFiles
 ) -> None:
     async def question(page: WebBench) -> None:
@@ -250,10 +251,10 @@ def test_a_session_ends_by_logging_out_or_after_twelve_hours(
         page.clock.ahead_seconds = 12 * 3600 + 1
         assert (await page.refused("/api/runs"))[0] == 401
 
-    look(tmp_path, server, question, holder=TokensInMemory())
+    await look(tmp_path, server, question, holder=TokensInMemory())
 
 
-def test_wrong_tokens_are_refused_and_then_made_to_wait(
+async def test_wrong_tokens_are_refused_and_then_made_to_wait(
     tmp_path: Path,
     server: TlsFiles,
     caplog: pytest.LogCaptureFixture,
@@ -273,11 +274,13 @@ def test_wrong_tokens_are_refused_and_then_made_to_wait(
         page.clock.ahead_seconds = 60
         assert (await log_in(page, "good")).status == 303
 
-    look(tmp_path, server, question, holder=TokensInMemory())
+    await look(tmp_path, server, question, holder=TokensInMemory())
     assert [record.getMessage() for record in caplog.records].count("login refused") == 5
 
 
-def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server: TlsFiles) -> None:
+async def test_forms_of_other_sites_and_large_ones_are_refused(
+    tmp_path: Path, server: TlsFiles
+) -> None:
     async def question(page: WebBench) -> None:
         answer = await log_in(page, "good", headers={"Sec-Fetch-Site": "cross-site"})
         assert answer.status == 403
@@ -292,7 +295,7 @@ def test_forms_of_other_sites_and_large_ones_are_refused(tmp_path: Path, server:
             answer = await page.client.post("/logout", headers=headers, allow_redirects=False)
             assert (site, answer.status) == (site, status)
 
-    look(tmp_path, server, question, holder=TokensInMemory())
+    await look(tmp_path, server, question, holder=TokensInMemory())
 
 
 async def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> None:
@@ -305,7 +308,7 @@ async def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> No
         assert (await page.refused("/", headers={"Host": "127.0.0.1.evil.example"}))[0] == 403
 
 
-def test_replaced_certificates_count_from_the_next_connection(
+async def test_replaced_certificates_count_from_the_next_connection(
     tmp_path: Path, fleet: FleetCertificates
 ) -> None:
     files = fleet.of(Identity(Kind.SERVICE, "rotating"))
@@ -343,7 +346,7 @@ def test_replaced_certificates_count_from_the_next_connection(
 
     old_viewer = fleet.of(Identity(Kind.VIEWER, "vera"))
     fleet_authority = old_viewer.authority
-    look(tmp_path, files, question, own=old_viewer)
+    await look(tmp_path, files, question, own=old_viewer)
 
 
 def test_sessions_are_bounded() -> None:

@@ -39,7 +39,7 @@ def serial(files: TlsFiles) -> str:
     return read_own_certificate(files.certificate.read_bytes()).serial
 
 
-def talk(
+async def talk(
     fleet: FleetCertificates,
     caller: TlsFiles | Trust | None,
     conversation: Callable[[Peer, Stub, Running], Awaitable[Any]],
@@ -57,7 +57,7 @@ def talk(
             finally:
                 await channel.close()
 
-    return asyncio.run(main())
+    return await main()
 
 
 async def unary(peer: Peer, stub: Stub, _: Running) -> Any:
@@ -67,17 +67,19 @@ async def unary(peer: Peer, stub: Stub, _: Running) -> Any:
 # --- certificates -------------------------------------------------------------------------------
 
 
-def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(
+async def test_a_dead_certificate_is_refused_and_another_of_the_same_device_is_not(
     fleet: FleetCertificates,
 ) -> None:
     first, gate = fleet.of(CAMERA), Gate()
     gate.replace(Exclusions(serials=frozenset({serial(first)})))
     with pytest.raises(NotAllowed, match=f"{serial(first)} was revoked"):
-        talk(fleet, first, unary, gate=gate)
-    assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
+        await talk(fleet, first, unary, gate=gate)
+    assert await talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
 
 
-def test_a_dead_certificate_asks_for_no_health_and_no_contract(fleet: FleetCertificates) -> None:
+async def test_a_dead_certificate_asks_for_no_health_and_no_contract(
+    fleet: FleetCertificates,
+) -> None:
     camera, gate = fleet.of(CAMERA), Gate()
 
     async def look_around(peer: Peer, stub: Stub, it: Running) -> None:
@@ -96,31 +98,31 @@ def test_a_dead_certificate_asks_for_no_health_and_no_contract(fleet: FleetCerti
         finally:
             await channel.close()
 
-    talk(fleet, camera, look_around, gate=gate)
+    await talk(fleet, camera, look_around, gate=gate)
 
 
-def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(
+async def test_a_revoked_device_is_refused_until_it_has_a_later_certificate(
     fleet: FleetCertificates,
 ) -> None:
     begins = read_own_certificate(fleet.of(CAMERA).certificate.read_bytes()).begins
     gate = Gate()
     gate.replace(Exclusions(dead_until={"camera": begins}))
     with pytest.raises(NotAllowed, match="device camera was revoked"):
-        talk(fleet, fleet.of(CAMERA), unary, gate=gate)
+        await talk(fleet, fleet.of(CAMERA), unary, gate=gate)
     gate.replace(Exclusions(dead_until={"camera": begins - 1, "phone": FOR_EVER}))
-    assert talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
+    assert await talk(fleet, fleet.of(CAMERA), unary, gate=gate) == b"hello"
 
 
-def test_a_certificate_that_runs_out_during_a_connection_is_refused(
+async def test_a_certificate_that_runs_out_during_a_connection_is_refused(
     fleet: FleetCertificates,
 ) -> None:
     later = (NOW + 2 * DAY).timestamp()
     with pytest.raises(Unavailable, match="has expired"):
-        talk(fleet, fleet.of(CAMERA), unary, gate=Gate(lambda: later))
+        await talk(fleet, fleet.of(CAMERA), unary, gate=Gate(lambda: later))
 
 
 @pytest.mark.parametrize("days", [-1, 400, 5000])
-def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
+async def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
     tmp_path: Path, days: int
 ) -> None:
     """Its clock is that of this machine: the fleet's is so many days ahead."""
@@ -144,13 +146,13 @@ def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
 
     if days < 0:  # it is past the end of the server's certificate
         with pytest.raises(Unavailable):
-            asyncio.run(reach())
+            await reach()
     else:
-        assert asyncio.run(reach()) == b"hello"
+        assert await reach() == b"hello"
 
 
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["localhost"], []])
-def test_nobody_believes_a_server_of_the_device_issuer(
+async def test_nobody_believes_a_server_of_the_device_issuer(
     fleet: FleetCertificates, hosts: list[str]
 ) -> None:
     async def main() -> None:
@@ -168,13 +170,15 @@ def test_nobody_believes_a_server_of_the_device_issuer(
                 await channel.close()
 
     with pytest.raises(Unavailable):
-        asyncio.run(main())
+        await main()
 
 
 # --- calls under way ----------------------------------------------------------------------------
 
 
-def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
+async def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(
+    fleet: FleetCertificates,
+) -> None:
     gate, camera = Gate(), fleet.of(CAMERA)
 
     async def wait(peer: Peer, stub: Stub, it: Running) -> None:
@@ -188,10 +192,10 @@ def test_a_call_that_waits_is_cut_when_its_caller_is_revoked(fleet: FleetCertifi
             await waiting
         assert it.count("Wait", "PERMISSION_DENIED") == 1
 
-    talk(fleet, camera, wait, gate=gate)
+    await talk(fleet, camera, wait, gate=gate)
 
 
-def test_two_changes_at_once_cut_a_call_once(fleet: FleetCertificates) -> None:
+async def test_two_changes_at_once_cut_a_call_once(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def wait(peer: Peer, stub: Stub, it: Running) -> None:
@@ -202,10 +206,10 @@ def test_two_changes_at_once_cut_a_call_once(fleet: FleetCertificates) -> None:
         with pytest.raises(NotAllowed, match="device camera was revoked"):
             await waiting
 
-    talk(fleet, fleet.of(CAMERA), wait, gate=gate)
+    await talk(fleet, fleet.of(CAMERA), wait, gate=gate)
 
 
-def test_a_download_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
+async def test_a_download_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def download(peer: Peer, stub: Stub, it: Running) -> None:
@@ -219,10 +223,10 @@ def test_a_download_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) 
             await take_all()
         await it.probe.stream_closed.wait()
 
-    talk(fleet, fleet.of(CAMERA), download, gate=gate)
+    await talk(fleet, fleet.of(CAMERA), download, gate=gate)
 
 
-def test_a_stream_that_is_being_sent_goes_no_further(fleet: FleetCertificates) -> None:
+async def test_a_stream_that_is_being_sent_goes_no_further(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def flood(peer: Peer, stub: Stub, it: Running) -> None:
@@ -238,10 +242,10 @@ def test_a_stream_that_is_being_sent_goes_no_further(fleet: FleetCertificates) -
             await take_all()
         assert len(received) < 20  # what was on its way
 
-    talk(fleet, fleet.of(CAMERA), flood, gate=gate, access={"Flood": DEVICE})
+    await talk(fleet, fleet.of(CAMERA), flood, gate=gate, access={"Flood": DEVICE})
 
 
-def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
+async def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -> None:
     gate = Gate()
 
     async def upload(peer: Peer, stub: Stub, it: Running) -> None:
@@ -253,17 +257,17 @@ def test_an_upload_is_cut_when_its_caller_is_revoked(fleet: FleetCertificates) -
         with pytest.raises(NotAllowed, match="was revoked"):
             await call(peer, stub.upload, chunks(), timeout_seconds=30)
 
-    talk(fleet, fleet.of(CAMERA), upload, gate=gate)
+    await talk(fleet, fleet.of(CAMERA), upload, gate=gate)
 
 
-def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: FleetCertificates) -> None:
+async def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: FleetCertificates) -> None:
     async def hang_up(peer: Peer, stub: Stub, it: Running) -> None:
         waiting = asyncio.create_task(call(peer, stub.wait, b"", timeout_seconds=30))
         await it.probe.waiting.wait()
         waiting.cancel()
         await it.counted("Wait", "CANCELLED")
 
-    talk(fleet, fleet.of(CAMERA), hang_up, gate=Gate())
+    await talk(fleet, fleet.of(CAMERA), hang_up, gate=Gate())
 
 
 # --- quarantine ---------------------------------------------------------------------------------
@@ -271,15 +275,19 @@ def test_a_caller_that_hangs_up_is_not_taken_for_a_cut(fleet: FleetCertificates)
 SICK = Exclusions(quarantined={"camera": "sends noise"})
 
 
-def test_a_device_in_quarantine_is_told_that_its_task_is_over(fleet: FleetCertificates) -> None:
+async def test_a_device_in_quarantine_is_told_that_its_task_is_over(
+    fleet: FleetCertificates,
+) -> None:
     gate = Gate()
     gate.replace(SICK)
     with pytest.raises(TooLate, match="camera is in quarantine: sends noise") as refusal:
-        talk(fleet, fleet.of(CAMERA), unary, gate=gate)
+        await talk(fleet, fleet.of(CAMERA), unary, gate=gate)
     assert refusal.value.reason == "quarantined"
 
 
-def test_where_nobody_has_a_certificate_a_device_is_who_it_says(fleet: FleetCertificates) -> None:
+async def test_where_nobody_has_a_certificate_a_device_is_who_it_says(
+    fleet: FleetCertificates,
+) -> None:
     gate = Gate()
     gate.replace(SICK)
 
@@ -289,13 +297,13 @@ def test_where_nobody_has_a_certificate_a_device_is_who_it_says(fleet: FleetCert
             it.probe._behave = lambda request: request.text  # type: ignore[attr-defined]
             return await unary(it.peer, it.stub, it)
 
-    assert asyncio.run(main("phone", DEVICE)) == b"hello"
-    assert asyncio.run(main("camera", VIEWER)) == b"hello"  # an operator who speaks of it
+    assert await main("phone", DEVICE) == b"hello"
+    assert await main("camera", VIEWER) == b"hello"  # an operator who speaks of it
     with pytest.raises(TooLate, match="in quarantine"):
-        asyncio.run(main("camera", DEVICE))
+        await main("camera", DEVICE)
 
 
-def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_again() -> None:
+async def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_again() -> None:
     assert {"CheckIn", "RenewCertificate"} <= IN_QUARANTINE
 
     async def main() -> None:
@@ -323,7 +331,7 @@ def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_again() -
         assert refusal.retry_after_seconds == 1.0
         assert "sends noise" in str(refusal)
 
-    asyncio.run(main())
+    await main()
 
 
 # --- tokens -------------------------------------------------------------------------------------
@@ -338,7 +346,7 @@ def holder(token: str) -> Caller:
     return Caller(OLGA, Certificate(OLGA, "token-1", 0, FOR_EVER))
 
 
-def test_a_token_takes_the_place_of_a_certificate(fleet: FleetCertificates) -> None:
+async def test_a_token_takes_the_place_of_a_certificate(fleet: FleetCertificates) -> None:
     trust = Trust(fleet.of(CAMERA).authority)
     access = {"Unary": VIEWER, "Wait": DEVICE, "Upload": STRANGERS_TOO}
 
@@ -357,11 +365,13 @@ def test_a_token_takes_the_place_of_a_certificate(fleet: FleetCertificates) -> N
             await stub.wait(b"", metadata=shown("Bearer good"))
         return answers
 
-    answers = talk(fleet, trust, ask, access=access, holder=holder, supervised=False)
+    answers = await talk(fleet, trust, ask, access=access, holder=holder, supervised=False)
     assert answers == [b"hello", b"whoever"]
 
 
-def test_a_call_with_a_token_is_cut_when_the_token_is_revoked(fleet: FleetCertificates) -> None:
+async def test_a_call_with_a_token_is_cut_when_the_token_is_revoked(
+    fleet: FleetCertificates,
+) -> None:
     gate, trust = Gate(), Trust(fleet.of(CAMERA).authority)
 
     async def watch(peer: Peer, stub: Stub, it: Running) -> None:
@@ -373,7 +383,7 @@ def test_a_call_with_a_token_is_cut_when_the_token_is_revoked(fleet: FleetCertif
             await watching
 
     access = {"Wait": VIEWER}
-    talk(fleet, trust, watch, access=access, holder=holder, gate=gate, supervised=False)
+    await talk(fleet, trust, watch, access=access, holder=holder, gate=gate, supervised=False)
 
 
 async def _ended(peer: Peer, rpc: Awaitable[Any]) -> Any:

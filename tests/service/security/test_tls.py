@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,7 +48,7 @@ def new_authority() -> Authority:
     return Authority.create("tests", datetime.now(UTC), 10 * DAY)[0]
 
 
-def ask(
+async def ask(
     server: TlsFiles, caller: TlsFiles | None, question: Callable[[Peer, Stub], Awaitable[Any]]
 ) -> Any:
     """What a caller gets as an answer."""
@@ -63,37 +62,39 @@ def ask(
             finally:
                 await channel.close()
 
-    return asyncio.run(conversation())
+    return await conversation()
 
 
 async def unary(peer: Peer, stub: Stub) -> Any:
     return await call(peer, stub.unary, b"hello", timeout_seconds=20)
 
 
-def test_who_may_is_answered(fleet: FleetCertificates) -> None:
+async def test_who_may_is_answered(fleet: FleetCertificates) -> None:
     server = fleet.of(Identity(Kind.SERVICE, "tester"))
-    assert ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), unary) == b"hello"
-    assert ask(server, fleet.of(Identity(Kind.OWNER, "otto")), unary) == b"hello"
+    assert await ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), unary) == b"hello"
+    assert await ask(server, fleet.of(Identity(Kind.OWNER, "otto")), unary) == b"hello"
 
 
-def test_who_may_not_is_told_for_whom_it_is(fleet: FleetCertificates) -> None:
+async def test_who_may_not_is_told_for_whom_it_is(fleet: FleetCertificates) -> None:
     server = fleet.of(Identity(Kind.SERVICE, "tester"))
     for kind in (Kind.DEVICE, Kind.SERVICE, Kind.VIEWER):
         with pytest.raises(NotAllowed, match="for admin/operator, admin/owner"):
-            ask(server, fleet.of(Identity(kind, "mallory")), unary)
+            await ask(server, fleet.of(Identity(kind, "mallory")), unary)
 
 
-def test_callers_without_a_good_certificate_do_not_get_in(fleet: FleetCertificates) -> None:
+async def test_callers_without_a_good_certificate_do_not_get_in(fleet: FleetCertificates) -> None:
     server = fleet.of(Identity(Kind.SERVICE, "tester"))
     past = datetime.now(UTC) - 3 * DAY
     expired = fleet.of(Identity(Kind.OPERATOR, "expired"), now=past)
     stranger = new_authority().pair(Identity(Kind.OPERATOR, "olga"), datetime.now(UTC), DAY)
     for caller in (None, expired, fleet.files("stranger", stranger)):
         with pytest.raises(Unavailable):
-            ask(server, caller, unary)
+            await ask(server, caller, unary)
 
 
-def test_a_server_that_is_not_who_it_should_be_is_not_called(fleet: FleetCertificates) -> None:
+async def test_a_server_that_is_not_who_it_should_be_is_not_called(
+    fleet: FleetCertificates,
+) -> None:
     caller = fleet.of(Identity(Kind.OPERATOR, "olga"))
     other = new_authority()
     pretender = other.pair(Identity(Kind.SERVICE, "tester"), datetime.now(UTC), DAY, LOCAL)
@@ -104,7 +105,7 @@ def test_a_server_that_is_not_who_it_should_be_is_not_called(fleet: FleetCertifi
         fleet.files("pretender", pretender),
     ):
         with pytest.raises(Unavailable):
-            ask(server, caller, unary)
+            await ask(server, caller, unary)
 
 
 async def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(
@@ -121,7 +122,7 @@ async def test_plain_calls_to_a_tls_server_fail_and_the_other_way_round(
                 await channel.close()
 
 
-def test_a_new_certificate_is_used_without_a_restart(fleet: FleetCertificates) -> None:
+async def test_a_new_certificate_is_used_without_a_restart(fleet: FleetCertificates) -> None:
     server = fleet.of(Identity(Kind.SERVICE, "tester"))
     second = new_authority()
 
@@ -141,10 +142,13 @@ def test_a_new_certificate_is_used_without_a_restart(fleet: FleetCertificates) -
         finally:
             await channel.close()
 
-    assert ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), rotate) == (b"hello", b"hello")
+    assert await ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), rotate) == (
+        b"hello",
+        b"hello",
+    )
 
 
-def test_files_that_are_broken_do_not_fill_the_log(
+async def test_files_that_are_broken_do_not_fill_the_log(
     fleet: FleetCertificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = fleet.of(Identity(Kind.SERVICE, "tester"))
@@ -162,12 +166,12 @@ def test_files_that_are_broken_do_not_fill_the_log(
             await channel.close()
         return answers
 
-    answers = ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), connect_again_and_again)
+    answers = await ask(server, fleet.of(Identity(Kind.OPERATOR, "olga")), connect_again_and_again)
     assert answers == [b"hello"] * 3  # by the certificate that it had
     assert caplog.text.count("cannot read the TLS files again") == 1
 
 
-def test_health_is_told_to_every_party(fleet: FleetCertificates) -> None:
+async def test_health_is_told_to_every_party(fleet: FleetCertificates) -> None:
     async def health(peer: Peer, stub: Stub) -> Any:
         files = peer.tls
         assert files is not None
@@ -175,7 +179,7 @@ def test_health_is_told_to_every_party(fleet: FleetCertificates) -> None:
         async with grpc.aio.secure_channel(peer.address, credentials) as channel:
             return await channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
 
-    assert ask(
+    assert await ask(
         fleet.of(Identity(Kind.SERVICE, "tester")), fleet.of(Identity(Kind.DEVICE, "a")), health
     )
 

@@ -35,14 +35,14 @@ def fleet(tmp_path: Path) -> FleetCertificates:
     return FleetCertificates.create(tmp_path)
 
 
-def serving(fleet: FleetCertificates, visit: Callable[[Running], Any]) -> Any:
+async def serving(fleet: FleetCertificates, visit: Callable[[Running], Any]) -> Any:
     """What a visitor, who blocks, makes of a server with TLS."""
 
     async def scenario() -> Any:
         async with running(tls=fleet.of(Identity(Kind.SERVICE, "tester")), access=PROBE) as it:
             return await asyncio.to_thread(visit, it)
 
-    return asyncio.run(scenario())
+    return await scenario()
 
 
 def context(files: TlsFiles) -> ssl.SSLContext:
@@ -66,14 +66,15 @@ def spoken(it: Running, made: ssl.SSLContext) -> bytes:
     return b""
 
 
-def test_a_client_as_ours_is_spoken_to(fleet: FleetCertificates) -> None:
+async def test_a_client_as_ours_is_spoken_to(fleet: FleetCertificates) -> None:
     """Else the tests below would say nothing."""
     olga = fleet.of(Identity(Kind.OPERATOR, "olga"))
-    assert serving(fleet, lambda it: spoken(it, context(olga)))[3:4] == b"\x04"  # its settings
+    spoken_bytes = await serving(fleet, lambda it: spoken(it, context(olga)))
+    assert spoken_bytes[3:4] == b"\x04"  # its settings
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-def test_old_versions_of_tls_are_not_spoken(
+async def test_old_versions_of_tls_are_not_spoken(
     fleet: FleetCertificates, version: ssl.TLSVersion
 ) -> None:
     old = context(fleet.of(Identity(Kind.OPERATOR, "olga")))
@@ -81,38 +82,40 @@ def test_old_versions_of_tls_are_not_spoken(
         warnings.simplefilter("ignore", DeprecationWarning)
         old.minimum_version = old.maximum_version = version
     old.set_ciphers("ALL:@SECLEVEL=0")
-    assert serving(fleet, lambda it: spoken(it, old)) == b""
+    assert await serving(fleet, lambda it: spoken(it, old)) == b""
 
 
 @pytest.mark.parametrize("ciphers", ["AES128-SHA", "ECDHE-ECDSA-AES128-SHA", "NULL"])
-def test_weak_ciphers_are_not_spoken(fleet: FleetCertificates, ciphers: str) -> None:
+async def test_weak_ciphers_are_not_spoken(fleet: FleetCertificates, ciphers: str) -> None:
     weak = context(fleet.of(Identity(Kind.OPERATOR, "olga")))
     weak.maximum_version = ssl.TLSVersion.TLSv1_2
     weak.set_ciphers(f"{ciphers}:@SECLEVEL=0")
-    assert serving(fleet, lambda it: spoken(it, weak)) == b""
+    assert await serving(fleet, lambda it: spoken(it, weak)) == b""
 
 
 @pytest.mark.parametrize("protocols", [[], ["http/1.1"]])
-def test_nothing_but_http2_is_agreed_on(fleet: FleetCertificates, protocols: list[str]) -> None:
+async def test_nothing_but_http2_is_agreed_on(
+    fleet: FleetCertificates, protocols: list[str]
+) -> None:
     other = ssl.create_default_context()
     files = fleet.of(Identity(Kind.OPERATOR, "olga"))
     other.load_verify_locations(files.authority)
     other.load_cert_chain(files.certificate, files.key)
     if protocols:
         other.set_alpn_protocols(protocols)
-    assert serving(fleet, lambda it: spoken(it, other)) == b""
+    assert await serving(fleet, lambda it: spoken(it, other)) == b""
 
 
-def test_plain_text_to_a_port_with_tls_is_hung_up_on(fleet: FleetCertificates) -> None:
+async def test_plain_text_to_a_port_with_tls_is_hung_up_on(fleet: FleetCertificates) -> None:
     def visit(it: Running) -> bool:
         with connected(it.server.address) as plain:
             plain.sendall(PREFACE + settings())
             return is_closed(plain)
 
-    assert serving(fleet, visit)
+    assert await serving(fleet, visit)
 
 
-def test_a_conversation_cannot_be_played_again(fleet: FleetCertificates) -> None:
+async def test_a_conversation_cannot_be_played_again(fleet: FleetCertificates) -> None:
     made = context(fleet.of(Identity(Kind.OPERATOR, "olga")))
 
     def visit(it: Running) -> bool:
@@ -123,7 +126,7 @@ def test_a_conversation_cannot_be_played_again(fleet: FleetCertificates) -> None
                     again.sendall(data)
             return is_closed(again)
 
-    assert serving(fleet, visit)
+    assert await serving(fleet, visit)
 
 
 def said_in_a_conversation(it: Running, made: ssl.SSLContext) -> list[bytes]:
@@ -149,17 +152,17 @@ def said_in_a_conversation(it: Running, made: ssl.SSLContext) -> list[bytes]:
     return said
 
 
-def test_a_device_cannot_make_certificates(fleet: FleetCertificates) -> None:
+async def test_a_device_cannot_make_certificates(fleet: FleetCertificates) -> None:
     server, now = fleet.of(Identity(Kind.SERVICE, "tester")), datetime.now(UTC)
     device = fleet.authority.pair(Identity(Kind.DEVICE, "camera"), now, DAY)
     made = Authority(device).pair(Identity(Kind.OPERATOR, "mallory"), now, timedelta(hours=1))
     chained = replace(made, certificate=made.certificate + device.certificate)
     with pytest.raises(Unavailable):
-        ask(server, fleet.files("mallory", chained), unary)
+        await ask(server, fleet.files("mallory", chained), unary)
 
 
-def test_a_certificate_that_is_not_good_yet_is_not_good(fleet: FleetCertificates) -> None:
+async def test_a_certificate_that_is_not_good_yet_is_not_good(fleet: FleetCertificates) -> None:
     server = fleet.of(Identity(Kind.SERVICE, "tester"))
     early = fleet.of(Identity(Kind.OPERATOR, "olga"), now=datetime.now(UTC) + 3 * DAY)
     with pytest.raises(Unavailable):
-        ask(server, early, unary)
+        await ask(server, early, unary)
