@@ -15,14 +15,14 @@ import pytest
 
 from edge_client.engines.graphs import Graphs, array_of, known_opset, open_graphs, providers_for
 from edge_client.engines.onnx_engine import OnnxEngine
-from edge_client.engines.plan_steps import PlanTraining
+from edge_client.engines.plan_steps import PlanTraining, training_graph
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.pixels import normalise
 from hfmds.domain.learning import LabelledImages
-from hfmds.domain.methods import FedAvg, FedMix, Hfmds, Moon
+from hfmds.domain.methods import FedAvg, FedMix, FedProx, Hfmds, Method, Moon
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
-from hfmds.plans.format import BATCH, OPSET, Graph, Plan, TensorSpec, encode_plan
+from hfmds.plans.format import BATCH, OPSET, Graph, Plan, TensorSpec, encode_plan, plan_spec
 
 MODEL = ModelSpec("tiny", 1, 2, 2, 3)
 RECIPE = Recipe(MODEL, Normalisation((0.5,), (0.5,)), rounds=3)
@@ -82,6 +82,17 @@ def test_a_pool_in_half_precision_is_normalised_beside_own_images(tmp_path: Path
     by = RECIPE.normalisation
     expected = [normalise(own.pixels[rows], by), normalise(made[chosen], by)]
     np.testing.assert_array_equal(given, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedProx(), Hfmds()])
+def test_the_plan_of_a_run_has_the_one_graph_that_it_trains_by(
+    tmp_path: Path, method: Method
+) -> None:
+    recipe = replace(RECIPE, method=method)
+    graph, _ = training_graph(work(tmp_path, recipe=recipe))
+    graphs = plan_spec(recipe).graphs
+    assert [name for name in graphs if name.startswith("train")] == [graph]
+    assert "evaluate" in graphs
 
 
 def test_a_method_without_a_pool_has_nothing_to_synthesise(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from hfmds.algorithm.torch_steps.optimisers import Adam
+from hfmds.algorithm.torch_steps.optimisers import Adam, sgd_step
+from hfmds.domain.recipe import TrainingRecipe
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.999)])
@@ -39,3 +40,19 @@ def test_two_steps_written_out():
         value -= 0.3 * (mean / (1 - 0.9**t)) / (math.sqrt(square / (1 - 0.999**t)) + 1e-8)
         adam.step(x.pow(3).sum())
         assert x.item() == pytest.approx(value, rel=1e-12)
+
+
+def test_sgd_agrees_with_torchs_in_every_memory_layout():
+    settings = TrainingRecipe(learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    ours = [torch.ones(3), torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)]
+    theirs = [t.clone().requires_grad_() for t in ours]
+    velocity = [torch.zeros_like(t) for t in ours]
+    reference = torch.optim.SGD(theirs, lr=0.1, momentum=0.9, weight_decay=0.01)
+    for _ in range(5):
+        gradients = [torch.randn(t.shape) for t in ours]  # of torch's default layout
+        sgd_step(ours, gradients, velocity, settings)
+        for tensor, gradient in zip(theirs, gradients, strict=True):
+            tensor.grad = gradient
+        reference.step()
+    for own, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, expected.detach(), rtol=1e-6, atol=1e-6)
