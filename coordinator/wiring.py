@@ -48,7 +48,7 @@ from coordinator.runs.run_control import DriverRecords, RunControl
 from coordinator.runs.runs import Runs
 from coordinator.runs.selection import Selection
 from coordinator.settings import CoordinatorSettings
-from hfmds.service.limits.retry_schedule import Pace
+from hfmds.service.limits.retry_schedule import RetrySchedule
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.database import open_database, shown_url
 from hfmds.storage.locations import open_location
@@ -134,8 +134,8 @@ def build(
     recipes = Recipes(records.runs)
     assignments = Assignments(recipes, plans, notices)
     work = WorkFinder(tasks, records.runs, drain, assignments, metrics)
-    pace = Pace(settings.check_ins_per_second, settings.retry_seconds)
-    retry_times = RetryTimes(pace, registry, gate, clock)
+    schedule = RetrySchedule(settings.check_ins_per_second, settings.retry_seconds)
+    retry_times = RetryTimes(schedule, registry, gate, clock)
     check_ins = CheckIns(work, registry, retry_times, clock, settings.max_waiting_devices)
     leases = Leases(tasks, stages, registry, metrics, notices, clock)
     results = Results(tasks, stages, registry, metrics, notices, clock)

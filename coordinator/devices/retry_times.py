@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from coordinator.devices.registry import Registry
 from hfmds.domain.tasks import RetryLater
-from hfmds.service.limits.retry_schedule import Pace
+from hfmds.service.limits.retry_schedule import RetrySchedule
 from hfmds.service.security.exclusions import quarantine_notice
 from hfmds.service.security.revocation_gate import Gate
 
@@ -21,9 +21,9 @@ class RetryTimes:
     """Gives each rejected device its own time to ask again."""
 
     def __init__(
-        self, pace: Pace, registry: Registry, gate: Gate, clock: Callable[[], float]
+        self, schedule: RetrySchedule, registry: Registry, gate: Gate, clock: Callable[[], float]
     ) -> None:
-        self._pace = pace
+        self._schedule = schedule
         self._registry = registry
         self._gate = gate
         self._clock = clock
@@ -33,13 +33,13 @@ class RetryTimes:
 
         The device counts as present until then.
         """
-        after_seconds = self._pace.retry_seconds(device_id, self._clock())
+        after_seconds = self._schedule.retry_seconds(device_id, self._clock())
         self._registry.note_pause(device_id, after_seconds)
         return RetryLater(after_seconds, reason)
 
     def reject_after_wait(self, device_id: str, reason: str, waited_seconds: float) -> RetryLater:
         """Let a device that waited long enough ask again at once: its next call waits, too."""
-        if waited_seconds >= self._pace.least_seconds:
+        if waited_seconds >= self._schedule.least_seconds:
             return RetryLater(0.0, reason)
         return self.reject(device_id, reason)
 
