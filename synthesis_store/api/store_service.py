@@ -157,10 +157,10 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         snapshot = await asyncio.to_thread(
             self._snapshots.get, snapshot_id, start, ASKED_FOR_A_PAGE
         )
-        shards, more = first_page_of(map(shard_message, snapshot.shards), request.page_size)
+        shards, has_more = first_page_of(map(shard_message, snapshot.shards), request.page_size)
         described = snapshot_message(replace(snapshot, shards=()))
         described.shards.extend(shards)
-        token = str(start + len(shards)) if more else ""
+        token = str(start + len(shards)) if has_more else ""
         return pb.GetSnapshotResponse(snapshot=described, next_page_token=token)
 
     async def ListSnapshots(
@@ -170,8 +170,8 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         snapshots = await asyncio.to_thread(
             self._snapshots.list, run_id, request.page_token, ASKED_FOR_A_PAGE
         )
-        page, more = first_page_of(map(snapshot_message, snapshots), request.page_size)
-        token = page[-1].snapshot_id if more else ""
+        page, has_more = first_page_of(map(snapshot_message, snapshots), request.page_size)
+        token = page[-1].snapshot_id if has_more else ""
         return pb.ListSnapshotsResponse(snapshots=page, next_page_token=token)
 
     async def GetShare(
@@ -194,8 +194,8 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
         )
         thread = None if limits == ShareLimits() else self._choosing
         shared = await asyncio.get_running_loop().run_in_executor(thread, choose)
-        shards, more = first_page_of(map(shared_shard_message, shared), request.page_size)
-        token = str(start + len(shards)) if more else ""
+        shards, has_more = first_page_of(map(shared_shard_message, shared), request.page_size)
+        token = str(start + len(shards)) if has_more else ""
         return pb.GetShareResponse(shards=shards, next_page_token=token)
 
     async def DownloadShard(

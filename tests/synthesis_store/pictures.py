@@ -1,4 +1,4 @@
-"""Pictures that look like something, for the tests of near duplicates."""
+"""Pictures with a pattern, for the tests of near duplicates."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.synthesis_store.examples import (
 on_both_databases = pytest.mark.usefixtures("both_databases")
 
 
-def test_the_log_tells_of_pools_and_of_refusals_in_all_and_never_of_a_devices_name(
+def test_the_log_has_pools_and_numbers_of_refusals_but_no_device_id(
     tmp_path: Path,
 ) -> None:
     store = Store(tmp_path)

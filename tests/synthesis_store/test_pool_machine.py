@@ -1,5 +1,6 @@
-"""Whatever happens to pools, in whatever order and with kills in between: it is what a simple model
-of the store says, and the content that is kept is exactly what is needed.
+"""Random histories of pools, with kills, compared with a simple model of the store.
+
+The store has the snapshots of the model, and keeps exactly the content that they need.
 """
 
 from __future__ import annotations
@@ -419,7 +420,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert newest.snapshot_id == snapshot_id or pool.quorum
 
     def carried(self, pool: ModelPool, found: Content) -> Content:
-        """What should be taken over; where a draw decides, as it is found."""
+        """Return what should be carried over; where a draw decides, what was."""
         before = self.before(pool)
         if pool.policy.refresh == "replace":
             return []

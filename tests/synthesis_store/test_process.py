@@ -101,7 +101,7 @@ def running(folder: Path, **variables: str) -> Iterator[Process]:
 
 
 @pytest.mark.integration
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+def test_acknowledged_batches_survive_kill_9(tmp_path: Path) -> None:
     device = Content(FolderBlobs(tmp_path / "device"), Staging(tmp_path / "fetching", 1 << 20))
     batch = device.blobs.put_bytes(encode_batch(make_batch(1)))
     late = device.blobs.put_bytes(encode_batch(make_batch(2)))

@@ -31,9 +31,7 @@ def test_the_picture_has_the_edges_of_the_code_and_no_others() -> None:
         (PoolState.ABANDONED, TooLate),
     ],
 )
-def test_a_device_is_told_why_a_pool_takes_no_more(
-    state: PoolState, error: type[HfmdsError]
-) -> None:
+def test_the_refusal_of_an_ended_pool_says_why(state: PoolState, error: type[HfmdsError]) -> None:
     refusal = refusal_of_batches("pool-1", state, "because")
     assert type(refusal) is error
     assert f"pool-1 is {state.value}" in str(refusal)

@@ -1,4 +1,4 @@
-"""The store keeps out whom the coordinator says, also after a restart and at its replicas."""
+"""The store applies the coordinator's exclusion list, also after a restart and at replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store over gRPC on loopback, mostly through the client that devices use."""
+"""The store over gRPC on loopback, mostly through the typed client of devices."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_truncated_upload_is_resumed(store: Store, tmp_path: Path) -> No
         assert snapshot.samples == 3
 
 
-async def test_what_came_before_a_device_hung_up_is_kept(store: Store, tmp_path: Path) -> None:
+async def test_bytes_before_a_hang_up_are_kept(store: Store, tmp_path: Path) -> None:
     data = encode_batch(make_batch(1))
     key = BatchKey("pool-1", "a", digest_of(data))
 
@@ -210,7 +210,7 @@ async def test_each_refusal_has_its_status(store: Store, tmp_path: Path) -> None
     assert store.metric("refused_batches_total", reason="unknown_pool") == 1
 
 
-async def test_the_reasons_of_samples_reach_the_device_whole(store: Store, tmp_path: Path) -> None:
+async def test_the_faults_of_samples_reach_the_device_uncut(store: Store, tmp_path: Path) -> None:
     """With all that can be wrong with each, they are cut so that they fit a header."""
     limits = dict.fromkeys(("psnr_paired_max_db", "psnr_nearest_max_db"), 1.23456)
     limits |= dict.fromkeys(("ssim_paired_max", "ssim_nearest_max"), -0.987654)
@@ -349,9 +349,7 @@ async def test_snapshots_are_listed_in_pages(store: Store, tmp_path: Path) -> No
         assert pages == [newest_first[:2], newest_first[2:4], newest_first[4:]]
 
 
-async def test_what_operators_and_the_coordinator_ask_beside_pools(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_calls_of_operators_and_the_coordinator(store: Store, tmp_path: Path) -> None:
     async with over_grpc(store, tmp_path) as device:
         client = device.client
         await client.open_pool("pool-2", SPEC, ["snapshot-1"])

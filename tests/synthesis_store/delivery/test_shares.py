@@ -40,7 +40,7 @@ def histogram(shards: tuple[Shard, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_without_limits_the_share_is_the_whole(balanced: bool) -> None:
+def test_without_limits_the_share_is_the_whole_snapshot(balanced: bool) -> None:
     shards = of_one_class(0, 0, 1, 2)
     assert choose(shards, ShareLimits(), 7, balanced=balanced) == tuple(shards)
     assert choose(shards, ShareLimits(400, 40), 7, balanced=balanced) == tuple(shards)
@@ -125,7 +125,7 @@ def test_the_choice_is_the_same_on_every_machine() -> None:
     assert [shards.index(shard) for shard in chosen] == [0, 2, 4, 9, 10, 11]
 
 
-def test_what_is_carried_over_is_mostly_chosen_again() -> None:
+def test_carried_over_shards_are_mostly_chosen_again() -> None:
     before = of_one_class(*[0, 1, 2] * 10)
     after = before[6:] + [
         a_shard(100 + n, *(10 * (n % 3 == c) for c in range(3))) for n in range(6)

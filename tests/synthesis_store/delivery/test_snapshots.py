@@ -1,4 +1,4 @@
-"""What devices get of a snapshot over gRPC: shares by their limits, and many shards in a stream."""
+"""Shares and streams of shards over gRPC."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ class CountingBlobs(FolderBlobs):
         return super().read(digest, offset, chunk_bytes)
 
 
-def test_what_one_device_was_sent_is_in_memory_for_the_next_and_no_longer(tmp_path: Path) -> None:
+def test_shards_stay_in_memory_while_a_device_fetches_some(tmp_path: Path) -> None:
     blobs = CountingBlobs(tmp_path)
     names = [blobs.put_bytes(bytes([n]) * 10) for n in range(4)]
     hot = HotShards(blobs)
@@ -264,7 +264,7 @@ def test_what_one_device_was_sent_is_in_memory_for_the_next_and_no_longer(tmp_pa
     assert hot.find(names[:1]) is None
 
 
-def test_memory_has_its_limit(tmp_path: Path) -> None:
+def test_the_memory_of_shards_is_limited(tmp_path: Path) -> None:
     blobs = CountingBlobs(tmp_path)
     names = [blobs.put_bytes(bytes([n]) * 10) for n in range(4)]
     hot = HotShards(blobs, max_bytes=25)

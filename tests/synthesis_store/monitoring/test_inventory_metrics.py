@@ -1,4 +1,4 @@
-"""What the store shows of what it has, and that no name of a device becomes a label."""
+"""The metrics of the inventory; no id of a device becomes a label."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_of_many_classes_a_hundred_are_shown_and_the_others_together(tmp_path: P
     assert len(shown_by(store, name)) == 5
 
 
-def test_what_did_not_happen_yet_is_shown_as_0() -> None:
+def test_series_exist_with_0_before_the_first_event() -> None:
     registry = CollectorRegistry()
     StoreMetrics(registry)
     InventoryMetrics(Inventory, registry).refresh()
@@ -134,7 +134,7 @@ def test_a_run_that_is_released_is_shown_no_more(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_snapshot_in_the_place_of_a_collected_one_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_snapshot_with_the_number_of_a_collected_one_is_shown_as_itself(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for run_id, samples in (("first", 3), ("second", 5)):
         store.pools.open(f"pool-of-{run_id}", replace(SPEC, run_id=run_id))

@@ -1,3 +1,5 @@
+"""The histograms of measured leakage."""
+
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry

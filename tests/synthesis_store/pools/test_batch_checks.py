@@ -1,3 +1,5 @@
+"""The checks that a batch must pass."""
+
 from dataclasses import replace
 from typing import Any
 
@@ -115,7 +117,7 @@ def test_everything_that_is_wrong_is_said_sample_by_sample() -> None:
     )
 
 
-def test_of_many_bad_samples_only_the_first_ten_are_told() -> None:
+def test_a_refusal_names_the_first_ten_bad_samples() -> None:
     batch = make_batch(0, 5000)
     batch.images.labels[:] = 99
     with pytest.raises(InvalidInput) as refusal:

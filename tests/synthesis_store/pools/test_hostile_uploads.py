@@ -1,7 +1,6 @@
-"""Whoever means no good gets a clear refusal, and leaves nothing behind that others pay for.
+"""Hostile callers get a clear refusal and leave nothing behind.
 
-What is wrong within a batch is in test_policies.py and test_pools.py; this is about everything
-around it.
+The faults within a batch are in test_policies.py and test_pools.py.
 """
 
 from __future__ import annotations

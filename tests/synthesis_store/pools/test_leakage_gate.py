@@ -1,4 +1,4 @@
-"""What counts of leakage in a pool, and when the pool halts."""
+"""What a batch adds to its pool, and when the pool halts."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def leaky(name: str, *values: float) -> SyntheticBatch:
     return replace(batch, **{name: np.array(values, np.float32)})
 
 
-def test_what_is_dropped_is_counted_but_not_in_the_histograms() -> None:
+def test_dropped_samples_are_counted_but_not_in_the_histograms() -> None:
     batch = leaky("psnr_paired", 19, 21, 20)
     report = PoolPolicy(psnr_paired_max_db=20)
     counted, dropped = (

@@ -149,7 +149,7 @@ def test_content_that_cannot_be_read_now_need_not_be_sent_again(tmp_path: Path) 
     assert store.pools.query(key).complete
 
 
-def test_content_whose_device_never_comes_back_is_deleted(store: Store) -> None:
+def test_content_of_a_device_that_never_comes_back_is_deleted(store: Store) -> None:
     draft = store.blobs.put_bytes(DATA)  # and here the store was killed
     store.app.retention.clean_up()
     store.clock.advance(GRACE_SECONDS)
@@ -165,7 +165,7 @@ def test_bytes_of_a_withdrawn_device_do_not_wait_to_be_resumed(store: Store) -> 
     assert store.pools.query(other).offset == 200
 
 
-def test_a_replica_that_starts_leaves_what_others_may_be_writing(tmp_path: Path) -> None:
+def test_a_starting_replica_leaves_content_that_others_may_be_writing(tmp_path: Path) -> None:
     Store(tmp_path).pools.open("pool-1", SPEC)
     draft = FolderBlobs(tmp_path / "blobs").put_bytes(DATA)  # by another replica, just now
     starting = Store(tmp_path)

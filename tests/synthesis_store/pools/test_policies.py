@@ -1,4 +1,4 @@
-"""What pools do with batches by their policies, and with batches that mean no good."""
+"""What pools do with batches by their policies, and with false claims in batches."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_pool_whose_percentile_passes_the_limit_halts_for_good(store: Store) -
     assert store.metric("pools", state="halted") == 1
 
 
-def test_a_batch_that_is_replaced_counts_no_more(store: Store) -> None:
+def test_a_replaced_batch_leaves_the_totals(store: Store) -> None:
     open_pool(store, halt_psnr_paired_p99_db=20, halt_minimum_samples=3, max_pool_samples=3)
     store.put("a", measured(1, 30, 30), "pool-2")
     store.put("a", measured(2, 10), "pool-2")
@@ -96,7 +96,7 @@ def test_a_batch_that_is_replaced_counts_no_more(store: Store) -> None:
     assert store.pools.status("pool-2") == status
 
 
-def test_what_looked_harmless_while_filled_is_halted_when_sealed(store: Store) -> None:
+def test_a_pool_can_pass_while_open_and_halt_when_sealed(store: Store) -> None:
     open_pool(store, halt_psnr_paired_p99_db=20)
     a = store.put("a", measured(1, 25), "pool-2")
     with pytest.raises(WrongState, match="is halted: the 99th percentile of psnr_paired of its 1"):
@@ -144,7 +144,7 @@ async def test_a_batch_made_with_other_weights_is_refused_before_a_byte_is_kept(
     await store.pools.put(key, 0, chunks_of(content), SPEC.weights)
 
 
-def test_a_pool_in_half_precision_keeps_what_it_was_given(store: Store) -> None:
+def test_a_pool_in_half_precision_keeps_its_pixels(store: Store) -> None:
     open_pool(store, pixel_type="fp16")
     batch = make_batch(1)
     halves = of_levels(levels(batch.images.pixels) + np.float32(0.25), "fp16")

@@ -159,7 +159,7 @@ def test_the_sweep_deletes_what_a_crash_left_after_the_grace_time(tmp_path: Path
     assert store.app.orphans.sweep() == Erased()
     store.clock.advance(GRACE_SECONDS - 1)
     assert store.app.orphans.sweep() == Erased()
-    again = Store(tmp_path)  # a restart does not begin the grace time anew
+    again = Store(tmp_path)  # the grace time goes on over a restart
     again.clock.advance(GRACE_SECONDS)
     assert again.app.orphans.sweep() == Erased(1, len(CONTENT))
     assert not again.blobs.contains(left)

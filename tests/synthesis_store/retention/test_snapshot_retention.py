@@ -40,7 +40,7 @@ def test_a_run_keeps_its_newest_snapshots_and_those_it_names(tmp_path: Path) -> 
     assert [s.snapshot_id for s in store.app.snapshots.list(None)] == [ids[4], ids[3], ids[0]]
     assert store.held_bytes() == sum(snapshots[n].size_bytes for n in (0, 3, 4))
     assert store.app.retention.collect() == Collected((), 0, 0)
-    store.pools.open("run-1.7", SPEC)  # does not name it any more
+    store.pools.open("run-1.7", SPEC)  # no longer names it
     assert store.app.retention.collect().snapshot_ids == (ids[0],)
     with pytest.raises(NotFound, match="collected"):
         store.app.snapshots.get(ids[0])
@@ -51,7 +51,7 @@ def test_a_run_keeps_its_newest_snapshots_and_those_it_names(tmp_path: Path) -> 
     ]
 
 
-def test_what_another_snapshot_took_over_stays(tmp_path: Path) -> None:
+def test_shards_that_a_later_snapshot_carried_over_stay(tmp_path: Path) -> None:
     store = Store(tmp_path, keep_snapshots=1)
     first = refresh(store, 1, ACCUMULATE, a=make_batch(1))
     second = refresh(store, 2, ACCUMULATE, a=make_batch(2))
@@ -95,7 +95,7 @@ def test_collecting_a_snapshot_does_not_cost_more_where_there_are_more_of_them(
 
 
 @on_both_databases
-def test_of_a_released_run_nothing_stays_but_the_log(tmp_path: Path) -> None:
+def test_only_the_log_remains_of_a_released_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     refresh(store, 1, a=make_batch(1))
     kept = refresh(store, 1, replace(SPEC, run_id="run-2"), a=make_batch(2))
@@ -114,7 +114,9 @@ def test_of_a_released_run_nothing_stays_but_the_log(tmp_path: Path) -> None:
     assert event == {"by": "store", "run": "run-1", "snapshots": 1}
 
 
-def test_a_pool_whose_snapshot_was_collected_is_not_opened_or_sealed_anew(tmp_path: Path) -> None:
+def test_a_pool_of_a_collected_snapshot_cannot_be_opened_or_sealed_again(
+    tmp_path: Path,
+) -> None:
     store = Store(tmp_path, keep_snapshots=1)
     refresh(store, 1, a=make_batch(1))
     refresh(store, 2, a=make_batch(2))

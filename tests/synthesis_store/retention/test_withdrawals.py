@@ -29,7 +29,7 @@ on_both_databases = pytest.mark.usefixtures("both_databases")
 
 
 @on_both_databases
-def test_a_withdrawn_device_leaves_open_pools_at_once_and_may_put_no_more(tmp_path: Path) -> None:
+def test_a_withdrawn_device_leaves_open_pools_at_once_and_can_put_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.pools.open("pool-1", SPEC)
     a, b = store.put("a", make_batch(1)), store.put("b", make_batch(2))
@@ -47,7 +47,7 @@ def test_a_withdrawn_device_leaves_open_pools_at_once_and_may_put_no_more(tmp_pa
 
 
 @on_both_databases
-def test_whoever_opens_a_pool_hears_who_is_withdrawn_from_its_run(tmp_path: Path) -> None:
+def test_open_returns_the_devices_that_are_withdrawn_from_the_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.pools.open("pool-1", SPEC) == []
     for device_id, run_id in (("b", ""), ("a", SPEC.run_id), ("a", ""), ("c", "run-2")):
@@ -57,7 +57,7 @@ def test_whoever_opens_a_pool_hears_who_is_withdrawn_from_its_run(tmp_path: Path
 
 
 @on_both_databases
-def test_a_withdrawn_device_is_in_no_later_snapshot_and_is_erased_with_the_last(
+def test_content_of_a_withdrawn_device_is_in_no_later_snapshot_and_goes_with_the_last(
     tmp_path: Path,
 ) -> None:
     store = Store(tmp_path, keep_snapshots=1)
@@ -117,7 +117,7 @@ class AwayBlobs(FolderBlobs):
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_withdrawal_is_complete_when_what_could_not_be_erased_is(
+def test_a_withdrawal_completes_when_storage_is_back_and_the_content_is_deleted(
     tmp_path: Path, restarted: bool
 ) -> None:
     blobs = AwayBlobs(tmp_path / "blobs")
@@ -137,7 +137,7 @@ def test_a_withdrawal_is_complete_when_what_could_not_be_erased_is(
     assert store.held_bytes() == 0
 
 
-def test_a_withdrawal_is_not_complete_while_a_batch_that_was_left_out_is_here(
+def test_a_withdrawal_is_incomplete_while_a_batch_that_was_left_out_is_stored(
     tmp_path: Path,
 ) -> None:
     blobs = AwayBlobs(tmp_path / "blobs")
@@ -156,7 +156,7 @@ def test_a_withdrawal_is_not_complete_while_a_batch_that_was_left_out_is_here(
     assert len(details_of(store, "withdrawal-complete")) == 1
 
 
-def test_a_withdrawal_in_the_middle_of_sealing_is_heeded(tmp_path: Path) -> None:
+def test_a_withdrawal_during_sealing_is_respected(tmp_path: Path) -> None:
     store = Store(tmp_path)
     refresh(store, 1, ACCUMULATE, a=make_batch(1), b=make_batch(2))
     store.pools.open("run-1.2", replace(ACCUMULATE, round_number=2))

@@ -1,4 +1,4 @@
-"""What a snapshot takes over: exact numbers, whole shards where possible, and always the same."""
+"""Carried-over samples: exact numbers, uncut shards where possible, always the same choice."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def carried(policy: PoolPolicy, new_samples: int = 0, seed: int = 0) -> list[Car
     return carry_over(policy, shards_of(LABELS), new_samples, labels_of, seed)
 
 
-def test_replace_takes_nothing_over() -> None:
+def test_replace_carries_nothing_over() -> None:
     assert carried(PoolPolicy()) == []
 
 
-def test_accumulate_takes_all_over_in_order() -> None:
+def test_accumulate_carries_all_over_in_order() -> None:
     assert carried(PoolPolicy(refresh="accumulate"), 10) == [CarriedShard(p, 4) for p in range(4)]
 
 
@@ -77,7 +77,7 @@ def test_decay_keeps_the_fraction_of_each_class(fraction: float, seed: int) -> N
     assert carried(policy, seed=seed) == kept
 
 
-def test_decay_keeps_shards_of_one_class_whole_and_draws_them_by_seed() -> None:
+def test_decay_keeps_shards_of_one_class_uncut_and_draws_them_by_seed() -> None:
     labels = [[number % 2] * 8 for number in range(16)]
     policy = PoolPolicy(refresh="decay", refresh_keep_fraction=0.5)
 
@@ -91,7 +91,7 @@ def test_decay_keeps_shards_of_one_class_whole_and_draws_them_by_seed() -> None:
     assert len({tuple(one.position for one in kept) for kept in drawn}) == 3
 
 
-def test_what_decay_has_left_is_held_to_the_cap_too() -> None:
+def test_the_sample_limit_also_holds_after_decay() -> None:
     policy = PoolPolicy(refresh="decay", refresh_keep_fraction=0.9, refresh_max_samples=8)
     kept = carried(policy, new_samples=3)
     assert sum(one.samples for one in kept) == 5

@@ -1,3 +1,5 @@
+"""Merging batches into a snapshot."""
+
 import numpy as np
 
 from hfmds.algorithm.leakage.measurement import summarise_leakage
@@ -23,7 +25,7 @@ def test_of_equal_samples_the_first_stays_within_and_across_batches() -> None:
     assert (merging.samples, merging.duplicates) == (6, 7)
 
 
-def test_gives_what_the_algorithm_gives() -> None:
+def test_merging_gives_the_result_of_the_algorithm() -> None:
     batches = {f"device-{seed}": joined(make_batch(seed), make_batch(seed % 2)) for seed in (3, 2)}
     merging = Merging(MODEL.classes)
     merged = joined(*(merging.add(batches[device])[0] for device in sorted(batches)))

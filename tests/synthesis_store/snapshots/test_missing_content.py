@@ -1,4 +1,4 @@
-"""Content that is gone though the database has it: as no crash does it, but a careless operator."""
+"""Content that the database names but the storage has lost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_pool_is_sealed_without_a_batch_that_stays_away(
     assert store.app.sealing.seal("pool-1", named(**batches)) == sealed
 
 
-def test_all_that_is_lost_is_given_up_at_once(store: Store) -> None:
+def test_all_lost_content_is_given_up_together(store: Store) -> None:
     batches = filled(store, *"abcde")
     for device in "bcd":
         store.blobs.delete(batches[device])
@@ -92,7 +92,7 @@ def test_a_batch_that_shows_late_is_not_given_up(store: Store) -> None:
 
 
 @on_both_databases
-def test_where_nothing_is_found_nothing_is_given_up(store: Store) -> None:
+def test_if_all_batches_are_missing_none_is_given_up(store: Store) -> None:
     batches = filled(store, "a", "b")
     for digest in batches.values():
         store.blobs.delete(digest)
@@ -107,7 +107,7 @@ def test_where_nothing_is_found_nothing_is_given_up(store: Store) -> None:
     assert store.seal(**batches).samples == 6
 
 
-def test_what_is_lost_later_is_waited_for_as_long(store: Store) -> None:
+def test_content_that_is_lost_later_has_the_same_time_to_come_back(store: Store) -> None:
     batches = filled(store, "a", "b", "c")
     store.blobs.delete(batches["a"])
     with pytest.raises(Unavailable):
@@ -124,7 +124,7 @@ def test_what_is_lost_later_is_waited_for_as_long(store: Store) -> None:
     assert len(details_of(store, "batch-lost")) == 2
 
 
-def test_a_lost_shard_of_the_snapshot_before_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_lost_shard_is_not_carried_over(tmp_path: Path) -> None:
     store = Store(tmp_path)
     spec = replace(ACCUMULATE, policy=PoolPolicy(refresh="accumulate", near_threshold=0.35))
     first = refresh(store, 1, spec, a=make_batch(1), b=make_batch(2))
@@ -155,7 +155,7 @@ def test_a_batch_that_is_withdrawn_while_its_pool_is_sealed_is_not_missed(tmp_pa
     assert store.app.sealing.seal("pool-1", named(**batches)).snapshot.samples == 3
 
 
-def test_a_pool_that_another_replica_has_sealed_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_pool_that_another_replica_has_sealed_does_not_change(tmp_path: Path) -> None:
     class Restored(FolderBlobs):
         """Content that is back for as long as another replica needs to seal the pool."""
 
@@ -184,7 +184,7 @@ def test_a_pool_that_another_replica_has_sealed_meanwhile_stays_as_it_is(tmp_pat
     assert sealed.missing == ()
 
 
-def test_a_pool_that_seals_itself_does_so_without_what_is_lost(tmp_path: Path) -> None:
+def test_a_pool_seals_itself_without_lost_content(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.pools.open("pool-1", replace(SPEC, seal_quorum=2))
     batches = filled(store, "a", "b")

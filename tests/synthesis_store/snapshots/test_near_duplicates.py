@@ -1,3 +1,5 @@
+"""Finding near duplicates, and which of them a snapshot keeps."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -51,7 +53,7 @@ def positions_left_out(policy: PoolPolicy, batch: SyntheticBatch) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", [COUNT, DROP, KEEP_BETTER])
-def test_what_looks_like_an_earlier_one_is_found_whatever_is_done_about_it(
+def test_every_policy_finds_the_same_near_duplicates(
     policy: PoolPolicy,
 ) -> None:
     assert look(policy, batch_of([A, B, LIKE_A]), batch_of([LIKE_B, blotches(3)])).count == 2
@@ -66,7 +68,7 @@ def test_one_of_the_same_class_is_found_behind_those_of_others() -> None:
     assert positions_left_out(DROP, batch_of([*alike, A], labels=[0, 1, 2, 3, 4, 4])) == [5]
 
 
-def test_copies_are_passed_over() -> None:
+def test_exact_copies_are_no_near_duplicates() -> None:
     batch = batch_of([A, LIKE_A])
     assert look(DROP, batch, batch, batch_of([A])).count == 1
 
@@ -142,7 +144,7 @@ def test_counted_ones_stay_in_the_snapshot(tmp_path: Path) -> None:
     assert store.metric("near_duplicate_samples_total", fate="kept") == 1
 
 
-def test_dropped_ones_are_told_apart_from_copies(tmp_path: Path) -> None:
+def test_near_duplicates_and_copies_have_separate_counts(tmp_path: Path) -> None:
     store = Store(tmp_path)
     snapshot = refresh(store, 1, pool(DROP), a=batch_of([A, B]), b=batch_of([LIKE_A, B, LIKE_B]))
     assert same(content_of(store, snapshot), batch_of([A, B]))
@@ -162,7 +164,7 @@ def test_a_better_one_of_a_later_device_takes_the_place(tmp_path: Path) -> None:
     assert (snapshot.near_duplicates, snapshot.near_duplicates_dropped) == (1, 1)
 
 
-def test_what_is_taken_over_counts_as_earlier(tmp_path: Path) -> None:
+def test_carried_over_samples_count_as_earlier(tmp_path: Path) -> None:
     store = Store(tmp_path)
     spec = pool(replace(DROP, refresh="accumulate"))
     first = refresh(store, 1, spec, a=batch_of([A]))
@@ -172,7 +174,7 @@ def test_what_is_taken_over_counts_as_earlier(tmp_path: Path) -> None:
     assert (second.near_duplicates, second.near_duplicates_dropped) == (1, 1)
 
 
-def test_a_better_one_takes_the_place_of_one_that_was_taken_over(tmp_path: Path) -> None:
+def test_a_better_sample_replaces_a_carried_over_one(tmp_path: Path) -> None:
     store = Store(tmp_path)
     spec = pool(replace(KEEP_BETTER, refresh="accumulate"))
     first = refresh(store, 1, spec, a=batch_of([A, B], [20, 20]), b=batch_of([blotches(3)]))

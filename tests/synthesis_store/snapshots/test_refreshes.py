@@ -83,7 +83,7 @@ def test_decay_keeps_a_fraction_of_each_class(tmp_path: Path) -> None:
     assert {shard.digest for shard in second.shards} & {shard.digest for shard in first.shards}
 
 
-def test_with_replace_what_was_there_before_is_counted_and_kept(tmp_path: Path) -> None:
+def test_replace_keeps_repeated_samples_and_counts_them(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first = refresh(store, 1, a=make_batch(1))
     second = refresh(store, 2, a=make_batch(1), b=make_batch(2))
@@ -91,7 +91,7 @@ def test_with_replace_what_was_there_before_is_counted_and_kept(tmp_path: Path) 
     assert (second.carried_samples, second.parent_snapshot_id) == (0, first.snapshot_id)
 
 
-def test_nothing_is_taken_over_from_other_runs_or_from_a_deleted_one(tmp_path: Path) -> None:
+def test_nothing_is_carried_over_from_other_runs_or_from_a_deleted_one(tmp_path: Path) -> None:
     store = Store(tmp_path)
     refresh(store, 1, ACCUMULATE, a=make_batch(1))
     other = refresh(store, 1, replace(ACCUMULATE, run_id="run-2"), a=make_batch(2))
@@ -116,7 +116,7 @@ def test_samples_over_the_limits_are_dropped_when_the_pool_is_sealed(tmp_path: P
 
 
 @on_both_databases
-def test_a_pool_that_gives_too_much_away_is_halted_and_its_content_erased(tmp_path: Path) -> None:
+def test_a_pool_that_leaks_too_much_is_halted_and_its_content_deleted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     policy = PoolPolicy(halt_psnr_paired_p99_db=5.0, halt_minimum_samples=4)
     store.pools.open("pool-1", replace(SPEC, policy=policy))
@@ -148,7 +148,7 @@ def test_a_small_pool_is_halted_when_it_is_sealed(tmp_path: Path) -> None:
     assert store.app.snapshots.list(None) == []
 
 
-def test_sealing_that_fails_leaves_nothing_of_what_it_wrote(tmp_path: Path) -> None:
+def test_a_failed_seal_leaves_no_shard_behind(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.pools.open("pool-1", LARGE)
     a, b = store.put("a", make_batch(1, 300)), store.put("b", make_batch(2))

@@ -1,4 +1,4 @@
-"""Who waits for a seal, and who only thinks so."""
+"""Seals run one after the other, with or without their callers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SlowSealing(Sealing):
         """There is nothing to give up."""
 
 
-async def test_who_asks_again_after_hanging_up_joins_the_seal_that_is_under_way() -> None:
+async def test_a_caller_that_asks_again_joins_the_seal_under_way() -> None:
     slow = SlowSealing()
     queue = SealQueue(slow)
     first = asyncio.create_task(queue.seal("pool", NAMED))
@@ -57,7 +57,7 @@ async def test_who_asks_again_after_hanging_up_joins_the_seal_that_is_under_way(
     assert slow.calls == ["pool"]
 
 
-async def test_a_seal_that_nobody_waits_for_is_done_all_the_same() -> None:
+async def test_a_seal_goes_on_without_its_caller() -> None:
     slow = SlowSealing()
     queue = SealQueue(slow)
     gone = asyncio.create_task(queue.seal("pool", NAMED))
@@ -68,7 +68,7 @@ async def test_a_seal_that_nobody_waits_for_is_done_all_the_same() -> None:
     assert slow.calls == ["pool", "another"]
 
 
-async def test_a_seal_that_failed_is_tried_anew(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_seal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     slow = SlowSealing()
     queue, slow.error = SealQueue(slow), Unavailable("storage is away")
     slow.go_on.release(2)
@@ -80,9 +80,7 @@ async def test_a_seal_that_failed_is_tried_anew(caplog: pytest.LogCaptureFixture
     assert "pool pool is not sealed: storage is away" in caplog.text
 
 
-async def test_at_the_end_those_that_wait_are_not_begun_and_the_one_under_way_is_waited_for() -> (
-    None
-):
+async def test_close_starts_no_waiting_seal_and_waits_for_the_one_under_way() -> None:
     slow = SlowSealing()
     queue = SealQueue(slow)
     first = asyncio.create_task(queue.seal("pool", NAMED))

@@ -178,7 +178,7 @@ def test_equal_batches_of_two_devices_are_two_contributions(store: Store) -> Non
 
 
 @on_both_databases
-def test_what_is_not_in_the_snapshot_is_not_kept(store: Store) -> None:
+def test_content_that_is_not_in_the_snapshot_is_deleted(store: Store) -> None:
     sealed, left_out = store.put("a", make_batch(1)), store.put("b", make_batch(2))
     trimmed = store.put("c", joined(make_batch(1, 2), make_batch(3, 2)))
     snapshot = store.seal(a=sealed, c=trimmed)

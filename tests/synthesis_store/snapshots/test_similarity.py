@@ -1,3 +1,5 @@
+"""The distance between two images."""
+
 from __future__ import annotations
 
 import numpy as np
