@@ -1,10 +1,10 @@
-"""Which of several coordinators on one PostgreSQL drives the runs: the one that holds the lease.
+"""Decides which of several coordinators on one PostgreSQL drives the runs: the lease holder.
 
-The lease is a row that is judged by the database's clock. A leader that cannot renew it in time
-stops by itself; should it be too late for that (a machine that stood still), its term's *fence*
-refuses it: whatever a driver reads or writes, it asks in the same transaction whether the term is
-still the last. Taking the lease waits for its turn as every writer does, so what the old leader was
-in the middle of is done, or will be refused.
+The lease is a row, and the database's clock decides when it ends. A leader that cannot renew it in
+time stops. If the leader stops too late, because its machine stood still, the *fence* of its term
+refuses it: each transaction of a driver first checks that the term is the newest. A coordinator
+that takes the lease waits for its turn as every writer does. So a transaction of the old leader is
+finished by then, or the fence refuses it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _EPOCH = select(LeadershipRow.epoch).where(LeadershipRow.name == _NAME)
 
 
 class Deposed(Exception):
-    """Another coordinator leads: what was about to be done is not ours to do any more."""
+    """Another coordinator leads, so this one must not continue."""
 
 
 class Term:
-    """The time for which a coordinator leads, and the database as its drivers may use it."""
+    """The time in which a coordinator leads, with the database for its drivers."""
 
     def __init__(self, engine: Engine, epoch: int) -> None:
         self.epoch = epoch
@@ -58,11 +58,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of trying to take the lease."""
+    """The outcome of trying to take the lease."""
 
-    epoch: int  # of the new term; 0: another one has the lease
-    seconds: float  # for how long it is held, by us or by the other
-    since: float  # by our clock, and no later than the database began to count
+    epoch: int  # of the new term; 0: another coordinator has the lease
+    seconds: float  # for how long the lease is held, by either
+    since: float  # by this process's clock, not later than the database began to count
 
 
 class LeaseRecords:
@@ -75,17 +75,17 @@ class LeaseRecords:
         self._holder = holder
         self._lease_seconds = lease_seconds
         self._clock = clock
-        self._renewing: Connection | None = None  # kept, so that renewing does not wait for one
+        self._renewing: Connection | None = None  # kept open, so that a renewal never waits for one
 
     def take(self) -> Attempt:
-        """Begin a new term, if the lease is free or was ours."""
+        """Begin a new term, if the lease is free or this coordinator had it."""
         since = self._clock()
-        with reading(self._engine) as session:  # who stands by should not wait for turns
+        with reading(self._engine) as session:  # a standby must not take a writer's turn
             seconds = self._others_seconds(session)
         if seconds > 0:
             return Attempt(0, seconds, since)
         with transaction(self._engine) as session:
-            since = self._clock()  # the turn may have been long in coming
+            since = self._clock()  # the turn may have come late
             seconds = self._others_seconds(session)
             if seconds > 0:
                 return Attempt(0, seconds, since)
@@ -103,16 +103,16 @@ class LeaseRecords:
             return Attempt(epoch, self._lease_seconds, since)
 
     def _others_seconds(self, session: Session) -> float:
-        """For how long another one has the lease."""
+        """Return for how long another coordinator has the lease."""
         row = session.get(LeadershipRow, _NAME)
         if row is None or row.holder == self._holder:
             return 0.0
         return row.expires_at - (session.scalar(select(_NOW)) or 0.0)
 
     def renew(self, epoch: int) -> bool:
-        """Keep the lease; false if another term has begun.
+        """Extend the lease; return false if another term has begun.
 
-        One statement, which waits for no turn: a busy database must not cost us the lease.
+        This is one statement that waits for no turn, so a busy database does not cost the lease.
         """
         with passing_errors_are_unavailable(self._engine):
             if self._renewing is None:
@@ -132,24 +132,24 @@ class LeaseRecords:
             return renewed.rowcount == 1
 
     def release(self, epoch: int) -> None:
-        """Let the lease of this term end now."""
+        """End the lease of this term now."""
         mine = (LeadershipRow.name == _NAME, LeadershipRow.epoch == epoch)
         with transaction(self._engine) as session:
             session.execute(update(LeadershipRow).where(*mine).values(expires_at=0.0))
 
 
 class Leader(Protocol):
-    """What is done only by the one who leads."""
+    """The work that only the leading coordinator does."""
 
     def lead(self, term: Term) -> None:
-        """Begin; called again whenever the lease is renewed, to see that nothing is left out."""
+        """Begin to lead. Each renewal calls this again, so that no run is left out."""
 
     def follow(self) -> None:
-        """Leave off. Must not wait for anything."""
+        """Stop leading. This must not wait for anything."""
 
 
 class Leadership:
-    """Takes the lease when it is free, and keeps it."""
+    """Takes the lease when it is free, and renews it."""
 
     def __init__(
         self,
@@ -171,18 +171,18 @@ class Leadership:
         self._clock = clock
         self._changed = threading.Condition()
         self._term: Term | None = None
-        self._good_until = 0.0  # by our clock; the lease itself ends a little later
-        self._look_at = 0.0
+        self._good_until = 0.0  # by this process's clock; the lease ends a little later
+        self._next_try_at = 0.0
         self._closing = False
-        switchboard.listen(Topic.TERM, self._look_now)
+        switchboard.listen(Topic.TERM, self._try_now)
 
     def start(self) -> None:
-        """Begin to lead, or to wait for it."""
-        for work in (self._keep_asking, self._keep_watch):
+        """Start the threads, which take the lease as soon as it is free."""
+        for work in (self._keep_trying, self._keep_watch):
             threading.Thread(target=work, name=f"leadership {work.__name__}", daemon=True).start()
 
     def close(self) -> None:
-        """Leave off, and let another one lead at once."""
+        """Stop leading, and let another coordinator take the lease at once."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -193,58 +193,58 @@ class Leadership:
         try:
             self._lease.release(term.epoch)
         except HfmdsError as error:
-            log.warning("the lease is left to run out: %s", error)
+            log.warning("the lease is not released and runs out by itself: %s", error)
         self._switchboard.post(Topic.TERM)
 
     # --- the threads ----------------------------------------------------------------------------
 
-    def _keep_asking(self) -> None:
-        """Renew the lease, or try to get it."""
-        told = False
+    def _keep_trying(self) -> None:
+        """Renew the lease, or try to take it."""
+        warned = False
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._closing or self._clock() >= self._look_at,
-                    max(0.0, self._look_at - self._clock()),
+                    lambda: self._closing or self._clock() >= self._next_try_at,
+                    max(0.0, self._next_try_at - self._clock()),
                 )
                 if self._closing:
                     return
-                self._look_at = self._clock() + self._lease_seconds / _RENEWALS_PER_LEASE
+                self._next_try_at = self._clock() + self._lease_seconds / _RENEWALS_PER_LEASE
             try:
-                self._ask()
-                told = False
+                self._renew_or_take()
+                warned = False
             except HfmdsError as error:
-                if not told:
-                    log.warning("cannot ask who leads: %s", error)
-                told = True
-            except Exception:  # this thread must not end: nobody would lead
+                if not warned:
+                    log.warning("cannot reach the lease: %s", error)
+                warned = True
+            except Exception:  # if this thread ended, no coordinator would lead
                 log.exception("unexpected error")
 
     def _keep_watch(self) -> None:
-        """Step down when the lease was not renewed in time, even while somebody is asking."""
+        """Step down when the lease was not renewed in time, even while a renewal hangs."""
         while True:
             with self._changed:
-                left = self._good_until - self._clock() if self._term else None
-                if not self._closing and (left is None or left > 0):
-                    self._changed.wait(left)
+                remaining = self._good_until - self._clock() if self._term else None
+                if not self._closing and (remaining is None or remaining > 0):
+                    self._changed.wait(remaining)
                 if self._closing:
                     return
                 late = self._term if self._clock() >= self._good_until else None
             if late:
                 self._step_down(late, "the lease could not be renewed in time")
 
-    def _ask(self) -> None:
-        asked_at, term = self._clock(), self._term
+    def _renew_or_take(self) -> None:
+        tried_at, term = self._clock(), self._term
         if term is None:
             attempt = self._lease.take()
-            asked_at = attempt.since
+            tried_at = attempt.since
             if not attempt.epoch:
                 with self._changed:
-                    self._look_at = min(self._look_at, asked_at + attempt.seconds)
+                    self._next_try_at = min(self._next_try_at, tried_at + attempt.seconds)
                 return
             term = Term(self._engine, attempt.epoch)
-            who = {"replica": self._replica, "epoch": term.epoch}
-            log.info("this coordinator leads", extra=who)
+            fields = {"replica": self._replica, "epoch": term.epoch}
+            log.info("this coordinator leads", extra=fields)
             self._metrics.set_leading(True)
         elif not self._lease.renew(term.epoch):
             self._step_down(term, "another coordinator leads")
@@ -253,8 +253,8 @@ class Leadership:
             if self._closing or term.over:
                 return
             self._term = term
-            # A little early: stopping takes time, too.
-            self._good_until = asked_at + 0.9 * self._lease_seconds
+            # Early, because stopping takes time.
+            self._good_until = tried_at + 0.9 * self._lease_seconds
             self._changed.notify_all()
         self._leader.lead(term)
 
@@ -265,11 +265,13 @@ class Leadership:
             term.over = True
             self._term = None
             self._changed.notify_all()
-        log.warning("no longer leads: %s", reason, extra={"replica": self._replica})
+        log.warning(
+            "this coordinator no longer leads: %s", reason, extra={"replica": self._replica}
+        )
         self._metrics.set_leading(False)
         self._leader.follow()
 
-    def _look_now(self, _: tuple[str, ...]) -> None:
+    def _try_now(self, _: tuple[str, ...]) -> None:
         with self._changed:
-            self._look_at = 0.0
+            self._next_try_at = 0.0
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""Wake-ups: who did something tells whoever waits for it, in this process and in the others.
+"""Notices: wake the listeners of this process and of the other replicas after a change.
 
-A notice carries no truth: who gets it looks into the database. So one that is lost costs time and
-never a result, and after every break of the line everybody looks.
+A notice carries no data: its listeners read the database. So a lost notice costs time and never a
+result. After each break of the connection, all listeners read.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from hfmds.storage.database import passing_errors_are_unavailable
 
 log = logging.getLogger(__name__)
 
-_MAX_ABOUT_BYTES = 7000  # PostgreSQL takes 8000 with what is around
-_LISTEN_SECONDS = 1.0  # how soon the thread notices that it is to end
+_MAX_NAMES_BYTES = 7000  # PostgreSQL takes payloads of 8000 bytes
+_LISTEN_SECONDS = 1.0  # how soon the thread notices `close`
 _RETRY_SECONDS = 0.5
 
 
 class Topic(StrEnum):
-    """What a notice is about; the names in it are given here, and none means all."""
+    """The subject of a notice. The comments say what its names are; no names means all."""
 
-    WORK = "work"  # devices for which there may be work
-    RUN = "run"  # runs whose driver should look, or which need one
-    NEWS = "news"  # a run of which there is something to see, and its progress if it is known
-    DEVICES = "devices"  # devices came or went
-    TERM = "term"  # the leader has gone
+    WORK = "work"  # devices that may get work
+    RUN = "run"  # runs whose driver should read the database, or that need a driver
+    NEWS = "news"  # a run that has changed for its viewers, and its progress if known
+    DEVICES = "devices"  # replicas that wrote new sightings of devices
+    TERM = "term"  # no names: the leader has stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something has happened."""
+    """A change that listeners should read from the database."""
 
     topic: Topic
     about: tuple[str, ...] = ()
@@ -50,23 +50,23 @@ Listener = Callable[[tuple[str, ...]], None]
 
 
 class Switchboard:
-    """Passes notices on within this process, which is all there is without replicas."""
+    """Delivers notices within this process; without replicas, this is enough."""
 
     def __init__(self) -> None:
         self._listeners: defaultdict[Topic, list[Listener]] = defaultdict(list)
 
     def listen(self, topic: Topic, listener: Listener) -> None:
-        """Have it called with what each notice is about; in any thread, and it must be quick."""
+        """Call the listener with the names of each notice, in any thread. It must be quick."""
         self._listeners[topic].append(listener)
 
     def post(self, topic: Topic, *about: str) -> None:
-        """Tell everybody. May be called anywhere."""
+        """Deliver a notice to all listeners. Any thread may call this."""
         self._deliver(Notice(topic, about))
 
     def announce(self, devices: Iterable[str]) -> None:
-        """Tell that there may be work for these devices."""
-        if named := tuple(devices):
-            self.post(Topic.WORK, *named)
+        """Post that these devices may get work."""
+        if names := tuple(devices):
+            self.post(Topic.WORK, *names)
 
     def _deliver(self, notice: Notice) -> None:
         for listener in self._listeners[notice.topic]:
@@ -74,27 +74,27 @@ class Switchboard:
 
 
 class SharedSwitchboard(Switchboard):
-    """Also passes notices on to the replicas on the same PostgreSQL (LISTEN and NOTIFY)."""
+    """Also delivers notices to the replicas on the same PostgreSQL (LISTEN and NOTIFY)."""
 
     def __init__(self, engine: Engine, replica: str) -> None:
         super().__init__()
         self._engine = engine
         self._replica = replica
         self._channel = ""
-        self._outbox: dict[Notice, None] = {}  # in order; the same one twice is one
+        self._outbox: dict[Notice, None] = {}  # in order, without duplicates
         self._changed = threading.Condition()
         self._closing = threading.Event()
 
     def start(self) -> None:
-        """Begin to listen and to send."""
+        """Start to listen and to send."""
         with passing_errors_are_unavailable(self._engine), self._engine.connect() as connection:
-            # Channels are the whole database's; coordinators in other schemas are not our affair.
+            # A channel belongs to the database, so its name has the schema of this coordinator.
             self._channel = f"hfmds_{connection.scalar(select(func.current_schema()))}"[:63]
         for work in (self._keep_listening, self._keep_sending):
             threading.Thread(target=work, name=f"switchboard {work.__name__}", daemon=True).start()
 
     def close(self) -> None:
-        """Stop; what is not sent yet is sent first, unless the database is away."""
+        """Stop, after sending the notices that wait, unless the database is away."""
         with self._changed:
             self._changed.wait_for(lambda: not self._outbox, _LISTEN_SECONDS)
             self._closing.set()
@@ -103,14 +103,14 @@ class SharedSwitchboard(Switchboard):
     def post(self, topic: Topic, *about: str) -> None:
         super().post(topic, *about)
         with self._changed:
-            for part in _parts(about):
-                notice = Notice(topic, part)
-                self._outbox.pop(notice, None)  # the last of equal ones is sent
+            for names in _portions(about):
+                notice = Notice(topic, names)
+                self._outbox.pop(notice, None)  # an equal one moves to the end
                 self._outbox[notice] = None
             self._changed.notify_all()
 
     def send(self, notices: Sequence[Notice]) -> None:
-        """Tell the other replicas."""
+        """Send notices to the other replicas."""
         payloads = [{"channel": self._channel, "notice": self._payload(n)} for n in notices]
         with passing_errors_are_unavailable(self._engine), self._engine.begin() as connection:
             connection.execute(text("SELECT pg_notify(:channel, :notice)"), payloads)
@@ -136,56 +136,56 @@ class SharedSwitchboard(Switchboard):
                 self._changed.notify_all()
 
     def _keep_listening(self) -> None:
-        told = False
-        # The driver itself raises while it waits: SQLAlchemy is not asked then.
+        warned = False
+        # While it waits, the driver raises its own errors and not those of SQLAlchemy.
         errors = (DBAPIError, self._engine.dialect.loaded_dbapi.Error)
         while not self._closing.is_set():
             try:
                 self._listen()
             except errors as error:
-                if not told:
+                if not warned:
                     reason = str(error).partition("\n")[0]
-                    log.warning("does not hear of the other coordinators: %s", reason)
-                told = True
+                    log.warning("cannot listen to the other coordinators: %s", reason)
+                warned = True
                 self._closing.wait(_RETRY_SECONDS)
-            except Exception:  # this thread must not end, either
+            except Exception:  # this thread must not end
                 log.exception("unexpected error")
                 self._closing.wait(_RETRY_SECONDS)
             else:
-                told = False
+                warned = False
 
     def _listen(self) -> None:
         with self._engine.connect() as connection:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-            connection.detach()  # it is ours: nobody should get one that listens
+            connection.detach()  # the pool must not get back a connection that listens
             connection.exec_driver_sql(f'LISTEN "{self._channel}"')
             driver: Any = connection.connection.dbapi_connection
-            for topic in Topic:  # what was told meanwhile was not heard
+            for topic in Topic:  # notices of the time without a connection are lost
                 self._receive(Notice(topic))
             while not self._closing.is_set():
-                for heard in driver.notifies(timeout=_LISTEN_SECONDS):
-                    sender, topic, *about = json.loads(heard.payload)
+                for message in driver.notifies(timeout=_LISTEN_SECONDS):
+                    sender, topic, *about = json.loads(message.payload)
                     if sender != self._replica:
                         self._receive(Notice(Topic(topic), tuple(about)))
 
     def _receive(self, notice: Notice) -> None:
         try:
             self._deliver(notice)
-        except HfmdsError as error:  # a listener looked, and the database is busy
-            log.warning("notice of %s not heeded: %s", notice.topic, error)
+        except HfmdsError as error:  # a listener read the database, which is busy
+            log.warning("a listener of %s notices failed: %s", notice.topic, error)
 
     def _payload(self, notice: Notice) -> str:
         return json.dumps([self._replica, notice.topic, *notice.about])
 
 
-def _parts(about: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
-    """The names in portions that a notice can hold."""
-    part: list[str] = []
+def _portions(names: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    """Split names into portions that fit into a notice."""
+    portion: list[str] = []
     size_bytes = 0
-    for name in about:
+    for name in names:
         size_bytes += len(name) + 4  # ids are ASCII; quotes, comma, space
-        if size_bytes > _MAX_ABOUT_BYTES:
-            yield tuple(part)
-            part, size_bytes = [], len(name) + 4
-        part.append(name)
-    yield tuple(part)
+        if size_bytes > _MAX_NAMES_BYTES:
+            yield tuple(portion)
+            portion, size_bytes = [], len(name) + 4
+        portion.append(name)
+    yield tuple(portion)

@@ -1,7 +1,7 @@
-"""Who is there, told from coordinator to coordinator, if several share a database.
+"""Presence: several coordinators on one database share which devices are present.
 
-Each writes what has changed among the devices it has seen, about once a second and all at once, and
-reads what the others wrote. What a coordinator that is gone has written fades by itself.
+About once a second, each coordinator writes the changes among the devices that it has seen, and
+reads the changes of the others. The sightings of a coordinator that is gone expire by themselves.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hfmds.storage.database import reading, transaction
 
 log = logging.getLogger(__name__)
 
-_LEAST_SECONDS = 1.0  # between two writes
-_LOOK_SECONDS = 5.0  # leases are renewed and times pass without anyone ringing
+_WRITE_SECONDS = 1.0  # at least, between two writes
+_READ_SECONDS = 5.0  # at most, between two reads without a notice
 
 
 class Presence:
-    """Keeps the registry of one replica in step with those of the others."""
+    """Exchanges sightings between the registry of this replica and those of the others."""
 
     def __init__(
         self, engine: Engine, replica: str, registry: Registry, switchboard: Switchboard
@@ -42,34 +42,35 @@ class Presence:
         self._bell = Bell()
         self._closing = threading.Event()
         registry.on_change(self._bell.ring)
-        switchboard.listen(Topic.DEVICES, self._told)
+        switchboard.listen(Topic.DEVICES, self._read_notice)
 
     def start(self) -> None:
-        """Learn who is there, and keep on."""
+        """Read the sightings of the others, and start the exchange."""
         self.read()
         threading.Thread(target=self._main, name="presence", daemon=True).start()
 
     def close(self) -> None:
+        """Stop the exchange."""
         self._closing.set()
         self._bell.ring()
 
     def write(self) -> None:
-        """Tell the others what has changed here."""
+        """Write the changes of this registry."""
         sightings = self._registry.unshared()
         if sightings:
             with transaction(self._engine) as session:
                 batch = 1 + (session.scalar(select(func.max(SightingRow.batch))) or 0)
                 rows = [_row(sighting, self._replica, batch) for sighting in sightings]
-                fresh = insert(SightingRow)
-                values = {name: fresh.excluded[name] for name in rows[0] if name != "device_id"}
-                # Whose call is cut off here may be waiting elsewhere; who takes leave is gone.
-                not_elsewhere = or_(
-                    fresh.excluded.here_until != CUT_OFF,
-                    SightingRow.replica == self._replica,
+                new = insert(SightingRow)
+                values = {name: new.excluded[name] for name in rows[0] if name != "device_id"}
+                # A device whose call was cut off here may wait at another replica. A device that
+                # took leave is gone.
+                is_ours = or_(
+                    new.excluded.here_until != CUT_OFF, SightingRow.replica == self._replica
                 )
                 session.execute(
-                    fresh.on_conflict_do_update(
-                        index_elements=["device_id"], set_=values, where=not_elsewhere
+                    new.on_conflict_do_update(
+                        index_elements=["device_id"], set_=values, where=is_ours
                     ),
                     rows,
                 )
@@ -77,22 +78,22 @@ class Presence:
             self._switchboard.post(Topic.DEVICES, self._replica)
 
     def read(self) -> None:
-        """Learn what the others have told since the last time."""
+        """Read the changes of the others since the last read."""
         with self._reading:
-            news = (
+            changes = (
                 select(SightingRow, DeviceRow)
                 .join(DeviceRow, DeviceRow.device_id == SightingRow.device_id)
                 .where(SightingRow.batch > self._known_batch, SightingRow.replica != self._replica)
             )
             with reading(self._engine) as session:
-                rows = session.execute(news).all()
+                rows = session.execute(changes).all()
                 sightings = [_sighting(row, device) for row, device in rows]
                 newest = max((row.batch for row, _ in rows), default=0)
             self._registry.take_shared(sightings)
             self._known_batch = max(self._known_batch, newest)
 
-    def _told(self, by: tuple[str, ...]) -> None:
-        if self._replica not in by:
+    def _read_notice(self, replicas: tuple[str, ...]) -> None:
+        if self._replica not in replicas:
             self.read()
 
     def _main(self) -> None:
@@ -102,11 +103,11 @@ class Presence:
                 self.write()
                 self.read()
             except HfmdsError as error:
-                log.debug("others do not hear who is there: %s", error)
-            except Exception:  # this thread must not end: devices would seem to be away
+                log.debug("sightings are not exchanged: %s", error)
+            except Exception:  # if this thread ended, devices would seem to be away
                 log.exception("unexpected error")
-            self._closing.wait(_LEAST_SECONDS)
-            self._bell.wait(rings, _LOOK_SECONDS)
+            self._closing.wait(_WRITE_SECONDS)
+            self._bell.wait(rings, _READ_SECONDS)
 
 
 def _row(sighting: Sighting, replica: str, batch: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""One of several coordinators on one PostgreSQL: what it takes to act as one.
+"""A replica: one of several coordinators on one PostgreSQL.
 
-One of them leads and drives the runs; all answer devices and operators.
+One of them leads and drives the runs. All of them answer devices and operators.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hfmds.storage.blobs import Blobs
 
 
 class Replica:
-    """One of several. Made before the runs, which talk through its switchboard."""
+    """Connects this coordinator to the others. The runs use its switchboard."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._name = f"{socket.gethostname()[:100]}-{secrets.token_hex(4)}"  # nobody else's
+        self._name = f"{socket.gethostname()[:100]}-{secrets.token_hex(4)}"  # unique
         self.switchboard = SharedSwitchboard(engine, self._name)
 
     def join(
@@ -35,7 +35,7 @@ class Replica:
         metrics: Metrics,
         lease_seconds: float,
     ) -> None:
-        """Join the others; from now on it may have to drive the runs at any time."""
+        """Join the others. From now on this coordinator may become the leader at any time."""
         require_shared_content(self._engine, marks)
         self._presence = Presence(self._engine, self._name, registry, self.switchboard)
         self._leadership = Leadership(
@@ -46,7 +46,7 @@ class Replica:
         self._leadership.start()
 
     def leave(self) -> None:
-        """Let another one lead, at once."""
+        """Leave the others, and let another coordinator lead at once."""
         self._leadership.close()
         self._presence.close()
         self.switchboard.close()

@@ -1,7 +1,7 @@
-"""Whether several coordinators on one database keep content in one place, as they must.
+"""Checks that all coordinators on one database keep their content in one place.
 
-Each would hand out models that the others have and it has not. So the first one leaves a mark in
-the content and names it in the database, and every other one must find it.
+Otherwise a coordinator would hand out models that only another one has. The first coordinator puts
+a mark into the content and its name into the database. Each other one must find this mark.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from hfmds.errors import ConfigurationError
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import reading, transaction
 
-_KEY = 1
+_MARK_ID = 1
 
 
 def require_shared_content(engine: Engine, marks: Blobs) -> None:
-    """Leave a mark, or find the one that was left; ConfigurationError if it is not there."""
-    mark = _known(engine) or _leave(engine, marks)
+    """Make the mark, or find it; ConfigurationError if it is absent."""
+    mark = _known_mark(engine) or _make_mark(engine, marks)
     if not marks.contains(digest_of(mark.encode())):
         raise ConfigurationError(
-            "the coordinators on this database keep their content elsewhere: set HFMDS_BLOBS_URL "
-            "to one place that all of them reach, such as s3://bucket/prefix (unset, it is inside "
-            "HFMDS_DATA_DIR, which is each one's own)"
+            "the other coordinators on this database keep their content in another place: set "
+            "HFMDS_BLOBS_URL to one place that all of them reach, such as s3://bucket/prefix "
+            "(without it, each coordinator uses its own HFMDS_DATA_DIR)"
         )
 
 
-def _known(engine: Engine) -> str | None:
+def _known_mark(engine: Engine) -> str | None:
     with reading(engine) as session:
-        row = session.get(ContentMarkRow, _KEY)
+        row = session.get(ContentMarkRow, _MARK_ID)
         return row.mark if row else None
 
 
-def _leave(engine: Engine, marks: Blobs) -> str:
-    """Leave a mark, unless another one was quicker; the one that counts."""
+def _make_mark(engine: Engine, marks: Blobs) -> str:
+    """Make the mark and return it; if another coordinator was faster, return its mark."""
     mark = secrets.token_hex(16)
-    # In this order: a mark that is named and not there would keep everyone out.
-    left = marks.put_bytes(mark.encode())
+    # The content comes first: a name without its mark would refuse every coordinator.
+    digest = marks.put_bytes(mark.encode())
     with transaction(engine) as session:
-        row = session.get(ContentMarkRow, _KEY)
+        row = session.get(ContentMarkRow, _MARK_ID)
         if row is None:
-            session.add(ContentMarkRow(mark_id=_KEY, mark=mark))
+            session.add(ContentMarkRow(mark_id=_MARK_ID, mark=mark))
             return mark
-        counts = row.mark
-    marks.delete(left)
-    return counts
+        other = row.mark
+    marks.delete(digest)
+    return other
