@@ -1,13 +1,14 @@
-"""Copies of a program's embedded storage, made while it works, and back.
+"""Backs up a program's embedded storage while the program works, and restores it.
 
-A backup is a folder: the database, every blob, and a list of both with their digests, written last.
-Until then it has another name, so that half a backup is none. It holds what a disk would hold had
-the power gone at that moment: what was acknowledged, and nothing that crash recovery could not go
-on from. For that the database's write lock is held while the blobs get second names (hard links),
-which takes milliseconds; the copying comes after it. Uploads under way are left out: devices send
-them again.
+A backup is a folder with the database, all blobs, and a list of both with their digests. The list
+is written last. Until then the folder has another name, so half a backup is never taken for one.
 
-PostgreSQL and S3 have means of their own: docs/operations.md.
+A backup holds what a disk would hold after a power cut at that moment, so a program recovers from
+it as from a crash. For this the backup holds the database's write lock while it gives the blobs
+second names (hard links), which takes milliseconds. It copies them later. Partial uploads are not
+part of a backup: devices send them again.
+
+docs/operations.md explains how to back up PostgreSQL and S3.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ BLOBS = "blobs"
 _LIST = "backup.json"
 _FORMAT = 1
 _BLOCK_BYTES = 4096
-_LINKS = ".backup"  # in the data folder, for hard links reach no other file system
+_LINKS = ".backup"  # in the data folder, because hard links stay on one file system
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup holds: its files by their paths in it, which are those in a data folder."""
+    """The list of a backup: its files by path. The paths are those in a data folder."""
 
     program: str
     made_at: str
@@ -58,12 +59,12 @@ class Backup:
 
     @property
     def blobs(self) -> int:
-        """How many pieces of content there are."""
+        """The number of blobs."""
         return len(self.files) - 1
 
     @property
     def size_bytes(self) -> int:
-        """Of the database and all content."""
+        """The size of the database and all blobs."""
         return sum(digest.size_bytes for digest in self.files.values())
 
 
@@ -72,29 +73,28 @@ def back_up(
 ) -> Backup:
     """Copy the program's storage to a new folder; the program may be at work.
 
-    `make_room` is told how many bytes that may take, before any is written; no other backup of the
-    data folder is being made then. ConfigurationError if there is nothing of the program's to back
-    up or the target is there, CorruptData if a blob is not what it was. Whatever fails leaves
-    nothing behind.
+    Before the first write this calls `make_room` with the bytes that the backup may take, while no
+    other backup of the data folder is made. ConfigurationError if the program has nothing to back
+    up, or the target exists. CorruptData if a blob has changed. A failure leaves nothing behind.
     """
     _require_embedded(data_dir)
     if os.path.lexists(target):
-        raise _is_there(target)
+        raise _exists(target)
     partial = target.with_name(target.name + partial_suffix(program))
     links = data_dir / _LINKS
     with closing(FolderLock(links, "HFMDS_DATA_DIR")), full_disk_is_unavailable(target):
         try:
-            remove_folder(partial)  # of a backup that was killed
+            remove_folder(partial)  # a killed backup left it
             _require_tables_of(program, data_dir)
             if make_room:
                 make_room(bytes_on_disk(_sizes(data_dir)))
-            made = _fill(program, data_dir, partial)
+            backup = _fill(program, data_dir, partial)
             _give_name(partial, target)
         except BaseException:
-            remove_folder(partial)  # a full disk would stay full
+            remove_folder(partial)  # otherwise a full disk stays full
             raise
         sync_folder(target.parent)
-    return made
+    return backup
 
 
 def _give_name(partial: Path, target: Path) -> None:
@@ -103,17 +103,17 @@ def _give_name(partial: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        raise _is_there(target) from error  # since it was begun
+        raise _exists(target) from error  # made since the backup began
 
 
-def _is_there(target: Path) -> ConfigurationError:
-    return ConfigurationError(f"{target} is there; give a folder that does not exist yet")
+def _exists(target: Path) -> ConfigurationError:
+    return ConfigurationError(f"{target} exists; give a folder that does not exist yet")
 
 
 def partial_suffix(program: str) -> str:
-    """How the name of a backup ends that is being made, or was when its maker was killed.
+    """Return the suffix of an incomplete backup's name.
 
-    With the program's name: another one may be at work in the same folder.
+    It has the program's name, because another program may back up to the same folder.
     """
     return f".{program}.partial"
 
@@ -122,7 +122,7 @@ def _fill(program: str, data_dir: Path, target: Path) -> Backup:
     links = data_dir / _LINKS
     make_data_folder(target, "the backup's folder")
     try:
-        remove_folder(links / BLOBS)  # of a backup that was killed
+        remove_folder(links / BLOBS)  # a killed backup left it
         _freeze(data_dir, links, target / DATABASE)
         files = {DATABASE: digest_of_file(target / DATABASE)}
         for name in _blob_names(links):
@@ -134,27 +134,27 @@ def _fill(program: str, data_dir: Path, target: Path) -> Backup:
                 )
     finally:
         remove_folder(links / BLOBS)
-    made = Backup(program, datetime.now(UTC).isoformat(timespec="seconds"), files)
+    backup = Backup(program, datetime.now(UTC).isoformat(timespec="seconds"), files)
     _sync_folders(target)
-    write_whole(target / _LIST, _encode(made))
-    return made
+    write_whole(target / _LIST, _encode(backup))
+    return backup
 
 
 def bytes_on_disk(sizes: Iterable[int]) -> int:
-    """What files of these sizes take in a backup: whole blocks each, and a place in the list."""
+    """Return the disk space of files in a backup: their blocks, and their entries in the list."""
     return sum((size // _BLOCK_BYTES + 2) * _BLOCK_BYTES for size in sizes)
 
 
 def _sizes(data_dir: Path) -> Iterator[int]:
     for name in (DATABASE, f"{DATABASE}-wal", *_blob_names(data_dir)):
-        with suppress(FileNotFoundError):  # dropped just now
+        with suppress(FileNotFoundError):  # deleted since the listing
             yield (data_dir / name).stat().st_size
 
 
 def check(source: Path, program: str) -> Backup:
-    """Compare every file of a backup with its digest; CorruptData if one is not what it was.
+    """Compare each file of a backup with its digest; CorruptData if one has changed.
 
-    ConfigurationError if it is no backup, or another program's.
+    ConfigurationError if the folder is no backup, or a backup of another program.
     """
     backup = read_list(source)
     if backup.program != program:
@@ -163,27 +163,27 @@ def check(source: Path, program: str) -> Backup:
         )
     for name, digest in backup.files.items():
         try:
-            found = digest_of_file(source / name)
+            actual = digest_of_file(source / name)
         except FileNotFoundError:
             raise CorruptData(f"the backup {source} lacks {name}; use another one") from None
-        if found != digest:
+        if actual != digest:
             raise CorruptData(
-                f"the backup {source} is damaged: {name} is {found}, not {digest}; use another one"
+                f"the backup {source} is damaged: {name} is {actual}, not {digest}; use another one"
             )
     return backup
 
 
 def restore(source: Path, program: str, data_dir: Path) -> Backup:
-    """Put a backup where a program will look for its storage.
+    """Copy a backup to a data folder, where a program will find its storage.
 
-    CorruptData, before anything is written, if the backup is damaged; ConfigurationError if
-    something is in the data folder already.
+    This checks the backup before it writes anything: CorruptData if the backup is damaged,
+    ConfigurationError if the data folder is not empty.
     """
-    _require_empty(data_dir, "move what is there away, or give another folder")
+    _require_empty(data_dir, "move its files away, or give another folder")
     backup = check(source, program)
     with full_disk_is_unavailable(data_dir):
         make_data_folder(data_dir, "HFMDS_DATA_DIR")
-        # The database last: without it, a program would not take the rest for its storage.
+        # The database comes last: without it, a program does not use the other files.
         for name in sorted(backup.files, key=lambda name: name == DATABASE):
             _copy(source / name, data_dir / name)
         _sync_folders(data_dir)
@@ -191,9 +191,9 @@ def restore(source: Path, program: str, data_dir: Path) -> Backup:
 
 
 def _freeze(data_dir: Path, links: Path, database: Path) -> None:
-    """Copy the database, and give all blobs second names, both as they are at one moment."""
+    """Copy the database, and give all blobs second names, both as of the same moment."""
     with opened_database(_url(data_dir)) as engine, looking(engine) as view:
-        with transaction(engine):  # nobody writes, or deletes what the database still names
+        with transaction(engine):  # no program writes, or deletes blobs that the database names
             view.exec_driver_sql("SELECT count(*) FROM sqlite_schema")  # the view begins here
             for name in _blob_names(data_dir):
                 _link(data_dir / name, links / name)
@@ -209,8 +209,8 @@ def _url(data_dir: Path) -> str:
 
 
 def _blob_names(folder: Path) -> Iterator[str]:
-    """Paths of all blobs, as seen from the folder; those of the coordinator are by run."""
-    # A run's folder may be deleted under our feet: os.walk goes on then.
+    """Yield the paths of all blobs, relative to the folder."""
+    # The coordinator has a folder for each run. os.walk goes on if one is deleted meanwhile.
     for where, folders, names in os.walk(folder / BLOBS):
         folders.sort()
         for name in sorted(filter(is_blob_name, names)):
@@ -222,16 +222,16 @@ def _link(path: Path, link: Path) -> None:
     try:
         link.hardlink_to(path)
     except FileNotFoundError:
-        pass  # dropped just now: the database does not name it any more
+        pass  # deleted since the listing, so the database no longer names it
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot have a second name ({error.strerror}), which a backup of a program at "
-            f"work needs; stop the program and copy its folder"
+            f"{path} cannot have a hard link ({error.strerror}), which the backup of a running "
+            f"program needs; stop the program and copy its folder"
         ) from error
 
 
 def _copy(source: Path, target: Path) -> Digest:
-    """Copy a file durably; the digest of what was copied."""
+    """Copy a file durably, and return the digest of the copy."""
     make_folder_durably(target.parent)
     sha256, size_bytes = hashlib.sha256(), 0
     with source.open("rb") as reader, target.open("xb") as writer:
@@ -244,7 +244,7 @@ def _copy(source: Path, target: Path) -> Digest:
 
 
 def _sync_folders(folder: Path) -> None:
-    for path in [folder, *(one for one in folder.rglob("*") if one.is_dir())]:
+    for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         sync_folder(path)
 
 
@@ -262,26 +262,27 @@ def _require_embedded(data_dir: Path) -> None:
 
 
 def _require_tables_of(program: str, data_dir: Path) -> None:
-    """Both programs read HFMDS_DATA_DIR: a folder of the other one would pass for a good backup."""
+    """Refuse the data folder of the other program, which also reads HFMDS_DATA_DIR."""
     with opened_database(_url(data_dir)) as engine, looking(engine) as view:
-        found = view.exec_driver_sql("SELECT name FROM sqlite_schema WHERE name GLOB '*_schema'")
-        owners = sorted(name.removesuffix("_schema") for (name,) in found)
+        tables = view.exec_driver_sql("SELECT name FROM sqlite_schema WHERE name GLOB '*_schema'")
+        owners = sorted(name.removesuffix("_schema") for (name,) in tables)
     if program not in owners:
         raise ConfigurationError(
-            f"{data_dir} has no tables of the {program}, but of: {', '.join(owners) or 'nobody'}; "
-            f"give the {program}'s data folder (--data-dir, HFMDS_DATA_DIR)"
+            f"{data_dir} has no tables of the {program}, but of: "
+            f"{', '.join(owners) or 'no program'}; give the {program}'s data folder "
+            f"(--data-dir, HFMDS_DATA_DIR)"
         )
 
 
 def _require_empty(folder: Path, remedy: str) -> None:
     try:
-        there = [path.name for path in folder.iterdir() if path.name != "lost+found"]
+        names = [path.name for path in folder.iterdir() if path.name != "lost+found"]
     except FileNotFoundError:
         return
     except NotADirectoryError:
         raise ConfigurationError(f"{folder} is not a folder; {remedy}") from None
-    if there:
-        raise ConfigurationError(f"{folder} is not empty: it has {sorted(there)[0]}; {remedy}")
+    if names:
+        raise ConfigurationError(f"{folder} is not empty: it has {min(names)}; {remedy}")
 
 
 def _encode(backup: Backup) -> bytes:
@@ -289,28 +290,33 @@ def _encode(backup: Backup) -> bytes:
         name: {"sha256": digest.sha256, "size_bytes": digest.size_bytes}
         for name, digest in backup.files.items()
     }
-    told = {"format": _FORMAT, "program": backup.program, "made_at": backup.made_at, "files": files}
-    return json.dumps(told, indent=1).encode()
+    content = {
+        "format": _FORMAT,
+        "program": backup.program,
+        "made_at": backup.made_at,
+        "files": files,
+    }
+    return json.dumps(content, indent=1).encode()
 
 
 def read_list(source: Path) -> Backup:
-    """What a backup says it holds; ConfigurationError if it is none, CorruptData if damaged."""
+    """Read the list of a backup; ConfigurationError if it is none, CorruptData if damaged."""
     try:
-        told: Any = json.loads((source / _LIST).read_bytes())
+        content: Any = json.loads((source / _LIST).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(
-            f"{source} is no backup, or one that was cut off: it has no {_LIST}"
+            f"{source} is no backup, or an incomplete one: it has no {_LIST}; use another one"
         ) from None
     except ValueError as error:
         raise CorruptData(f"{source / _LIST} is damaged ({error}); use another backup") from error
     try:
-        if told["format"] != _FORMAT:
+        if content["format"] != _FORMAT:
             raise ConfigurationError(
-                f"{source} is a backup of format {told['format']}, this program knows {_FORMAT}; "
-                f"install the version that made it"
+                f"{source} is a backup of format {content['format']}, this program knows "
+                f"{_FORMAT}; install the version that made it"
             )
-        files = {name: Digest(**digest) for name, digest in told["files"].items()}
-        backup = Backup(str(told["program"]), str(told["made_at"]), files)
+        files = {name: Digest(**digest) for name, digest in content["files"].items()}
+        backup = Backup(str(content["program"]), str(content["made_at"]), files)
     except (AttributeError, KeyError, TypeError, InvalidInput) as error:
         raise CorruptData(f"{source / _LIST} is damaged ({error!r}); use another backup") from error
     for name in files:

@@ -1,7 +1,7 @@
-"""A folder of backups of one program, named by their times: the newest few stay.
+"""A folder of backups of one program, named by their times, in which the newest few stay.
 
-Only complete ones count. A full disk is freed of the oldest, but never in vain, and never of the
-newest: if all that may leave is not enough, all of them stay and the backup fails.
+Only complete backups count. To make room on a full disk, the oldest ones leave, but never the
+newest. If that would not be enough, all of them stay and the new backup fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}")
 
 
 def free_bytes(folder: Path) -> int:
-    """What may still be written there."""
+    """Return the free space of a folder's disk."""
     return shutil.disk_usage(folder).free
 
 
@@ -33,27 +33,27 @@ def back_up_in_turn(
     now: datetime,
     free: Callable[[Path], int] = free_bytes,
 ) -> tuple[Path, Backup]:
-    """Make a backup in the folder; of all that are complete there, the newest `keep` stay.
+    """Make a backup in the folder, and keep the newest `keep` complete ones.
 
-    Unavailable if there is no room for it, also without those that may leave. What has another
-    name than a time is left alone.
+    Unavailable if there is no room even without the backups that may leave. Files whose names are
+    no times stay.
     """
     make_data_folder(folder, "the folder of backups")
     target = folder / _unused_name(folder, now)
 
     def make_room(needed_bytes: int) -> None:
-        for left in _cut_off(folder, program):
-            remove_folder(left)
+        for path in _incomplete(folder, program):
+            remove_folder(path)
         _shorten(folder, program, keep)
         _free(folder, program, needed_bytes - free(folder))
 
-    made = back_up(program, data_dir, target, make_room)
+    backup = back_up(program, data_dir, target, make_room)
     _shorten(folder, program, keep)
-    return target, made
+    return target, backup
 
 
 def _unused_name(folder: Path, now: datetime) -> str:
-    """Of this second, or of the next in which nobody has made or begun a backup there."""
+    """Return the name of this second, or of the next one without a backup."""
     taken = {path.name.partition(".")[0] for path in folder.iterdir()}
     while (name := now.strftime(_NAME)) in taken:
         now += timedelta(seconds=1)
@@ -66,7 +66,7 @@ def _shorten(folder: Path, program: str, keep: int) -> None:
 
 
 def _free(folder: Path, program: str, lacking_bytes: int) -> None:
-    """Remove as many of the oldest as it takes; none if all but the newest are not enough."""
+    """Remove as many of the oldest as needed; none if that would not be enough."""
     doomed = []
     for path, backup in _complete(folder, program)[:-1]:
         if lacking_bytes <= 0:
@@ -75,17 +75,19 @@ def _free(folder: Path, program: str, lacking_bytes: int) -> None:
         lacking_bytes -= bytes_on_disk(digest.size_bytes for digest in backup.files.values())
     if lacking_bytes > 0:
         raise Unavailable(
-            f"no room for a backup in {folder}: {lacking_bytes} bytes are lacking, also without "
-            f"all that are there but the newest; give it a larger disk, or have the {program} "
-            f"keep less"
+            f"no room for a backup in {folder}: {lacking_bytes} bytes are lacking even without "
+            f"the older backups; give it a larger disk, or have the {program} keep less"
         )
     for path in doomed:
         _remove(path, program)
 
 
 def _complete(folder: Path, program: str) -> list[tuple[Path, Backup]]:
-    """Oldest first. Whose list is damaged is neither counted nor removed: somebody should look."""
-    found = []
+    """Return the complete backups, oldest first.
+
+    A backup with a damaged list does not count and stays, for an operator to look at.
+    """
+    backups = []
     for path in sorted(folder.iterdir()):
         if not _TIME.fullmatch(path.name):
             continue
@@ -94,17 +96,17 @@ def _complete(folder: Path, program: str) -> list[tuple[Path, Backup]]:
         except (ConfigurationError, CorruptData):
             continue
         if backup.program == program:
-            found.append((path, backup))
-    return found
+            backups.append((path, backup))
+    return backups
 
 
-def _cut_off(folder: Path, program: str) -> list[Path]:
-    """What was left of the program's backups that were being made, or being removed."""
+def _incomplete(folder: Path, program: str) -> list[Path]:
+    """Return the backups whose making or removal was killed."""
     suffix = partial_suffix(program)
     partial = [path for path in folder.iterdir() if path.name.endswith(suffix)]
     return [path for path in partial if _TIME.fullmatch(path.name.removesuffix(suffix))]
 
 
 def _remove(path: Path, program: str) -> None:
-    # Half of it must not pass for a backup if we are killed.
+    # Renamed first: if this process is killed, the rest must not be taken for a backup.
     remove_folder(path.rename(path.with_name(path.name + partial_suffix(program))))
