@@ -33,13 +33,16 @@ def option(
     A boolean field with a variable becomes a pair of switches, `--x` and `--no-x`.
     """
     meaning = field.description or ""
+    default = default or shown_default(field)
+    notes = {"env var": variable, "default": default}
+    shown_notes = "".join(f" [{name}: {text}]" for name, text in notes.items() if text)
     switch = bool(variable) and bool in (field.annotation, *get_args(field.annotation))
     flags = f"{flag_of(name)}/{flag_of('no_' + name)}" if switch else flag_of(name)
     details = typer.Option(
         flags,
         metavar=None if switch else _metavar(field.annotation),
-        help=f"{meaning} [env var: {variable}]" if variable else meaning,
-        show_default=default or shown_default(field) or False,
+        help=meaning + shown_notes,
+        show_default=False,
         rich_help_panel=panel or None,
     )
     kind = bool if switch else str
