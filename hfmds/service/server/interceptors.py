@@ -22,8 +22,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from hfmds.errors import HfmdsError, InvalidInput
-from hfmds.service.limits.limits import Limits
-from hfmds.service.limits.throttle import Throttle, Throttled
+from hfmds.service.limits.limits import BURST_SECONDS, Limits
+from hfmds.service.limits.rate import Rate
+from hfmds.service.limits.throttle import Throttle
 from hfmds.service.monitoring.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.monitoring.tracing import serving
 from hfmds.service.security.access import (
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 # A status message travels as metadata, which the other side caps at 8 KiB after escaping.
 _MAX_MESSAGE_CHARACTERS = 1000
 _MAX_ID_CHARACTERS = 128
+_REFUSALS_PER_SECOND = 2.0  # in the log, for each method and status
 
 # Health and reflection have limits of their own: a busy server still answers its supervisor.
 _SUPERVISION = Limits(calls=50, calls_per_second=200.0, message_bytes=1024)
@@ -60,6 +62,9 @@ class _Method:
     series: MethodMetrics
     throttle: Throttle
     limits: Limits
+    in_quarantine: bool  # devices in quarantine may call it
+    # Without TLS: the gate for devices, which merely claim to be one.
+    claims: Gate | None
 
     def __str__(self) -> str:
         return f"{self.service}/{self.name}"
@@ -90,6 +95,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             Throttle(metrics.process, each, metrics.refuse)
             for each in (limits, _SUPERVISION, _SUPERVISION)
         )
+        self._log_rate = Rate(_REFUSALS_PER_SECOND, BURST_SECONDS)
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path
 
     async def intercept_service(
@@ -115,7 +121,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             throttle = self._streams if handler.response_streaming else self._checks
             limits = _SUPERVISION
         series = self._metrics.of(service, name)
-        method = _Method(service, name, handler, series, throttle, limits)
+        kinds = self._access.get(service, {}).get(name) or ()
+        claims = self._gate if self._recognise is None and Kind.DEVICE in kinds else None
+        method = _Method(
+            service, name, handler, series, throttle, limits, name in IN_QUARANTINE, claims
+        )
         inner: Callable[..., Any] = (
             handler.unary_unary
             or handler.unary_stream
@@ -123,12 +133,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             or handler.stream_stream
         )
 
-        async def answer(incoming: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> Any:
+        async def answer(_: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> Any:
             async def respond(call: _Call) -> Any:
-                requests = call.requests(incoming)
-                outcome = inner(
-                    requests if handler.request_streaming else await _only(requests), context
-                )
+                requests = call.requests() if handler.request_streaming else await call.request()
+                outcome = inner(requests, context)
                 if isinstance(outcome, AsyncIterator):
                     return await call.send_all(outcome)
                 return await outcome
@@ -157,20 +165,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         method.series.in_flight.inc()
         code, refusal = grpc.StatusCode.OK, ""
         metadata: tuple[tuple[str, str], ...] = ()
-        caller, gated = STRANGER, None
+        gated: GatedCall | None = None
         try:
             with ExitStack() as frame:
                 frame.enter_context(method.throttle.call())
                 caller = await self._admit(method, context)
-                in_quarantine = method.name in IN_QUARANTINE
                 gated = frame.enter_context(
-                    self._gate.call(caller.certificate, in_quarantine=in_quarantine)
+                    self._gate.call(caller.certificate, in_quarantine=method.in_quarantine)
                 )
                 frame.enter_context(
                     serving(method.service, method.name, context.invocation_metadata)
                 )
-                call = _Call(method, context, caller, gated, self._claims_gate(method), frame)
-                return await respond(call)
+                return await respond(_Call(method, context, caller, gated, frame))
         except (asyncio.CancelledError, GeneratorExit) as stop:
             # The caller hung up, its deadline passed, the server stops, or the gate cut the call.
             cut = gated.reason_of_cut(stop) if gated else None
@@ -188,7 +194,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raise unsent.reason from None
         except HfmdsError as error:
             code, refusal, metadata = status_of(error), error.public, metadata_of(error)
-            self._log_refusal(method, code, error, caller)
+            self._log_refusal(method, code, error)
         except Exception:
             error_id = uuid.uuid4().hex[:12]
             code = grpc.StatusCode.INTERNAL
@@ -214,20 +220,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         remember(caller)
         return caller
 
-    def _claims_gate(self, method: _Method) -> Gate | None:
-        """Return the gate for devices that merely claim to be one: those on a port without TLS."""
-        kinds = self._access.get(method.service, {}).get(method.name) or ()
-        return self._gate if self._recognise is None and Kind.DEVICE in kinds else None
-
-    def _log_refusal(
-        self, method: _Method, code: grpc.StatusCode, error: HfmdsError, caller: Caller
-    ) -> None:
-        # Metrics count every refusal. Strangers, and callers above their limits, must not fill
-        # the log.
-        is_stranger = self._recognise is not None and caller.identity is None
-        level = logging.DEBUG if is_stranger or isinstance(error, Throttled) else logging.INFO
-        if code is grpc.StatusCode.INTERNAL or str(error) != error.public:
-            level = logging.ERROR  # only the log has the cause
+    def _log_refusal(self, method: _Method, code: grpc.StatusCode, error: HfmdsError) -> None:
+        # Metrics count every refusal. The log has a sample, so that no caller can fill it.
+        level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
+        if not self._log_rate.takes(f"{method} {code.name}", time.monotonic()):
+            level = logging.DEBUG
         fields = {"rpc": str(method), "code": code.name, "reason": str(error)}
         log.log(level, "call refused", extra=fields)
 
@@ -249,15 +246,15 @@ class _Call:
         context: grpc.aio.ServicerContext,
         caller: Caller,
         gated: GatedCall,
-        claims: Gate | None,
         frame: ExitStack,
     ) -> None:
         self._method = method
         self._context = context
         self._identity = caller.identity
         self._gated = gated
-        self._claims = claims
         self._frame = frame
+        self._loop = asyncio.get_running_loop()
+        self._requests_end = self._loop.time() + method.limits.requests_seconds
         if gated.device_id:
             self._count_device(gated.device_id)
 
@@ -267,27 +264,33 @@ class _Call:
             require_own(self._identity, request)
         # On a port with TLS, what a stranger claims has no effect. All requests of one call are of
         # the device that the first request names.
-        elif self._claims is not None and not self._gated.device_id:
+        elif self._method.claims is not None and not self._gated.device_id:
             device_id = device_of(request)[:_MAX_ID_CHARACTERS]
             if device_id:
                 self._count_device(device_id)
-                self._claims.name_device(self._gated, device_id)
+                self._method.claims.name_device(self._gated, device_id)
         return request
 
-    async def requests(self, incoming: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Yield the requests of a stream. Each must come in time, and all of them."""
-        limits, loop = self._method.limits, asyncio.get_running_loop()
-        ends_at = loop.time() + limits.requests_seconds
-        requests = aiter(incoming)
-        while True:
-            try:
-                async with asyncio.timeout_at(min(loop.time() + limits.message_seconds, ends_at)):
-                    request = await anext(requests)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                self._method.throttle.refuse("slow_request", "waited long for the request")
+    async def request(self) -> Any:
+        """Return the request of a method that takes one."""
+        request = await self._read()
+        if request is grpc.aio.EOF:
+            raise InvalidInput("the call ended before its request came")
+        return self._checked(request)
+
+    async def requests(self) -> AsyncIterator[Any]:
+        """Yield the requests of a stream."""
+        while (request := await self._read()) is not grpc.aio.EOF:
             yield self._checked(request)
+
+    async def _read(self) -> Any:
+        """Wait for the next request; Throttled if it, or all requests, take too long."""
+        message_end = self._loop.time() + self._method.limits.message_seconds
+        try:
+            async with asyncio.timeout_at(min(message_end, self._requests_end)):
+                return await self._context.read()
+        except TimeoutError:
+            self._method.throttle.refuse("slow_request", "waited long for the request")
 
     async def send_all(self, responses: AsyncIterator[Any]) -> None:
         """Send the responses, and close their source at once when the caller goes away."""
@@ -311,13 +314,6 @@ class _Call:
 
     def _count_device(self, device_id: str) -> None:
         self._frame.enter_context(self._method.throttle.device_call(device_id))
-
-
-async def _only(requests: AsyncIterator[Any]) -> Any:
-    """Return the request of a method that takes one."""
-    async for request in requests:
-        return request
-    raise InvalidInput("the call ended before its request came")
 
 
 def _counting_deserializer(method: _Method) -> Callable[[bytes], Any]:
