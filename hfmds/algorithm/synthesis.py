@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.finite_checks import require_finite_images, require_finite_synthesis
-from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.leakage.measurement import measure_leakage
 from hfmds.algorithm.local_work import (
     LocalWork,
     Progress,
@@ -122,7 +122,7 @@ def synthesise(
         hard_margin=_margin(matching.hard_logits(), labels),
         gradient_ratio=gradient_ratio,
     )
-    batch = measured(LabelledImages(pixels, labels), real.pixels, shard.pixels)
+    batch = measure_leakage(LabelledImages(pixels, labels), real.pixels, shard.pixels)
     return Synthesis(batch, prototypes_after_refresh(prototypes, settings), health)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmds.algorithm.leakage.leakage_limits import require_no_refusal, told
+from hfmds.algorithm.leakage.leakage_limits import describe_faults, require_no_refusal
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import MEASUREMENTS, SyntheticBatch
 from hfmds.domain.pool_policy import HIGHEST_PSNR_DB, HIGHEST_SSIM
@@ -64,7 +64,7 @@ def require_fit(batch: SyntheticBatch, spec: PoolSpec, what: str) -> None:
         raise InvalidInput(f"{what}: its pixels are {actual}, but the pool accepts {expected}")
     faults = _faults(batch, spec.model.classes)
     if faults:
-        raise InvalidInput(told(what, len(batch), faults))
+        raise InvalidInput(describe_faults(what, len(batch), faults))
     batch.images.require_fit(spec.model, what)
     # A device could not read a pool in which only some batches have shares.
     has_shares = batch.images.shares is not None

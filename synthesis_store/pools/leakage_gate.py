@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hfmds.algorithm.leakage.leakage_limits import leaking, passed
+from hfmds.algorithm.leakage.leakage_limits import accepted, leaking
 from hfmds.domain.histograms import LeakageHistograms, histograms_of
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import NO_LIMIT, PoolPolicy
@@ -36,7 +36,7 @@ class BatchCounts:
 def count_batch(batch: SyntheticBatch, policy: PoolPolicy) -> BatchCounts:
     """Count the samples of a batch by the pool's leakage limits."""
     over = leaking(batch, policy)
-    passing = passed(batch, policy, over)
+    passing = accepted(batch, policy, over)
     return BatchCounts(len(passing), int(over.sum()), histograms_of(passing))
 
 

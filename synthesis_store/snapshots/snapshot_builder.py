@@ -15,7 +15,7 @@ from datetime import datetime
 
 import numpy as np
 
-from hfmds.algorithm.leakage.leakage_limits import leaking, passed
+from hfmds.algorithm.leakage.leakage_limits import accepted, leaking
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
@@ -183,7 +183,7 @@ class SnapshotBuilder:
         for part in carried:
             near.add(self._samples_of(part), part.hashes)
         for contribution in seal_input.present:
-            batch = passed(self._read(contribution.batch), seal_input.spec.policy)
+            batch = accepted(self._read(contribution.batch), seal_input.spec.policy)
             near.add(batch, split_hashes(sample_hashes(batch)))
 
     # --- from the pool --------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class _LeakCounts:
     def passing(self, batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
         """Return the samples that the policy lets pass: `batch` itself if all do."""
         over = leaking(batch, policy)
-        kept = passed(batch, policy, over)
+        kept = accepted(batch, policy, over)
         self.leaking += int(over.sum())
         self.dropped += len(batch) - len(kept)
         return kept

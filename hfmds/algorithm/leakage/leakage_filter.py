@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hfmds.algorithm.leakage.leakage_limits import passed, require_no_refusal, too_much
+from hfmds.algorithm.leakage.leakage_limits import accepted, leakage_error, require_no_refusal
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
 
@@ -19,9 +19,9 @@ _WHAT = "the synthetic images"
 def releasable(batch: SyntheticBatch, policy: PoolPolicy) -> SyntheticBatch:
     """Return the samples that may leave the device; TooMuchLeakage if there are none."""
     require_no_refusal(batch, policy, _WHAT)
-    kept = passed(batch, policy)
+    kept = accepted(batch, policy)
     if not len(kept):
-        raise too_much(batch, policy, range(len(batch)), _WHAT)
+        raise leakage_error(batch, policy, range(len(batch)), _WHAT)
     return _within_quota(kept, policy.max_samples_per_class)
 
 

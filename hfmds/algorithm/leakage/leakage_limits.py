@@ -37,7 +37,7 @@ def leaking(batch: SyntheticBatch, policy: PoolPolicy) -> NDArray[np.bool_]:
     return over
 
 
-def passed(
+def accepted(
     batch: SyntheticBatch, policy: PoolPolicy, over: NDArray[np.bool_] | None = None
 ) -> SyntheticBatch:
     """Return the samples that a pool takes: `batch` itself, or the batch without leaking samples.
@@ -56,18 +56,18 @@ def require_no_refusal(batch: SyntheticBatch, policy: PoolPolicy, what: str) -> 
     if policy.leakage_action == "refuse":
         over = np.flatnonzero(leaking(batch, policy)).tolist()
         if over:
-            raise too_much(batch, policy, over, what)
+            raise leakage_error(batch, policy, over, what)
 
 
-def too_much(
+def leakage_error(
     batch: SyntheticBatch, policy: PoolPolicy, over: Sequence[int], what: str
 ) -> TooMuchLeakage:
     """Make the error that lists the limits that these samples exceed."""
     reasons = {index: _excesses(batch, policy, index) for index in over}
-    return TooMuchLeakage(told(what, len(batch), reasons))
+    return TooMuchLeakage(describe_faults(what, len(batch), reasons))
 
 
-def told(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:
+def describe_faults(what: str, samples: int, faults: Mapping[int, Sequence[str]]) -> str:
     """Describe why a batch is refused, from the faults of its samples."""
     parts: list[str] = []
     room = MAX_TOLD_CHARACTERS

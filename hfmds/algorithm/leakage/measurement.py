@@ -26,16 +26,16 @@ _WINDOW = 7  # side of SSIM's windows in pixels; at most the image's smaller sid
 _LUMINANCE, _CONTRAST = (0.01 * 255) ** 2, (0.03 * 255) ** 2  # C1 and C2 of Wang et al. (2004)
 
 
-def measured(images: LabelledImages, paired_with: Pixels, real: Pixels) -> SyntheticBatch:
+def measure_leakage(images: LabelledImages, paired_with: Pixels, real: Pixels) -> SyntheticBatch:
     """Measure each synthetic image against its paired real image and against the nearest one."""
-    made = images.pixels
-    nearest = real[nearest_real(made, real)]
+    synthetic = images.pixels
+    nearest = real[nearest_real(synthetic, real)]
     return SyntheticBatch(
         images,
-        psnr_paired=psnr_paired(made, paired_with),
-        psnr_nearest=psnr_paired(made, nearest),
-        ssim_paired=ssim_paired(made, paired_with),
-        ssim_nearest=ssim_paired(made, nearest),
+        psnr_paired=psnr_paired(synthetic, paired_with),
+        psnr_nearest=psnr_paired(synthetic, nearest),
+        ssim_paired=ssim_paired(synthetic, paired_with),
+        ssim_nearest=ssim_paired(synthetic, nearest),
     )
 
 
@@ -53,8 +53,8 @@ def ssim_paired(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
     mean over all windows within the image and over channels.
     """
     _require_pairs(synthetic, real)
-    found = [_ssim(synthetic[part], real[part]) for part in _chunks(synthetic)]
-    return np.concatenate([np.empty(0, np.float32), *found])
+    chunks = [_ssim(synthetic[part], real[part]) for part in _chunks(synthetic)]
+    return np.concatenate([np.empty(0, np.float32), *chunks])
 
 
 def psnr_nearest(synthetic: Pixels, real: Pixels) -> NDArray[np.float32]:
@@ -68,18 +68,18 @@ def nearest_real(synthetic: Pixels, real: Pixels) -> NDArray[np.int64]:
         raise InvalidInput(
             f"images {list(synthetic.shape)} cannot be compared with images {list(real.shape)}"
         )
-    made = _flat(synthetic)
-    made_squared = (made**2).sum(axis=1, keepdims=True)
-    least = np.full(len(made), np.inf)
-    found = np.zeros(len(made), np.int64)
+    values = _flat(synthetic)
+    squares = (values**2).sum(axis=1, keepdims=True)
+    least = np.full(len(values), np.inf)
+    nearest = np.zeros(len(values), np.int64)
     for part in _chunks(real):
         originals = _flat(real[part])
         # |a - b|^2 = |a|^2 - 2ab + |b|^2. For uint8 it is exact: integers below 2^53.
-        distances = made_squared - 2 * made @ originals.T + (originals**2).sum(axis=1)
+        distances = squares - 2 * values @ originals.T + (originals**2).sum(axis=1)
         nearer = distances.min(axis=1) < least
-        found[nearer] = part.start + distances.argmin(axis=1)[nearer]
+        nearest[nearer] = part.start + distances.argmin(axis=1)[nearer]
         np.minimum(least, distances.min(axis=1), out=least)
-    return found
+    return nearest
 
 
 def summarise_leakage(paired: NDArray[np.float32], nearest: NDArray[np.float32]) -> LeakageSummary:

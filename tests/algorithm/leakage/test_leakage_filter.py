@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.leakage.leakage_filter import releasable
-from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage, leaking, passed
+from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage, accepted, leaking
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
 from tests.algorithm.examples import batch
@@ -47,12 +47,12 @@ def test_only_a_policy_that_drops_takes_samples_away():
     made = leaky("psnr_paired", 19, 21, 20)
     report = PoolPolicy(psnr_paired_max_db=20)
     drop = replace(report, leakage_action="drop")
-    assert passed(made, report) is made
+    assert accepted(made, report) is made
     assert releasable(made, report) is made
-    assert passed(made, replace(drop, psnr_paired_max_db=21)) is made
-    assert kept_pixels(passed(made, drop)) == kept_pixels(releasable(made, drop)) == [0, 2]
-    assert passed(made, drop).psnr_paired.tolist() == [19, 20]
-    assert len(passed(made, replace(drop, psnr_paired_max_db=1))) == 0
+    assert accepted(made, replace(drop, psnr_paired_max_db=21)) is made
+    assert kept_pixels(accepted(made, drop)) == kept_pixels(releasable(made, drop)) == [0, 2]
+    assert accepted(made, drop).psnr_paired.tolist() == [19, 20]
+    assert len(accepted(made, replace(drop, psnr_paired_max_db=1))) == 0
 
 
 def test_a_device_whose_images_all_leak_says_so_and_releases_none():

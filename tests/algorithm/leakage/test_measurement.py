@@ -6,7 +6,7 @@ import pytest
 from hfmds.algorithm.leakage import measurement
 from hfmds.algorithm.leakage.measurement import (
     IDENTICAL_DB,
-    measured,
+    measure_leakage,
     nearest_real,
     psnr_nearest,
     psnr_paired,
@@ -105,7 +105,7 @@ def test_a_batch_is_measured_against_its_partners_and_against_the_nearest():
     real = random.integers(0, 256, (4, 1, 8, 8), dtype=np.uint8)
     images = LabelledImages(real[[2, 1]] // 2 + 60, np.array([0, 1]))
     partners = real[[0, 1]]
-    batch = measured(images, partners, real)
+    batch = measure_leakage(images, partners, real)
     assert nearest_real(images.pixels, real).tolist() == [2, 1]
     np.testing.assert_array_equal(batch.psnr_paired, psnr_paired(images.pixels, partners))
     np.testing.assert_array_equal(batch.psnr_nearest, psnr_paired(images.pixels, real[[2, 1]]))

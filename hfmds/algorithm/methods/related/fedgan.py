@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
-from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.leakage.measurement import measure_leakage
 from hfmds.algorithm.local_work import (
     LocalWork,
     Progress,
@@ -109,11 +109,11 @@ class FedGanMethod(FedAvgMethod[FedGan]):
 
     def first_weights(self, seed: int) -> Weights:
         with seeded(derive_seed(seed, "gan")):
-            made, judging = self._networks()
+            generator_net, discriminator = self._networks()
         return {
             **super().first_weights(seed),
-            **as_part("gan/generator", weights_of(made)),
-            **as_part("gan/discriminator", weights_of(judging)),
+            **as_part("gan/generator", weights_of(generator_net)),
+            **as_part("gan/discriminator", weights_of(discriminator)),
         }
 
     def train(
@@ -178,28 +178,28 @@ class FedGanMethod(FedAvgMethod[FedGan]):
         real = shard.take(subset)
         noise = _noise(len(real), settings, generator(work.seed, "noise"))
         labels = torch.from_numpy(real.labels)
-        made = [
+        chunks = [
             network(noise[i : i + _CHUNK].to(device), labels[i : i + _CHUNK].to(device))
             for i in range(0, len(real), _CHUNK)
         ]
-        images = torch.cat(made).numpy(force=True)
+        images = torch.cat(chunks).numpy(force=True)
         by, pixel_type = work.recipe.normalisation, work.recipe.pool.pixel_type
         pixels = to_pixels(np.ascontiguousarray(images), by, pixel_type)
         # A GAN's image comes from no real one. Each is paired with one of the same class.
         made_images = LabelledImages(pixels, real.labels)
-        return Synthesis(measured(made_images, real.pixels, shard.pixels))
+        return Synthesis(measure_leakage(made_images, real.pixels, shard.pixels))
 
     def _networks(self) -> tuple[Generator, Discriminator]:
         spec = self.recipe.model
-        made = Generator(spec, self.recipe.normalisation, self.settings)
-        return made, Discriminator(spec, self.settings)
+        generator_net = Generator(spec, self.recipe.normalisation, self.settings)
+        return generator_net, Discriminator(spec, self.settings)
 
     def _networks_with(self, weights: Weights) -> tuple[Generator, Discriminator]:
         with seeded(0):  # leaves other runs' random state alone
-            made, judging = self._networks()
-        load_weights(made, part_of(weights, "gan/generator"))
-        load_weights(judging, part_of(weights, "gan/discriminator"))
-        return made, judging
+            generator_net, discriminator = self._networks()
+        load_weights(generator_net, part_of(weights, "gan/generator"))
+        load_weights(discriminator, part_of(weights, "gan/discriminator"))
+        return generator_net, discriminator
 
 
 def _noise(count: int, settings: FedGan, random: np.random.Generator) -> Tensor:

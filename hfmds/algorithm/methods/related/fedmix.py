@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
-from hfmds.algorithm.leakage.measurement import measured
+from hfmds.algorithm.leakage.measurement import measure_leakage
 from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, no_progress
 from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.pixels import of_levels
@@ -107,4 +107,4 @@ def averages(work: LocalWork, settings: FedMix) -> SyntheticBatch:
     shares = one_hot[shard.labels[groups]].mean(axis=1)
     mixtures = LabelledImages(pixels, shares.argmax(axis=1), shares)
     # Each average is paired with the first image of its group. Of two, both are equally near.
-    return measured(mixtures, shard.pixels[groups[:, 0]], shard.pixels)
+    return measure_leakage(mixtures, shard.pixels[groups[:, 0]], shard.pixels)
