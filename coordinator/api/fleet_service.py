@@ -11,8 +11,8 @@ from coordinator.identity.members import Members
 from coordinator.identity.nonces import LIFETIME_SECONDS
 from coordinator.identity.revocation_sync import RevocationSync
 from coordinator.identity.tokens import Tokens
+from hfmds.domain.administration.fleet import require_token_id
 from hfmds.domain.devices import require_id
-from hfmds.domain.fleet import require_token_id
 from hfmds.errors import WrongState
 from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, STRANGERS_TOO, VIEWER
 from hfmds.service.security.caller import caller, certificate_shown, may_as

@@ -11,8 +11,8 @@ from coordinator.records.events import EventRecords
 from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecords
 from coordinator.replicas.notices import Switchboard, Topic
+from hfmds.domain.administration.operations import Drain, Funnel, Status
 from hfmds.domain.devices import Device
-from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event
 

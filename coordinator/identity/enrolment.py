@@ -22,8 +22,8 @@ from coordinator.identity.nonces import Nonces
 from coordinator.identity.revocation_cleanup import ended_on_all_clocks
 from coordinator.identity.tokens import Tokens, terms_of
 from coordinator.records.tables import CertificateRow, DeviceRow, MemberRow, TokenRow
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.devices import require_id
-from hfmds.domain.events import EventKind
 from hfmds.errors import Conflict, InvalidInput, NotAllowed, Unavailable, WrongState
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority
 from hfmds.pki.certificate_requests import Request

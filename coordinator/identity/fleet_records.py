@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.records.events import append_fleet_event
 from coordinator.records.tables import FleetRow
-from hfmds.domain.events import EventKind
+from hfmds.domain.administration.events import EventKind
 from hfmds.storage.database import looking, transaction
 
 _THE_FLEET = 1  # id of the only row in its table

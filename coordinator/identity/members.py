@@ -18,8 +18,8 @@ from coordinator.identity.revocation_cleanup import (
     forget_expired,
 )
 from coordinator.records.tables import CertificateRow, DeviceRow, MemberRow, RevokedCertificateRow
-from hfmds.domain.events import EventKind
-from hfmds.domain.fleet import Forgetting, Forgotten, Member
+from hfmds.domain.administration.events import EventKind
+from hfmds.domain.administration.fleet import Forgetting, Forgotten, Member
 from hfmds.errors import LimitExceeded
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.storage.database import reading, transaction

@@ -14,8 +14,14 @@ from sqlalchemy.orm import Session
 
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.records.tables import TokenRow, TokenUseRow
-from hfmds.domain.events import EventKind
-from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role, TokenRecord
+from hfmds.domain.administration.events import EventKind
+from hfmds.domain.administration.fleet import (
+    AdminTerms,
+    EnrolmentTerms,
+    NewToken,
+    Role,
+    TokenRecord,
+)
 from hfmds.errors import Conflict, NotAllowed, NotFound, WrongState
 from hfmds.pki.token_text import Token, TokenKind, new_token, parse_token
 from hfmds.service.security.caller import Caller

@@ -29,8 +29,8 @@ from coordinator.records.tasks import (
     require_movable,
     update_task,
 )
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.digest import Digest
-from hfmds.domain.events import EventKind
 from hfmds.domain.tasks import LateReason, TaskStage
 from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.storage.blobs import Blobs

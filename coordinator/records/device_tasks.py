@@ -31,8 +31,8 @@ from coordinator.records.tasks import (
     read_tasks,
     update_task,
 )
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.digest import Digest
-from hfmds.domain.events import EventKind
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError

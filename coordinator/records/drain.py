@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Engine, select
 
 from coordinator.records.events import append_event
 from coordinator.records.tables import DrainRow, RunRow
-from hfmds.domain.events import EventKind
-from hfmds.domain.operations import Drain
+from hfmds.domain.administration.events import EventKind
+from hfmds.domain.administration.operations import Drain
 from hfmds.domain.runs import RunState
 from hfmds.storage.database import reading, transaction
 

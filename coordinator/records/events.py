@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.records.tables import EventRow, FleetRow, RunRow
-from hfmds.domain.events import EventKind
+from hfmds.domain.administration.events import EventKind
 from hfmds.errors import NotFound
 from hfmds.event_chain import Event
 from hfmds.storage.database import reading

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, bindparam, func, select, update
 from coordinator.records.states import TaskState
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.records.tasks import PENDING_NAMES
-from hfmds.domain.operations import Funnel
+from hfmds.domain.administration.operations import Funnel
 from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import InvalidInput, NotFound, Unavailable
 from hfmds.storage.database import changing, reading

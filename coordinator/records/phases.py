@@ -37,8 +37,8 @@ from coordinator.records.tasks import (
     of_phase,
     read_tasks,
 )
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.digest import Digest
-from hfmds.domain.events import EventKind
 from hfmds.domain.methods import TaskKind
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import Staleness

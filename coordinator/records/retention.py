@@ -18,8 +18,8 @@ from coordinator.records.rounds import best_round
 from coordinator.records.states import RoundState, TaskState
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.records.tasks import PENDING_NAMES
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.digest import Digest
-from hfmds.domain.events import EventKind
 from hfmds.domain.round_policy import Retention
 from hfmds.domain.runs import RunState
 from hfmds.errors import NotFound

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from coordinator.records.events import append_event
 from coordinator.records.states import ROUND_TRANSITIONS, RoundState
 from coordinator.records.tables import RoundRow, RunRow
-from hfmds.domain.events import EventKind
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.round_policy import EarlyStop
 from hfmds.domain.runs import RunState
 from hfmds.errors import WrongState

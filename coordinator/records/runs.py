@@ -33,8 +33,8 @@ from coordinator.records.rounds import (
 from coordinator.records.states import RUN_TRANSITIONS, RoundState
 from coordinator.records.tables import Base, RoundRow, RunRow
 from coordinator.records.tasks import end_pending, restart_failed_tasks
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.digest import Digest, digest_of
-from hfmds.domain.events import EventKind
 from hfmds.domain.runs import Progress, Round, Run, RunSpec, RunState
 from hfmds.domain.tasks import LateReason
 from hfmds.errors import Conflict, NotFound, Unavailable, WrongState

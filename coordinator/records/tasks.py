@@ -24,8 +24,8 @@ from sqlalchemy import (
 from coordinator.records.events import append_to_log, run_uid_of
 from coordinator.records.states import PENDING, TASK_TRANSITIONS, TaskState
 from coordinator.records.tables import PhaseRow, RunRow, TaskRow
+from hfmds.domain.administration.events import EventKind
 from hfmds.domain.digest import Digest
-from hfmds.domain.events import EventKind
 from hfmds.domain.methods import TaskKind
 from hfmds.domain.tasks import LateReason, TaskStage
 from hfmds.state_machine import require_transition

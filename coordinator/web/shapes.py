@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from hfmds.domain.administration.operations import STEPS, Funnel, Status
 from hfmds.domain.devices import Device, DeviceState
 from hfmds.domain.histograms import Histogram
 from hfmds.domain.learning import LeakageSummary
-from hfmds.domain.operations import STEPS, Funnel, Status
 from hfmds.domain.pool_policy import NO_LIMIT, PoolPolicy
 from hfmds.domain.pools import Snapshot
 from hfmds.domain.runs import Round, Run

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from coordinator.monitoring.live_counts import LiveCounts
-from hfmds.domain.operations import Drain
+from hfmds.domain.administration.operations import Drain
 from hfmds.domain.runs import Phase, RunState
 from hfmds.domain.tasks import Assignment, RetryLater
 from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, workbench

@@ -10,9 +10,9 @@ from sqlalchemy import event
 
 from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.phases import Seen
+from hfmds.domain.administration.operations import Funnel
 from hfmds.domain.devices import DeviceState
 from hfmds.domain.digest import digest_of
-from hfmds.domain.operations import Funnel
 from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import InvalidInput, NotFound, TooLate
 from hfmds.storage.database import open_database

@@ -9,7 +9,7 @@ import pytest
 
 from hfmds.data.sources import load_images
 from hfmds.data.statistics import normalisation_of
-from hfmds.domain.fleet import EnrolmentTerms, Member, NewToken
+from hfmds.domain.administration.fleet import EnrolmentTerms, Member, NewToken
 from hfmds.domain.methods import FedAvg
 from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
 from hfmds.domain.round_policy import RoundPolicy

@@ -19,8 +19,8 @@ from hfmds.data.packed import save_npz
 from hfmds.data.sources import load_images
 from hfmds.data.splits import label_skew
 from hfmds.data.statistics import normalisation_of
+from hfmds.domain.administration.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
 from hfmds.domain.devices import DeviceProfile
-from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
 from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
 from hfmds.domain.round_policy import RoundPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from hfmds.domain.fleet import AdminTerms, Forgetting, NewToken, Role
+from hfmds.domain.administration.fleet import AdminTerms, Forgetting, NewToken, Role
 from hfmds.pki.token_text import Token, TokenKind
 from hfmds.service.client.channel import open_channel
 from hfmds.v1 import common_pb2, synthesis_store_pb2

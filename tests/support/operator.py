@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from hfmds.domain.administration.operations import Funnel
 from hfmds.domain.devices import Device
 from hfmds.domain.digest import Digest, digest_of
-from hfmds.domain.operations import Funnel
 from hfmds.domain.runs import Phase, Run, RunSpec, RunState
 from hfmds.event_chain import Event, flaw
 from hfmds.wire.clients.admin_client import AdminClient

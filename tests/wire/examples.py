@@ -3,9 +3,10 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from hfmds.domain.administration.fleet import AdminTerms, EnrolmentTerms, Member, Role, TokenRecord
+from hfmds.domain.administration.operations import Drain, Funnel, Status
 from hfmds.domain.devices import Device, DeviceProfile, DeviceState, Eligibility
 from hfmds.domain.digest import digest_of
-from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, Member, Role, TokenRecord
 from hfmds.domain.histograms import Histogram, LeakageHistograms
 from hfmds.domain.learning import DeviceEvaluation, Evaluation, LeakageSummary, Pool, Traffic
 from hfmds.domain.methods import (
@@ -18,7 +19,6 @@ from hfmds.domain.methods import (
     Method,
     Moon,
 )
-from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.pools import (
     Contribution,

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, Forgetting, Member, NewToken, Role
+from hfmds.domain.administration.fleet import (
+    AdminTerms,
+    EnrolmentTerms,
+    Forgetting,
+    Member,
+    NewToken,
+    Role,
+)
 from hfmds.errors import InvalidInput
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.v1 import fleet_pb2 as pb

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hfmds.domain.operations import Drain, Funnel, Status
+from hfmds.domain.administration.operations import Drain, Funnel, Status
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import InvalidInput
 from hfmds.event_chain import make_event, origin

@@ -13,7 +13,7 @@ from hfmds.cli.json_values import to_json
 from hfmds.cli.tables.members import members_table, tokens_table
 from hfmds.cli.terminal import output
 from hfmds.cli.text import counted
-from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, Forgetting, NewToken, Role
+from hfmds.domain.administration.fleet import AdminTerms, EnrolmentTerms, Forgetting, NewToken, Role
 from hfmds.errors import InvalidInput
 from hfmds.pki.token_text import TokenKind, id_of_token, new_token
 

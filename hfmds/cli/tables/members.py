@@ -9,7 +9,7 @@ from rich.table import Table
 
 from hfmds.cli.tables.runs import add_row, new_table
 from hfmds.cli.text import NOTHING, ago, seconds
-from hfmds.domain.fleet import AdminTerms, Member, TokenRecord
+from hfmds.domain.administration.fleet import AdminTerms, Member, TokenRecord
 
 
 def tokens_table(tokens: Sequence[TokenRecord], now: datetime) -> Table:

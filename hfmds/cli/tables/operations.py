@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hfmds.cli.tables.runs import add_row, new_table
 from hfmds.cli.text import NOTHING, ago
-from hfmds.domain.operations import STEPS, Funnel, Status
+from hfmds.domain.administration.operations import STEPS, Funnel, Status
 from hfmds.event_chain import Event
 
 _BAR_WIDTH = 30

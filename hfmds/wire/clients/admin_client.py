@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from hfmds.domain.administration.operations import Drain, Funnel, Status
 from hfmds.domain.devices import Device
-from hfmds.domain.operations import Drain, Funnel, Status
 from hfmds.domain.runs import Round, Run, RunSpec, UnreadableRun
 from hfmds.errors import InvalidInput
 from hfmds.event_chain import Event

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfmds.domain.fleet import AdminTerms, Forgetting, Forgotten, Member, NewToken, TokenRecord
+from hfmds.domain.administration.fleet import (
+    AdminTerms,
+    Forgetting,
+    Forgotten,
+    Member,
+    NewToken,
+    TokenRecord,
+)
 from hfmds.service.client.peer import Peer
 from hfmds.v1 import fleet_pb2 as pb
 from hfmds.v1.fleet_pb2_grpc import FleetServiceStub

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from hfmds.domain.devices import require_id
-from hfmds.domain.fleet import (
+from hfmds.domain.administration.fleet import (
     AdminTerms,
     EnrolmentTerms,
     Forgetting,
@@ -15,6 +14,7 @@ from hfmds.domain.fleet import (
     Role,
     TokenRecord,
 )
+from hfmds.domain.devices import require_id
 from hfmds.errors import InvalidInput
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.v1 import fleet_pb2 as pb

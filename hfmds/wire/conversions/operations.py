@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfmds.domain.operations import STEPS, Drain, Funnel, Status
+from hfmds.domain.administration.operations import STEPS, Drain, Funnel, Status
 from hfmds.v1 import admin_pb2 as pb
 from hfmds.wire.conversions.admin_calls import timestamp_from, timestamp_message
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from hfmds.cli.main import main
-from hfmds.domain.operations import Drain, Funnel, Status
+from hfmds.domain.administration.operations import Drain, Funnel, Status
 from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event, canonical, make_event, origin
 from hfmds.v1 import admin_pb2

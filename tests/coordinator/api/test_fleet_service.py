@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
 from coordinator.identity.revocation_sync import RevocationSync
 from coordinator.settings import CoordinatorSettings
+from hfmds.domain.administration.fleet import Role
 from hfmds.domain.devices import DeviceProfile
-from hfmds.domain.fleet import Role
 from hfmds.domain.tasks import RetryLater
 from hfmds.errors import ConfigurationError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.pki.device_key import DeviceKey

@@ -13,7 +13,7 @@ from coordinator.identity.nonces import Nonces
 from coordinator.identity.tokens import Tokens
 from coordinator.records.events import EventRecords
 from coordinator.records.tables import Base
-from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
+from hfmds.domain.administration.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
 from hfmds.pki.authority import Authority
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.token_text import Token, TokenKind, new_token

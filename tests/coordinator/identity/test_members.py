@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.identity import members as module
-from hfmds.domain.fleet import Forgetting, Forgotten, Member
+from hfmds.domain.administration.fleet import Forgetting, Forgotten, Member
 from hfmds.errors import LimitExceeded, NotAllowed
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.limits.limits import Limits

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.domain.fleet import AdminTerms, EnrolmentTerms, NewToken, Role, TokenRecord
+from hfmds.domain.administration.fleet import (
+    AdminTerms,
+    EnrolmentTerms,
+    NewToken,
+    Role,
+    TokenRecord,
+)
 from hfmds.errors import Conflict, InvalidInput, NotFound, WrongState
 from hfmds.pki.token_text import Token, TokenKind, new_token
 from hfmds.service.security.identity import Identity, Kind
