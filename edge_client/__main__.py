@@ -1,4 +1,4 @@
-"""Starts a device: `python -m edge_client --data FOLDER`. Wires, and does nothing else."""
+"""Wires and runs a device: `python -m edge_client --data FOLDER`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(settings: EdgeSettings, stop: asyncio.Event) -> None:
-    """Work until there is no more, or until `stop`: the task at hand then waits for our return."""
+    """Work until there is no more work, or until `stop`; an unfinished task waits."""
     working = asyncio.create_task(_work(settings))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +58,7 @@ async def serve(settings: EdgeSettings, stop: asyncio.Event) -> None:
 
 
 async def _work(settings: EdgeSettings) -> None:
-    """Ready (/readyz) while data and engine are loaded and the coordinator answers."""
+    """Wire the device and run it. It is ready while the coordinator answers."""
     os.nice(settings.nice)
     registry = CollectorRegistry()
     show_program("edge", registry, settings.tls)
@@ -133,7 +133,7 @@ async def _work(settings: EdgeSettings) -> None:
             )
 
         def refusal(working: bool) -> str | None:
-            # A task that was begun may end, though it used up what was left of the day.
+            # A task that was begun may end, even if it uses up the traffic of the day.
             return conditions.refusal() or (None if working else budget.refusal())
 
         agent = Agent(
@@ -158,9 +158,11 @@ async def _work(settings: EdgeSettings) -> None:
             await _while(enrolled.stay(coordinator, store), agent.run)
 
 
-async def _while(side: Coroutine[None, None, None], work: Callable[[], Awaitable[None]]) -> None:
-    """Do the work; `side` goes on meanwhile, and its failure ends both."""
-    working, beside = asyncio.ensure_future(work()), asyncio.create_task(side)
+async def _while(
+    background: Coroutine[None, None, None], work: Callable[[], Awaitable[None]]
+) -> None:
+    """Do the work with a task in the background; a failure of either ends both."""
+    working, beside = asyncio.ensure_future(work()), asyncio.create_task(background)
     try:
         done, _ = await asyncio.wait({working, beside}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -176,14 +178,14 @@ async def _enrolled(
 ) -> EnrolledDevice | None:
     if not settings.enrols:
         return None
-    # Here, as it loads a library that other devices do without.
+    # Imported here, because it loads a library that other devices do not need.
     from edge_client.identity.enrolled_device import enrol
 
     return await enrol(settings, stack, retry_with)
 
 
 class _TaskObserver:
-    """Shows how far a computation is, and ends one that needs too much memory."""
+    """Shows the progress of a computation, and ends it if it needs too much memory."""
 
     def __init__(self, memory: MemoryLimit, line: StatusLine) -> None:
         self.check = memory.check
@@ -207,12 +209,12 @@ def _open_conditions(settings: EdgeSettings) -> Conditions:
 async def _say_goodbye(coordinator: CoordinatorClient) -> None:
     try:
         await coordinator.leave()
-    except HfmdsError as error:  # then it will be missed, only later
+    except HfmdsError as error:  # the coordinator will notice later
         log.debug("the coordinator did not hear the goodbye: %s", error)
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run("edge_client", EdgeSettings, serve))
 
 

@@ -1,9 +1,9 @@
-"""The life of a device: ask for work, do it while the lease is kept, ask again.
+"""The life of a device: ask for work, do it while the lease is renewed, ask again.
 
-Runs until the coordinator says there is no more work, or until it is cancelled. A task left behind
-is found again at the next check-in, so stopping at any moment is safe: that is also how a device
-rests, when its owner's conditions do not hold. All waiting is by the monotonic clock, so a device
-whose wall clock is wrong works as any other.
+The agent runs until the coordinator has no more work, or until it is cancelled. The device gets an
+unfinished task again at the next check-in, so it can stop at any moment. It also stops when its
+owner's conditions do not hold. All waiting uses the monotonic clock: a wrong wall clock does no
+harm.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from hfmds.service.monitoring.tracing import note, span
 log = logging.getLogger(__name__)
 
 _KINDS = {TrainWork: "train", SynthesiseWork: "synthesise", EvaluateWork: "evaluate"}
-_FIRST_WAIT_SECONDS = 5.0  # until it answers, who looks at this device is told that it is away
+_FIRST_WAIT_SECONDS = 5.0  # until the first answer, /readyz shows the coordinator as away
 
 
 class _MustRest(Exception):
-    """The device may not work now; its message says why."""
+    """The device may not work now; the message says why."""
 
 
 class Agent:
-    """One device at work."""
+    """Runs one device."""
 
     def __init__(
         self,
@@ -80,15 +80,14 @@ class Agent:
         tell_stage_after_seconds: float = 1.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`profile` says what the device has to offer now, and `refusal` why it may not work now.
+        """`profile` describes the device now, and `refusal` says why it may not work now.
 
-        The latter is also asked while it works, and then told so. Both may block, and are asked in
-        a thread. With `once` the device stops when there is no work at the moment. `backoff` paces
-        a device whose tasks fail one after the other. A stage is told when it has lasted for a
-        while: of quick tasks nobody wants to know.
+        The argument of `refusal` says whether a task is being done. Both run in a thread. With
+        `once` the device stops when there is no work. `backoff` paces a device whose tasks fail.
+        The device reports a stage only after it lasted for `tell_stage_after_seconds`.
         """
         self._profile = profile
-        self._software_version = ""  # as the last profile has it
+        self._software_version = ""  # of the last profile
         self._coordinator = peers.coordinator
         self._to_coordinator = peers.coordinator_retry.call
         self._trouble = peers.coordinator_retry.trouble
@@ -104,17 +103,16 @@ class Agent:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Work until the coordinator has no more for this device.
+        """Work until the coordinator has no more work for this device.
 
-        WrongState: it was to do so once, and tasks have failed, of which whoever started it must
-        know. A device that goes on is not ended by them.
+        Raises WrongState if the device works `once` and tasks failed.
         """
         failed = await self._run()
         if self._once and failed:
             raise WrongState(f"{failed} of this device's tasks failed; its log says why")
 
     async def _run(self) -> int:
-        """The same; how many tasks failed."""
+        """Work to the end; return how many tasks failed."""
         failed = failures = 0
         dropped = idle_reason = ""
         while True:
@@ -125,11 +123,11 @@ class Agent:
                     idle_reason = ""
                     outcome = await self._take(task)
                     failed += outcome == "failed"
-                    # One that comes again was dropped since the store disagrees on what is over.
+                    # A task that comes again after it was late: the store says that it is over.
                     again = outcome == "late" and task.task_id == dropped
                     dropped = task.task_id if outcome == "late" else ""
                     failures = failures + 1 if outcome == "failed" or again else 0
-                    if failures:  # whatever is wrong here, the coordinator must not feel it
+                    if failures:  # a broken device must not load the coordinator
                         await self._sleep(self._backoff.ceiling(failures))
                 case UnreadableTask() as task:
                     failures += 1
@@ -148,21 +146,21 @@ class Agent:
                     return failed
 
     async def _may_work(self) -> bool:
-        """Wait until the device may work; false if it is to stop instead."""
-        told = ""
+        """Wait until the device may work; return False if it is to stop instead."""
+        shown_reason = ""
         while reason := await asyncio.to_thread(self._refusal, False):
-            if not told:  # once: how much is left of the day changes all the time
+            if not shown_reason:  # once, because the reason has a time that changes
                 log.info("resting: %s", reason)
-                told = reason
+                shown_reason = reason
             if self._once:
                 return False
             await self._sleep(self._look_every_seconds)
-        if told:
+        if shown_reason:
             log.info("going on: the device may work again")
         return True
 
     async def _next_task(self) -> Assignment | UnreadableTask | RetryLater | Finished:
-        # Whoever starts a device for once wants to know that nobody answers.
+        # A device that works once must report that the coordinator does not answer.
         return await (self._check_in() if self._once else self._to_coordinator(self._check_in))
 
     async def _check_in(self) -> Assignment | UnreadableTask | RetryLater | Finished:
@@ -176,19 +174,19 @@ class Agent:
         try:
             return await self._coordinator.check_in(profile, wait_seconds, self._run_id)
         except NotFound as error:
-            # Devices may be started before the run is created: worth waiting for.
+            # The device may start before its run is created, so it waits.
             raise Unavailable(f"{error}; HFMDS_RUN is {self._run_id!r}") from error
 
     async def _take(self, task: Assignment) -> str:
-        """Do a task, whatever may come of it: the outcome, as metrics count it."""
+        """Do a task; return its outcome, as the metrics count it."""
         kind = _KINDS[type(task.work)]
         self._metrics.round.set(task.round_number)
-        of_task: dict[str, str | int] = {
+        task_fields: dict[str, str | int] = {
             "run": task.run_id,
             "round": task.round_number,
             "task": task.task_id,
         }
-        with log_context(**of_task), span("task", task.traceparent, kind=kind, **of_task):
+        with log_context(**task_fields), span("task", task.traceparent, kind=kind, **task_fields):
             try:
                 stages: asyncio.Queue[TaskStage] = asyncio.Queue()
                 work = self._runner.run(task, stages.put_nowait)
@@ -202,16 +200,16 @@ class Agent:
                 log.warning("too late (%s), the work is dropped: %s", reason, error)
                 outcome = "late"
             except Conflict as error:
-                log.warning("result not wanted any more, dropped: %s", error)
+                log.warning("the coordinator does not want the result, it is dropped: %s", error)
                 outcome = "late"
             except HfmdsError as error:
-                log.error("task failed: %s", error)  # foreseen: no traceback
-                # Not where things are on this device, nor what its owner calls them.
+                log.error("task failed: %s", error)
+                # `public` leaves out paths and names of this device.
                 await self._report_failure(task.task_id, error.public, _cause(error))
                 outcome = "failed"
-            except Exception as error:  # whoever waits for it gets it
+            except Exception as error:
                 log.exception("task failed")
-                # The text of an error nobody foresaw might quote real data: it stays here.
+                # The text of an unexpected error may quote real data, so it stays here.
                 reason = f"unexpected {type(error).__name__}; the device's log has more"
                 await self._report_failure(task.task_id, reason, FailureCause.UNEXPECTED)
                 outcome = "failed"
@@ -223,7 +221,7 @@ class Agent:
         return outcome
 
     async def _refuse(self, task: UnreadableTask) -> None:
-        """Give up a task of a later version: other runs may have work that this one can do."""
+        """Give up a task of a later version; other runs may have work for this device."""
         reason = (
             f"edge client {self._software_version} cannot read its task "
             f"({task.problem}); upgrade the device"
@@ -239,32 +237,32 @@ class Agent:
         work: Coroutine[Any, Any, Report],
         stages: asyncio.Queue[TaskStage],
     ) -> Report:
-        """The result of `work`, unless the lease ends first: then its error, the work cancelled."""
+        """Return the result of `work`; if the lease ends first, cancel it and raise why."""
         working = asyncio.create_task(work)
         renewing = asyncio.create_task(self._keep_renewing(task))
         telling = asyncio.create_task(self._keep_telling(task, stages))
         looking = asyncio.create_task(self._keep_looking())
-        every = (working, renewing, telling, looking)
+        tasks = (working, renewing, telling, looking)
         try:
-            done, _ = await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if working in done:
                 return working.result()
             return await done.pop()
         finally:
-            for one in every:
-                one.cancel()
-            await asyncio.gather(*every, return_exceptions=True)
+            for running in tasks:
+                running.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_renewing(self, task: Assignment) -> NoReturn:
-        """Renew the lease every third of it, so that two calls may be lost; ends by an error."""
+        """Renew the lease at every third of it, so that two calls may be lost; ends by an error."""
         lease_seconds = task.lease_seconds
         while True:
             await self._sleep(bounded_pause(lease_seconds / 3))
-            # While the coordinator is away the work goes on: it may be back in time.
+            # While the coordinator is away, the work goes on: it may be back in time.
             lease_seconds = await self._renew(task)
 
     async def _keep_telling(self, task: Assignment, stages: asyncio.Queue[TaskStage]) -> NoReturn:
-        """Tell each stage that lasts, by renewing the lease; ends by an error, as renewing does."""
+        """Report each stage that lasts, with a renewal of the lease; ends by an error."""
         while True:
             stage = await stages.get()
             await asyncio.sleep(self._tell_stage_after_seconds)
@@ -283,7 +281,7 @@ class Agent:
             return task.lease_seconds
 
     async def _keep_looking(self) -> NoReturn:
-        """Look whether the device may still work; ends by _MustRest."""
+        """Check whether the device may still work; ends by _MustRest."""
         while True:
             await asyncio.sleep(self._look_every_seconds)
             if reason := await asyncio.to_thread(self._refusal, True):
@@ -292,18 +290,18 @@ class Agent:
     async def _leave(self) -> None:
         try:
             await self._coordinator.leave()
-        except HfmdsError as error:  # then it will be missed, only later
+        except HfmdsError as error:  # the coordinator will notice later
             log.debug("the coordinator did not hear that the device rests: %s", error)
 
     async def _report_failure(self, task_id: str, reason: str, cause: FailureCause) -> None:
         try:
             await self._to_coordinator(self._coordinator.report_failure, task_id, reason, cause)
         except HfmdsError as error:  # the task is over anyway
-            log.info("the failure was not taken: %s", error)
+            log.info("the coordinator did not take the failure: %s", error)
 
 
 def _cause(error: HfmdsError) -> FailureCause:
-    """What kind of thing went wrong."""
+    """Return the kind of failure that an error is."""
     match error:
         case Diverged():
             return FailureCause.DIVERGED
@@ -318,7 +316,7 @@ def _cause(error: HfmdsError) -> FailureCause:
 
 
 def _summary(task: Assignment, report: Report) -> str:
-    """The line by which a person follows a device."""
+    """Return the log line about a finished task."""
     moved = (
         f"received {report.traffic.received_bytes / 1e6:.1f} MB, "
         f"sent {report.traffic.sent_bytes / 1e6:.1f} MB"
@@ -329,10 +327,10 @@ def _summary(task: Assignment, report: Report) -> str:
             f"trained {report.training_seconds:.1f} s, {moved}"
         )
     if isinstance(report, EvaluationReport):
-        found = report.evaluation
+        evaluation = report.evaluation
         return (
-            f"round {task.round_number}: evaluation accepted; {found.accuracy:.1%} of "
-            f"{found.samples} own images, took {report.evaluation_seconds:.1f} s, {moved}"
+            f"round {task.round_number}: evaluation accepted; {evaluation.accuracy:.1%} of "
+            f"{evaluation.samples} own images, took {report.evaluation_seconds:.1f} s, {moved}"
         )
     accuracy = report.synthetic_accuracy
     recognised = "" if accuracy is None else f"recognised {accuracy:.0%}, "

@@ -1,4 +1,4 @@
-"""One line at the bottom of a terminal that says what the device is doing; logs pass above it."""
+"""The status line at the bottom of a terminal; log lines pass above it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ERASE = "\r\x1b[K"
 
 
 class StatusLine:
-    """Shows text on a terminal, in place; on anything else, nothing. Thread-safe."""
+    """Shows text in place on a terminal, and nothing elsewhere. Thread-safe."""
 
     def __init__(self, stream: TextIO, *, wanted: bool = True) -> None:
         self._stream = stream
@@ -19,7 +19,7 @@ class StatusLine:
         self._lock = threading.Lock()
 
     def show(self, text: str) -> None:
-        """Put the text in the place of what was shown before."""
+        """Replace the shown text."""
         with self._lock:
             if self._shows and text != self._shown:
                 self._stream.write(_ERASE + text)
@@ -27,7 +27,7 @@ class StatusLine:
                 self._shown = text
 
     def close(self) -> None:
-        """Leave the line empty; it can be used again."""
+        """Clear the line; it can be used again."""
         with self._lock:
             if self._shown:
                 self._stream.write(_ERASE)
@@ -35,7 +35,7 @@ class StatusLine:
                 self._shown = ""
 
     def make_way_for(self, handler: logging.Handler) -> None:
-        """Let the handler's records begin on an empty line."""
+        """Clear the line before each record of the handler."""
 
         def clear(record: logging.LogRecord) -> bool:
             self.close()
@@ -45,9 +45,9 @@ class StatusLine:
 
 
 def describe_step(what: str, done: int, steps: int, seconds: float) -> str:
-    """How far a computation is after so many seconds, and for how long it will still go on."""
-    left = seconds / done * (steps - done) if done else 0.0
-    remaining = f", about {_duration(left)} left" if done < steps else ""
+    """Describe how far a computation is, and how long it will take."""
+    left_seconds = seconds / done * (steps - done) if done else 0.0
+    remaining = f", about {_duration(left_seconds)} left" if done < steps else ""
     return f"{what}: step {done} of {steps} ({100 * done // steps} %){remaining}"
 
 

@@ -1,4 +1,4 @@
-"""What a device tells Prometheus about its work."""
+"""The metrics of a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("train", "synthesise", "evaluate")
 
 
 class EdgeMetrics:
-    """The metrics of one device; its id is not a label, the scraper knows whom it asked."""
+    """The metrics of one device. Its id is no label: the scraper knows its target."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tasks = Counter(
@@ -77,7 +77,7 @@ class EdgeMetrics:
             "more of a class than its pools take.",
             registry=registry,
         )
-        # Registered while there is a value: a 0 or NaN would spoil every average over a fleet.
+        # Registered only with a value, because 0 or NaN would spoil averages over a fleet.
         self._synthetic_accuracy = Gauge(
             "hfmds_edge_synthetic_accuracy_ratio",
             "Fraction of the last synthetic batch that the global model labels as intended; "
@@ -100,7 +100,7 @@ class EdgeMetrics:
             ("peer",),
             registry=registry,
         )
-        for kind in KINDS:  # shown as 0 before the first one
+        for kind in KINDS:  # shown as 0 from the start
             self.cpu.labels(kind)
             for outcome in ("accepted", "late", "failed", "left"):
                 self.tasks.labels(kind, outcome)
@@ -111,14 +111,14 @@ class EdgeMetrics:
         self.peer_up.labels(name).set(up)
 
     def observe_cost(self, kind: str, seconds: float, cpu_seconds: float) -> None:
-        """Count what the engine took for a task."""
+        """Count the cost of a task."""
         self.compute.labels(kind).observe(seconds)
         self.cpu.labels(kind).inc(cpu_seconds)
 
     def observe_batch(
         self, psnr: LeakageSummary, ssim: LeakageSummary, accuracy: float | None
     ) -> None:
-        """Show what was measured over the last batch."""
+        """Show the measurements of the last batch."""
         self._show_accuracy(accuracy)
         for gauge, measured in ((self.batch_psnr, psnr), (self.batch_ssim, ssim)):
             for name, value in dataclasses.asdict(measured).items():

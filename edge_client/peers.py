@@ -1,6 +1,6 @@
-"""What a device needs of its two peers: the seams between the agent and the network.
+"""What a device needs of its two peers: protocols between the agent and the network.
 
-The clients in `hfmds.wire.clients` are the real ones; `protos/hfmds/v1` describes each call.
+The clients in `hfmds.wire.clients` implement them. `protos/hfmds/v1` describes each call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hfmds.wire.chunks import Content
 
 
 class Coordinator(Protocol):
-    """The coordinator, as one device sees it."""
+    """The coordinator's calls for one device."""
 
     async def check_in(
         self, profile: DeviceProfile, wait_seconds: float, run_id: str = ""
@@ -51,7 +51,7 @@ class Coordinator(Protocol):
 
 
 class Store(Protocol):
-    """The synthesis store, as a device sees it."""
+    """The synthesis store's calls for a device."""
 
     async def get_share(
         self, snapshot_id: str, *, max_bytes: int, balanced: bool, seed: int
@@ -68,7 +68,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The two services, and this device's patience with each."""
+    """The two services, each with its retries."""
 
     coordinator: Coordinator
     coordinator_retry: Retry

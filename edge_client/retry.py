@@ -1,7 +1,7 @@
-"""How a device bears with a peer that is away: it tries again, for ever, and says so once.
+"""Repeats calls to a peer that is away, for ever, and logs the outage once.
 
-Devices outlive their services: a coordinator that is redeployed, or a laptop lid that is closed,
-must cost nothing but time, and must not fill the log.
+Devices outlive their services. A redeployed coordinator or a closed laptop lid costs time and
+nothing else, and it does not fill the log.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LEAST_TOLD_SECONDS = 0.1  # a peer that says "at once" must not make a device spin
-_LONGEST_TOLD_SECONDS = 3600.0  # whatever it says, a device is not lost for longer
+_MIN_PAUSE_SECONDS = 0.1  # a peer that says "at once" must not make a device spin
+_MAX_PAUSE_SECONDS = 3600.0  # a peer cannot send a device away for longer
 
 
-def bounded_pause(told_seconds: float) -> float:
-    """How long to pause when a peer told so long, which may be no number."""
-    if told_seconds > _LEAST_TOLD_SECONDS:
-        return min(told_seconds, _LONGEST_TOLD_SECONDS)
-    return _LEAST_TOLD_SECONDS
+def bounded_pause(seconds: float) -> float:
+    """Bound the pause that a peer asks for; it may be NaN."""
+    if seconds > _MIN_PAUSE_SECONDS:
+        return min(seconds, _MAX_PAUSE_SECONDS)
+    return _MIN_PAUSE_SECONDS
 
 
 class Retry:
-    """Repeats calls to one peer until it answers. Calls may overlap; an outage is one outage."""
+    """Repeats calls to one peer until it answers. Overlapping calls share an outage."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Retry:
         self._trouble: str | None = f"{peer} was not reached yet"
 
     def trouble(self) -> str | None:
-        """Why the peer cannot be worked with now; None when it answered the last call."""
+        """Return why the peer is away; None if it answered the last call."""
         return self._trouble
 
     async def call(self, method: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The answer, whenever it comes; an error that trying again would not cure is raised."""
+        """Return the answer, however late; raise errors that a repetition would not cure."""
         failures = 0
         while True:
             try:
@@ -76,9 +76,9 @@ class Retry:
 
     def _pause_seconds(self, error: HfmdsError, failures: int) -> float:
         if isinstance(error, Unavailable) and error.retry_after_seconds is not None:
-            # The peer is there, and has given every caller a time of its own.
+            # The peer answers and gives every caller its own time.
             return bounded_pause(error.retry_after_seconds)
-        # Drawn evenly: a fleet that lost its coordinator together must not return together.
+        # Drawn evenly, so that a fleet that lost its coordinator does not return all at once.
         return self._rng.uniform(0, self._backoff.ceiling(failures))
 
     def _missed(self, error: HfmdsError) -> None:
@@ -100,5 +100,5 @@ class Retry:
 
 
 def _will_pass(error: HfmdsError) -> bool:
-    # The bare base class is a fault inside the server (INTERNAL), which somebody will mend.
+    # The bare base class is a fault inside the server (INTERNAL), which its operators mend.
     return isinstance(error, Unavailable) or type(error) is HfmdsError

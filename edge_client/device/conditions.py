@@ -1,8 +1,7 @@
-"""When a device may work: only while it is idle, on mains power, on a network that costs nothing.
+"""When a device may work: while it is idle, on mains power, on an unmetered network.
 
-What holds is asked, in this order, of the owner's command, of the owner's settings, and of Linux.
-A condition that nobody can tell is a ConfigurationError when the device starts, not a device that
-never works. Standard library only.
+The owner's command answers first, then the owner's settings, then Linux. A required condition that
+none of them can tell is a ConfigurationError at the start. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -22,35 +21,35 @@ log = logging.getLogger(__name__)
 CONDITIONS = ("idle", "charging", "unmetered")
 
 Probe: TypeAlias = Callable[[], bool | None]
-"""Whether a condition holds; None: it cannot be told here."""
+"""Returns whether a condition holds; None: unknown on this device."""
 
 _POWER = Path("/sys/class/power_supply")
 _STAT = Path("/proc/stat")
 _COMMAND_SECONDS = 10.0
-_BUSY_SHARE = 0.25  # of all processors, by others, above which a device is not idle
+_BUSY_SHARE = 0.25  # a device is idle while others use less of its processors
 _LEAST_LOOK_SECONDS = 1.0
 
 
 class Conditions:
-    """What must hold for this device to work, and whether it does. Blocks: call it in a thread."""
+    """The conditions that must hold for this device to work. Blocks: call it in a thread."""
 
     def __init__(self, required: Sequence[str], probes: Mapping[str, Probe]) -> None:
-        """Each required condition must have a probe that can tell."""
+        """Raise ConfigurationError if no probe can tell a required condition."""
         self._required = tuple(required)
         self._probes = probes
-        self._trouble = ""  # that was told last
+        self._trouble = ""  # the last logged error
         for name in self._required:
             if probes[name]() is None:
                 raise ConfigurationError(
-                    f"HFMDS_ONLY_WHEN has {name}, but nobody here can tell whether this device is; "
+                    f"HFMDS_ONLY_WHEN has {name}, but this device cannot tell whether it is; "
                     f"set HFMDS_CONDITION_COMMAND to a command that can{_or_setting(name)}"
                 )
 
     def holds(self, name: str) -> bool | None:
-        """Whether the condition holds now; None: it cannot be told.
+        """Return whether the condition holds now; None: unknown.
 
-        Later than at the start, who cannot be asked is no reason to stop: the owner's command may
-        be replaced just now, or memory be short.
+        After the start, a command that cannot be run is logged and the device goes on: its owner
+        may be replacing it.
         """
         try:
             return self._probes[name]()
@@ -61,8 +60,8 @@ class Conditions:
             return None
 
     def refusal(self) -> str | None:
-        """Why the device may not work now; None if it may."""
-        # Not known any more, as when the battery is pulled out: then it does not hold.
+        """Return why the device may not work now; None if it may."""
+        # An unknown condition does not hold, as when the battery is pulled out.
         unmet = [name for name in self._required if not self.holds(name)]
         return f"the device is not {' and not '.join(unmet)} (HFMDS_ONLY_WHEN)" if unmet else None
 
@@ -70,7 +69,7 @@ class Conditions:
 def probes(
     command: Sequence[str] = (), charging: bool | None = None, unmetered: bool | None = None
 ) -> dict[str, Probe]:
-    """How each condition is found out on this machine."""
+    """Return the probe of each condition."""
     if command:
         return {name: _asking(command, name) for name in CONDITIONS}
     return {
@@ -110,20 +109,20 @@ def _asking(command: Sequence[str], condition: str) -> Probe:
 
 
 def on_mains_power(folder: Path = _POWER) -> bool | None:
-    """Whether a charger gives power, by what Linux says of supplies; None: it says nothing."""
+    """Return whether a charger gives power, from Linux; None: unknown."""
     try:
-        found = [
+        online = [
             (supply / "online").read_text().strip() != "0"
             for supply in folder.iterdir()
             if (supply / "type").read_text().strip() in ("Mains", "USB", "Wireless")
         ]
     except OSError:
         return None
-    return any(found) if found else None
+    return any(online) if online else None
 
 
 class OthersAtWork:
-    """How busy other programs keep the processors, between one look and the next."""
+    """Measures how busy other programs keep the processors, from one look to the next."""
 
     def __init__(
         self,
@@ -134,10 +133,10 @@ class OthersAtWork:
         self._stat = stat
         self._own_seconds = own_seconds
         self._sleep = sleep
-        self._last: tuple[float, float] | None = None  # seconds in all, and busy with others
+        self._last: tuple[float, float] | None = None  # seconds in total, and used by others
 
     def idle(self) -> bool | None:
-        """Whether others left the processors alone since the last look; None: not Linux."""
+        """Return whether others left the processors alone since the last look; None: no Linux."""
         now = self._look()
         if now is None:
             return None

@@ -1,4 +1,4 @@
-"""Content this device has fetched or made, by digest: what is here is never fetched again."""
+"""Content that this device fetched or made, by digest; it fetches nothing twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfmds.wire.chunks import Content
 log = logging.getLogger(__name__)
 
 Moved: TypeAlias = Callable[[int], None]
-"""Hears of bytes that were moved; called in a thread."""
+"""Gets the number of moved bytes; called in a thread."""
 
 _ABANDONED_AFTER_SECONDS = 7 * 24 * 3600.0
 _STALE_AFTER_SECONDS = 3600.0  # the same where room is needed
@@ -29,9 +29,9 @@ _MARKER = re.compile(r"[0-9a-f]{64}\.[0-9]+")
 
 
 class ContentCache:
-    """Blobs in a folder, with an empty file per blob whose time says when it was last used.
+    """Blobs in a folder, each with an empty marker file whose time is its last use.
 
-    Synchronous: on the event loop, call through `asyncio.to_thread`.
+    Blocks: call it in a thread.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ContentCache:
         received: Moved = lambda moved_bytes: None,
         sent: Moved = lambda moved_bytes: None,
     ) -> None:
-        """`received` and `sent` hear of bytes as they cross the network, whatever comes of them."""
+        """`received` and `sent` get the bytes that cross the network, of broken transfers, too."""
         self._max_bytes = max_bytes
         self._uses = folder / "uses"
         make_data_folder(self._uses, setting="HFMDS_STATE_DIR")
@@ -52,26 +52,26 @@ class ContentCache:
         self.content.staging.purge(_ABANDONED_AFTER_SECONDS, time.time())
 
     def claim(self, digest: Digest) -> bool:
-        """Note that the content is wanted now; true if it is here and intact."""
+        """Note a use of the content; return True if it is here and intact."""
         self._touch(digest)
         try:
-            verify_blob(self.content.blobs, digest)  # cheap; flash cards do forget
+            verify_blob(self.content.blobs, digest)  # cheap, and flash cards lose bits
         except NotFound:
             return False
-        except (CorruptData, OSError) as error:  # a card may also refuse to read what it forgot
-            log.warning("cached content is fetched anew: %s", error)
+        except (CorruptData, OSError) as error:  # a card may refuse to read lost data
+            log.warning("cached content is fetched again: %s", error)
             self.content.blobs.delete(digest)
             return False
         return True
 
     def make_room(self, needed_bytes: int, keep: Collection[Digest]) -> None:
-        """See that so many bytes can be fetched, if need be in place of all that is not in use.
+        """Make room for a fetch; evict everything that is not in use if necessary.
 
-        LimitExceeded: the disk is full with other things.
+        Raises LimitExceeded if other files fill the disk.
         """
         if self._free_bytes() >= needed_bytes:
             return
-        log.warning("the disk is nearly full; what can be fetched again is dropped")
+        log.warning("the disk is nearly full; cached content is dropped")
         self.evict(keep, max_bytes=0)
         self.content.staging.purge(_STALE_AFTER_SECONDS, time.time())
         free_bytes = self._free_bytes()
@@ -82,23 +82,23 @@ class ContentCache:
             )
 
     def put(self, data: bytes) -> Digest:
-        """Keep content made here."""
-        self.claim(digest_of(data))  # the same may be here, and altered: then it is put anew
+        """Store content that this device made."""
+        self.claim(digest_of(data))  # drops an altered copy
         return self.content.blobs.put_bytes(data)
 
     def path(self, digest: Digest) -> Path:
-        """The file with the content; NotFound."""
+        """Return the file with the content; raises NotFound."""
         return self.content.blobs.local_path(digest)
 
     def remove(self, digest: Digest) -> None:
-        """Forget content that will not be needed again."""
+        """Delete content."""
         self.content.blobs.delete(digest)
         self._marker(digest).unlink(missing_ok=True)
 
     def evict(self, keep: Collection[Digest], max_bytes: int | None = None) -> None:
-        """Bring the cache below its size, least recently used first, but for what is in use.
+        """Shrink the cache to its size, least recently used first, except content in use.
 
-        To `max_bytes` instead, where room is needed for something else.
+        `max_bytes` replaces the cache's size.
         """
         max_bytes = self._max_bytes if max_bytes is None else max_bytes
         markers = [path for path in self._uses.iterdir() if _MARKER.fullmatch(path.name)]
@@ -113,11 +113,11 @@ class ContentCache:
                 total_bytes -= digest.size_bytes
 
     def _touch(self, digest: Digest) -> None:
-        # Before the content comes, so that nothing is here without a time.
+        # Before the content arrives, so that all content has a time.
         marker = self._marker(digest)
         with full_disk_is_unavailable(self._uses):
             marker.touch()
-        now = time.time_ns()  # finer than the kernel's own stamp: uses must not tie
+        now = time.time_ns()  # finer than the kernel's stamp, so that uses have an order
         os.utime(marker, ns=(now, now))
 
     def _free_bytes(self) -> int:
@@ -133,7 +133,7 @@ def _digest_in(marker_name: str) -> Digest:
 
 
 class _SentBlobs(FolderBlobs):
-    """Counts what is read of them: only what is sent is."""
+    """Counts the bytes that are read, which are those that are sent."""
 
     def __init__(self, folder: Path, sent: Moved) -> None:
         super().__init__(folder, setting="HFMDS_STATE_DIR", durable=False)
@@ -151,7 +151,7 @@ class _SentBlobs(FolderBlobs):
 
 
 class _ReceivingStaging(Staging):
-    """Counts what comes in. LimitExceeded where there is no room for it."""
+    """Counts the bytes that arrive; raises LimitExceeded on a full disk."""
 
     def __init__(self, folder: Path, max_bytes: int, received: Moved) -> None:
         super().__init__(folder, max_bytes, setting="HFMDS_STATE_DIR")
@@ -162,8 +162,7 @@ class _ReceivingStaging(Staging):
         try:
             return super().append(owner, digest, offset, data)
         except Unavailable as error:
-            # This disk is full, not the sender away: to ask again and again would move the bytes
-            # again and again, for nothing.
+            # Not Unavailable: repeating the transfer would move the bytes for nothing.
             raise LimitExceeded(
                 "the device's disk is full; free some of it, or set HFMDS_STATE_DIR to a larger one"
             ) from error

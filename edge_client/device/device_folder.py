@@ -1,13 +1,13 @@
-"""What a device keeps between its starts: who it is, its memory, a result not yet handed in.
+"""The state folder of a device: its id, its memory, a result that is not submitted yet.
 
-Everything is written whole or not at all, so that a device killed at any instant goes on from here.
-Nothing in this folder ever leaves the device; deleting it makes the device a new one.
+Each file is written completely or not at all, so a device killed at any instant goes on from here.
+Nothing in this folder leaves the device. Without the folder, the device is a new one.
 
     device-id                       the id, made at the first start
     result.json                     the last finished task's report; its bytes are in the cache
-    traffic.json                    what was moved today, where there is a limit
-    runs/<run uid>/<kind>-<round>   what that round's task of this kind (train, synthesise) left for
-                                    the next: prototypes, the last local model; as safetensors
+    traffic.json                    the bytes moved today, if there is a limit
+    runs/<run uid>/<kind>-<round>   the memory after that round's task of this kind: prototypes, the
+                                    last local model; as safetensors
     lock                            held while a process uses the folder
 """
 
@@ -54,14 +54,14 @@ _KEEP_RUN_SECONDS = 30 * 24 * 3600  # a run may be paused for weeks, and then go
 
 
 class DeviceFolder:
-    """The state folder of one device, locked against a second process."""
+    """The state folder of one device, locked against other processes."""
 
     def __init__(
         self, folder: Path, device_id: str = "", clock: Callable[[], float] = time.time
     ) -> None:
-        """Open or make the folder, for the device of this id; empty: whichever it belongs to.
+        """Open or make the folder of this device; an empty id takes the folder's device.
 
-        `clock` says the time that the files' times are compared with.
+        `clock` is compared with the times of files.
         """
         self._folder = folder
         self._clock = clock
@@ -73,16 +73,16 @@ class DeviceFolder:
             raise
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Unlock the folder."""
         self._lock.close()
 
     # --- memory ---------------------------------------------------------------------------------
 
     def memory(self, run_uid: str, kind: TaskKind, round_number: int) -> Memory:
-        """That of the last task of this kind before the round: a repeated one starts from it.
+        """Return the memory after the last task of this kind before the round.
 
-        A damaged one counts as none. That costs a little accuracy; an error would cost the run, and
-        would tell the coordinator a path on this device.
+        So a repeated task starts from the same memory. A damaged file counts as no memory: that
+        costs a little accuracy, while an error would cost the task.
         """
         before = round_before(self._rounds(run_uid, kind), round_number)
         if before is None:
@@ -92,11 +92,11 @@ class DeviceFolder:
             stored = StoredWeights(path, f"the memory in {path}")
             return {name: stored[name] for name in stored}
         except (InvalidInput, OSError) as error:
-            log.warning("the task begins without what the last one left: %s", error)
+            log.warning("the task begins without the memory of the last one: %s", error)
             return {}
 
     def save_memory(self, run_uid: str, kind: TaskKind, round_number: int, memory: Memory) -> None:
-        """Keep what a task left for the next of its kind, if anything, and forget others."""
+        """Store the memory after a task, and delete old ones."""
         if not memory:
             return
         path = self._memory_path(run_uid, kind, round_number)
@@ -104,7 +104,7 @@ class DeviceFolder:
             make_folder_durably(path.parent)
         write_whole(path, encode_weights(memory))
         rounds = self._rounds(run_uid, kind)
-        # Later rounds than this one were undone, by a coordinator that came back from a backup.
+        # A coordinator restored from a backup undoes later rounds.
         kept = sorted(t for t in rounds if t <= round_number)[-_KEEP_ROUNDS:]
         for other in set(rounds).difference(kept):
             self._memory_path(run_uid, kind, other).unlink(missing_ok=True)
@@ -113,7 +113,9 @@ class DeviceFolder:
     def _rounds(self, run_uid: str, kind: TaskKind) -> list[int]:
         files = self._run_folder(run_uid).glob(f"{kind}-*")
         rounds = (file.name.removeprefix(f"{kind}-") for file in files)
-        return [int(number) for number in rounds if number.isdecimal()]  # else somebody's copy
+        return [
+            int(number) for number in rounds if number.isdecimal()
+        ]  # other files are copies by hand
 
     def _memory_path(self, run_uid: str, kind: TaskKind, round_number: int) -> Path:
         return self._run_folder(run_uid) / f"{kind}-{round_number}"
@@ -122,7 +124,7 @@ class DeviceFolder:
         return self._folder / "runs" / require_id(run_uid, "run_uid")  # it becomes a path: no "../"
 
     def _forget_old_runs(self, but: Path) -> None:
-        """Forget runs long over; never the one at work, whatever the clock says."""
+        """Delete the memory of old runs, but never of the run at work."""
         runs = (run for run in (self._folder / "runs").iterdir() if run != but)
         touched = {run: run.stat().st_mtime for run in runs}
         newest_first = sorted(touched, key=touched.__getitem__, reverse=True)
@@ -135,19 +137,19 @@ class DeviceFolder:
     # --- a finished task ------------------------------------------------------------------------
 
     def result(self, task_id: str) -> Report | None:
-        """The report of this task, if it was finished before; its bytes may be gone."""
+        """Return the report of this task, if it was finished before; its bytes may be gone."""
         try:
             stored = json.loads((self._folder / "result.json").read_bytes())
             return _report_from(stored["report"]) if stored["task_id"] == task_id else None
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, RecursionError, InvalidInput, OSError) as error:
-            # Damaged, or of another version: the work is done again.
+            # Damaged, or of another version: the device does the task again.
             log.warning("%s is not readable, ignored: %s", self._folder / "result.json", error)
             return None
 
     def save_result(self, task_id: str, report: Report) -> None:
-        """Keep a finished task's report until the next task's: there is one task at a time."""
+        """Store a finished task's report; it replaces the last one."""
         content = {"task_id": task_id, "report": dataclasses.asdict(report)}
         write_whole(self._folder / "result.json", json.dumps(content).encode())
 
@@ -168,7 +170,7 @@ class DeviceFolder:
 
 
 def kept_device_id(folder: Path) -> str:
-    """The id of the device that a state folder belongs to; empty: none yet."""
+    """Return the id of the device that a state folder belongs to; empty: none yet."""
     path = _id_path(folder)
     try:
         kept = path.read_text().strip()

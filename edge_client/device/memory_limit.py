@@ -1,6 +1,6 @@
-"""Memory: what this machine has left, what this process has, and the limit its owner sets.
+"""Memory: what the machine has left, what this process holds, and the owner's limit.
 
-Standard library only.
+Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _KIB = 1024
 
 
 def free_memory_bytes(meminfo: Path = _MEMINFO, container: Path = _CONTAINER) -> int:
-    """Memory that new work could use, in bytes; 0: this system does not tell."""
+    """Return the memory that new work could use, in bytes; 0: unknown on this system."""
     free = _free_on_machine(meminfo)
     left = _left_in_container(container)
     return min(free, left) if free and left else free or left
 
 
 def _left_in_container(folder: Path) -> int:
-    """What the container may still use; 0: there is none, or it has no limit."""
+    """Return what the container may still use; 0: no container, or no limit."""
     try:
-        most = int((folder / "memory.max").read_text())
+        limit = int((folder / "memory.max").read_text())
         used = int((folder / "memory.current").read_text())
     except (OSError, ValueError):  # "max" is no limit
         return 0
-    return max(1, most - used)  # a 0 would mean that nothing is known
+    return max(1, limit - used)  # 0 would mean unknown
 
 
 def _free_on_machine(meminfo: Path) -> int:
     try:
         for line in meminfo.read_text().splitlines():
             name, _, value = line.partition(":")
-            if name == "MemAvailable":  # with what the system would give back
+            if name == "MemAvailable":  # includes caches that the system would free
                 return int(value.split()[0]) * _KIB
     except (OSError, ValueError, IndexError):
         pass  # not Linux
@@ -51,7 +51,7 @@ def _free_on_machine(meminfo: Path) -> int:
 
 
 def own_memory_bytes(statm: Path = _STATM) -> int:
-    """What this process holds in memory now; where the system does not tell, at its peak."""
+    """Return what this process holds now; its peak where the system does not tell."""
     try:
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):  # not Linux
@@ -59,17 +59,16 @@ def own_memory_bytes(statm: Path = _STATM) -> int:
 
 
 def peak_memory_bytes() -> int:
-    """The most that this process has held in memory since it was started."""
+    """Return the most memory that this process has held since its start."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * _KIB
 
 
 class MemoryLimit:
-    """What this process may hold, at most; looked at between the steps of a computation.
+    """The most memory that this process may hold, checked between the steps of a computation.
 
-    So work that is too large is given up with a reason, where a limit of the system's would end the
-    process in the middle of anything. It cannot prevent a single step that is too large: for that a
-    system's limit (MemoryMax of systemd) can be set above this one.
+    A task that is too large fails with a reason. A limit of the system would kill the process
+    instead. One step can exceed this limit; set the system's limit (MemoryMax of systemd) above it.
     """
 
     def __init__(
@@ -83,16 +82,16 @@ class MemoryLimit:
         self._free_bytes = free_bytes
 
     def left_bytes(self) -> int:
-        """What new work may use, as the coordinator is told; 0: this system does not tell."""
+        """Return what new work may use, for the coordinator; 0: unknown on this system."""
         free = self._free_bytes()
         if self._max_bytes is None:
             return free
-        # At least 1: a 0 would mean that nothing is known, and could be anything.
+        # At least 1, because 0 would mean unknown.
         left = max(1, self._max_bytes - self._own_bytes())
         return min(free, left) if free else left
 
     def check(self, what: str) -> None:
-        """Refuse to go on with what needs too much: LimitExceeded."""
+        """Raise LimitExceeded if the process holds too much."""
         if self._max_bytes is None:
             return
         own = self._own_bytes()

@@ -1,4 +1,4 @@
-"""What a computation costs: time, processor time as a proxy for energy, steps."""
+"""Measures what a computation costs: time, processor time (roughly its energy), steps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hfmds.algorithm.local_work import Progress
 
 
 class Meter:
-    """Measures what happens inside its block; `progress` is to be called after each step there.
+    """Measures its block, which calls `progress` after each step.
 
-    Processor time is that of the whole process, over all threads: a device does one thing at a
-    time. `on_step` is told how long a step took; of several that are reported at once, their mean.
+    Processor time is that of the process over all threads: a device does one task at a time.
+    `on_step` gets the seconds of a step; of steps that are reported together, the mean.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Meter:
         self.cpu_seconds = self._processor_clock() - self._processor_began
 
     def progress(self, done: int, steps: int) -> None:
-        """Count what was done since the last call, and pass it on."""
+        """Count the steps since the last call, and pass them on."""
         now = self._clock()
-        new = done - self._done if done > self._done else done  # a second part begins at 1 again
+        new = done - self._done if done > self._done else done  # the next part counts from 1
         if new > 0:
             self._on_step((now - self._last) / new)
             self.steps += new

@@ -1,9 +1,8 @@
-"""The device's own images, which may grow while it runs: a camera adds a file, a label is mended.
+"""The device's own images, which may change while it runs: a camera adds files, labels are fixed.
 
-Looked at between tasks, and read again when a file has changed. What cannot be read, for a file is
-being written just now, leaves the device with what it had. It is tried again when it has changed
-once more, and now and then: a broken file that nobody mends must not have all others read with
-every look.
+The device looks at them between tasks and reads them again when a file has changed. If that fails,
+for example while a file is being written, it goes on with the images it has. It tries again at the
+next change, or after ten minutes: one broken file must not cause a full read at every look.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _TRY_AGAIN_SECONDS = 600.0
 
 
 class Images(Protocol):
-    """Images that tasks can be done with."""
+    """Images that tasks use."""
 
     def labelled_for(self, recipe: Recipe) -> LabelledImages:
-        """The images with the recipe's class numbers, or an error that says what does not fit."""
+        """Return the images with the recipe's class numbers; an error says what does not fit."""
 
 
 class OwnImages:
-    """Images of a source (see `hfmds.data.sources`), as they were at the last look."""
+    """The images of a source (see `hfmds.data.sources`), as of the last look."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class OwnImages:
         class_names: tuple[str, ...] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the source; ConfigurationError if it cannot be used."""
+        """Read the source; raises ConfigurationError if it cannot be used."""
         self._source = source
         self._what = what
         self._class_names = class_names
@@ -61,11 +60,11 @@ class OwnImages:
         return len(self._images)
 
     def labelled_for(self, recipe: Recipe) -> LabelledImages:
-        """The images with the recipe's class numbers, or an error that says what does not fit."""
+        """Return the images with the recipe's class numbers; an error says what does not fit."""
         return self._images.labelled_for(recipe)
 
     def look(self) -> None:
-        """Read the images again if they have changed. Blocks: not on the event loop."""
+        """Read the images again if they have changed. Blocks: call it in a thread."""
         seen = _fingerprint(self._source)
         if seen == self._seen or self._is_unreadable(seen):
             return
@@ -74,44 +73,46 @@ class OwnImages:
         except ConfigurationError as error:
             self._unreadable = seen, self._monotonic() + _TRY_AGAIN_SECONDS
             if str(error) != self._trouble:
-                log.warning("the images have changed, but %s; those of before stay in use", error)
+                log.warning(
+                    "the images have changed, but %s; the device goes on with the old ones", error
+                )
                 self._trouble = str(error)
             return
         if len(images) != len(self._images):
-            log.info("%d own images, after %d", len(images), len(self._images))
-        # Files that came while we read are seen as changed at the next look.
+            log.info("%d own images now, %d before", len(images), len(self._images))
+        # The next look sees files that came during this read as changed.
         self._seen, self._images, self._trouble, self._unreadable = seen, images, "", None
 
     def _is_unreadable(self, seen: _Fingerprint) -> bool:
         if self._unreadable is None:
             return False
-        found, again_at = self._unreadable
-        return found == seen and self._monotonic() < again_at
+        fingerprint, again_at = self._unreadable
+        return fingerprint == seen and self._monotonic() < again_at
 
     def _read(self) -> NamedImages:
         return load_named_images(self._source, self._what, self._class_names)
 
 
 def _fingerprint(source: str) -> _Fingerprint:
-    """Name, size, time and inode of each file; of data sets by name, nothing."""
-    found = []
+    """Return name, size, time and inode of each file; nothing for a named data set."""
+    fingerprint = []
     for file in _files_of(Path(source)):
         try:
             stat = file.stat()
-        except OSError:  # gone meanwhile, or no file at all
+        except OSError:  # deleted since, or no file
             continue
-        found.append((str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino))
-    return tuple(found)
+        fingerprint.append((str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino))
+    return tuple(fingerprint)
 
 
 def _files_of(path: Path) -> list[Path]:
-    """All files that a source is read from."""
+    """Return all files of a source."""
     if path.is_dir():
         return sorted(Path(parent, name) for parent, _, names in os.walk(path) for name in names)
     match path.suffix:
         case ".npy":
             return [path, labels_beside(path)]
         case ".csv":
-            with suppress(ConfigurationError):  # half written: seen as changed when it is whole
+            with suppress(ConfigurationError):  # half written; the next look sees the change
                 return [path, *read_manifest(path)[0]]
     return [path]

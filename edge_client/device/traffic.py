@@ -1,9 +1,9 @@
 """How much content this device moves in a day, if its owner sets a limit.
 
-Counted are weights, plans, shards, updates and batches, up and down, also of transfers that break
-or arrive altered and are begun anew; not the small calls. The count is on disk when a transfer
-ends, and in one that is long whenever a hundredth of the limit was moved: on flash, two syncs for
-every chunk would cost more than the chunk. A device that is killed forgets less than a hundredth.
+Weights, plans, shards, updates and batches count in both directions, those of broken transfers,
+too. Small calls do not count. The count goes to disk when a transfer ends, and in a long transfer
+at each hundredth of the limit: a sync for every chunk would cost more than the chunk. A killed
+device forgets less than a hundredth.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _SAVES_PER_LIMIT = 100
 
 
 class TrafficBudget:
-    """A day's bytes. A day begins with the first byte after the last one has ended.
+    """The bytes of a day. A day begins with the first byte after the last day has ended.
 
-    By the wall clock, since a device may be off for most of the day. A clock that is set back makes
-    the day longer, by a day at most; one that is set forward ends it: a device that wakes in 1970
-    has a day until it learns the time, and then another. Thread-safe.
+    Uses the wall clock, because a device may be off for most of the day. A clock that is set back
+    makes the day longer, by a day at most. A clock that is set forward ends the day. Thread-safe.
     """
 
     def __init__(
@@ -39,17 +38,17 @@ class TrafficBudget:
         bytes_per_day: int | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`path` is the file with the count; without a limit nothing is counted."""
+        """`path` holds the count; without a limit nothing is counted."""
         self._path = path
         self._limit_bytes = bytes_per_day
         self._clock = clock
         self._lock = threading.Lock()
         self._since, self._spent_bytes = self._read()
         self._unsaved_bytes = 0
-        self._wanted_bytes = 1  # by a task that had to be given up today
+        self._wanted_bytes = 1  # by a task that the device gave up today
 
     def add(self, moved_bytes: int) -> None:
-        """Count what was moved; less than a hundredth of the limit is not on disk then."""
+        """Count moved bytes; up to a hundredth of the limit is in memory only."""
         if self._limit_bytes is None or not moved_bytes:
             return
         with self._lock:
@@ -60,13 +59,13 @@ class TrafficBudget:
                 self._save()
 
     def save(self) -> None:
-        """A transfer is over: its count survives a crash from now on, unless the disk is full."""
+        """Write the count at the end of a transfer; a full disk delays it."""
         with self._lock:
             if self._unsaved_bytes:
                 self._save()
 
     def counted_with(self, count: Callable[[int], None]) -> Callable[[int], None]:
-        """What hears of moved bytes for this and for another counter."""
+        """Return a function that counts moved bytes here and with another counter."""
 
         def moved(moved_bytes: int) -> None:
             count(moved_bytes)
@@ -75,7 +74,7 @@ class TrafficBudget:
         return moved
 
     def require(self, needed_bytes: int) -> None:
-        """Refuse work that would move more than is left of today: LimitExceeded."""
+        """Raise LimitExceeded if work would move more than is left of today."""
         if self._limit_bytes is None or needed_bytes <= self.left_bytes():
             return
         self._wanted_bytes = min(needed_bytes, self._limit_bytes)
@@ -86,7 +85,7 @@ class TrafficBudget:
         )
 
     def refusal(self) -> str | None:
-        """Why the device should not ask for work now; None if there are bytes left for it."""
+        """Return why the device should not ask for work now; None if it may."""
         if self._limit_bytes is None or self.left_bytes() >= self._wanted_bytes:
             return None
         hours = (self._since + _DAY_SECONDS - self._clock()) / 3600
@@ -96,7 +95,7 @@ class TrafficBudget:
         )
 
     def left_bytes(self) -> int:
-        """What is left of today."""
+        """Return the bytes that are left of today."""
         with self._lock:
             self._begin_day_if_due()
             return max(0, (self._limit_bytes or 0) - self._spent_bytes)
@@ -105,14 +104,14 @@ class TrafficBudget:
         content = {"since": self._since, "spent_bytes": self._spent_bytes}
         try:
             write_whole(self._path, json.dumps(content).encode())
-        except Unavailable as error:  # no reason to lose what was moved
+        except Unavailable as error:  # the transfer itself succeeded
             log.warning("today's traffic is counted in memory only: %s", error)
         else:
             self._unsaved_bytes = 0
 
     def _begin_day_if_due(self) -> None:
         now = self._clock()
-        if now < self._since:  # set back: what was spent stays spent
+        if now < self._since:  # the clock was set back
             self._since = now
         elif now >= self._since + _DAY_SECONDS:
             self._since, self._spent_bytes, self._wanted_bytes = now, 0, 1
@@ -127,5 +126,5 @@ class TrafficBudget:
         except FileNotFoundError:
             return self._clock(), 0
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
-            log.warning("%s is not readable (%s), the day's count begins anew", self._path, error)
+            log.warning("%s is not readable (%s), the day's count starts at 0", self._path, error)
             return self._clock(), 0

@@ -1,4 +1,4 @@
-"""An enrolled device's place in the fleet, while it works."""
+"""Keeps the certificate of an enrolled device valid while it works."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from hfmds.wire.clients.store_client import StoreClient
 
 
 class EnrolledDevice:
-    """What an enrolled device does to stay one."""
+    """A device with a certificate."""
 
     def __init__(
         self,
         device_id: str,
-        enrolment: OwnCertificate,
+        certificate: OwnCertificate,
         registrar: EnrolmentClient,
         renewal: RenewalClient,
         retry: Retry,
     ) -> None:
         self.device_id = device_id
-        self._enrolment = enrolment
+        self._certificate = certificate
         self._registrar = registrar
         self._renewal = renewal
         self._retry = retry
 
     async def catch_up(self) -> None:
-        """Have a good certificate now, be it one that is due."""
-        await self._enrolment.catch_up(self._renewal.renew, self._registrar)
+        """Renew the certificate now if it is due."""
+        await self._certificate.catch_up(self._renewal.renew, self._registrar)
 
     async def stay(self, coordinator: CoordinatorClient, store: StoreClient) -> None:
-        """Always have a good certificate, and show the newest, for ever."""
+        """Renew the certificate in time, and reopen the clients with it, for ever."""
         reopening: set[asyncio.Task[None]] = set()
 
         async def renewed() -> None:
@@ -49,15 +49,17 @@ class EnrolledDevice:
                 reopening.add(task)
                 task.add_done_callback(reopening.discard)
 
-        await self._enrolment.stay(self._renewal.renew, self._registrar, self._retry.call, renewed)
+        await self._certificate.stay(
+            self._renewal.renew, self._registrar, self._retry.call, renewed
+        )
 
 
 async def enrol(
     settings: EdgeSettings, stack: AsyncExitStack, retry_with: Callable[[Peer], Retry]
 ) -> EnrolledDevice:
-    """Be a device of the fleet; what is opened for it is closed with the stack."""
+    """Enrol this device, or find that it is enrolled; the stack closes its files and channels."""
     peer, trust = settings.enrolment_peer, settings.enrolment_trust
-    enrolment = stack.enter_context(
+    certificate = stack.enter_context(
         closing(OwnCertificate(settings.identity_files, trust.authority))
     )
     registrar = EnrolmentClient(peer)
@@ -66,11 +68,11 @@ async def enrol(
 
     async def member() -> EnrolledDevice:
         wished = settings.device_id or kept_device_id(settings.state_dir)
-        device_id = await enrolment.enrol(registrar, settings.token, wished)
+        device_id = await certificate.enrol(registrar, settings.token, wished)
         renewal = RenewalClient(settings.coordinator_peer, device_id)
-        membership = EnrolledDevice(device_id, enrolment, registrar, renewal, retry)
-        await membership.catch_up()
-        return membership
+        device = EnrolledDevice(device_id, certificate, registrar, renewal, retry)
+        await device.catch_up()
+        return device
 
-    # Whoever starts a device for once wants to know that nobody answers.
+    # A device that works once must report that the coordinator does not answer.
     return await (member() if settings.once else retry.call(member))

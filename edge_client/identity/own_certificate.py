@@ -1,16 +1,16 @@
-"""How a device comes to a certificate, and always has a good one.
+"""The device's own key and certificate: the device enrols once and renews in time.
 
-It makes its key by itself, and tells it to nobody. With an operator's token it gets its first
-certificate from the coordinator; long before that runs out it asks for the next. A device that was
-off for so long that its certificate ran out proves instead that it has the key. Times are durations
-from receipt. The wall clock only tells how long the device was off: one that is wrong makes it ask
-too early, which costs nothing, or late, and then the key helps.
+The device makes its key itself and sends it to nobody. With an operator's token it gets its first
+certificate from the coordinator. It asks for the next one long before the certificate runs out. A
+device that was off for too long proves that it has the key. Times are durations from receipt. The
+wall clock only tells how long the device was off. A wrong clock makes it ask too early, which costs
+nothing, or too late, and then the key helps.
 
     identity/key.pem          the device's key; a secret
-    identity/next-key.pem     the one it comes back with, until it has a certificate for it
-    identity/certificate.pem  what it shows
-    identity/authority.pem    whom it believes: whom it was told to, and whom the fleet does by now
-    identity/terms.json       who it is, and when to ask for the next; written last
+    identity/next-key.pem     the key for a new token, until the device has a certificate for it
+    identity/certificate.pem  the device's certificate
+    identity/authority.pem    the authorities it trusts: HFMDS_TLS_AUTHORITY and the fleet's
+    identity/terms.json       the device's id, and when to renew; written last
     identity/lock             held while a process uses the folder
 """
 
@@ -43,16 +43,15 @@ from hfmds.wire.clients.enrolment_client import IssuedCertificate
 
 log = logging.getLogger(__name__)
 
-# While a machine sleeps, the clock that pauses are measured by may stand still.
-_LOOK_EVERY_SECONDS = 60.0
+_LOOK_EVERY_SECONDS = 60.0  # the monotonic clock may stand still while a machine sleeps
 
 
 Renew: TypeAlias = Callable[[bytes], Awaitable[IssuedCertificate]]
-"""Asks for the next certificate by the one that is there, with a certificate request."""
+"""Asks for the next certificate, authenticated by the current one."""
 
 
 class Registrar(Protocol):
-    """Where devices enrol."""
+    """The coordinator's enrolment calls."""
 
     async def begin(self) -> bytes: ...
 
@@ -64,31 +63,31 @@ class Registrar(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Terms:
     device_id: str
-    key_sha256: str  # of the key that the certificate is for
-    token_sha256: str  # of the one it enrolled with; not enough to know the token
+    key_sha256: str  # of the certified key
+    token_sha256: str  # of the token that the device enrolled with
     received_at: float  # by the wall clock
     renew_after_seconds: float
 
 
 class OwnCertificate:
-    """One device's standing in the fleet, kept in a folder of its own."""
+    """One device's key and certificate, in their own folder."""
 
     def __init__(
         self,
         files: TlsFiles,
-        told_authority: Path,
+        initial_authority: Path,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open or make the folder of `files`, the device's own.
+        """Open or make the folder of `files`.
 
-        `told_authority` is whom the device was told to believe.
+        `initial_authority` is the file of HFMDS_TLS_AUTHORITY.
         """
         folder = files.certificate.parent
         self._files = files
         self._next_key_path = folder / "next-key.pem"
         self._terms_path = folder / "terms.json"
-        self._told_authority = told_authority
+        self._initial_authority = initial_authority
         self._clock = clock
         self._monotonic = monotonic
         self._received: float | None = None  # by the monotonic clock; None: not by this process
@@ -98,20 +97,20 @@ class OwnCertificate:
             self._terms = self._kept_terms()
             self._key = self._own_key()
             if self._terms:
-                self._believe(self._files.authority.read_bytes())
+                self._trust(self._files.authority.read_bytes())
         except BaseException:
             self._lock.close()
             raise
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Unlock the folder."""
         self._lock.close()
 
     async def enrol(self, registrar: Registrar, token: str, wished_id: str) -> str:
-        """Be a device of the fleet; its id.
+        """Enrol unless the device has a certificate; return its id.
 
-        A token is used once: the same one is not shown again, a new one is, which is how a device
-        that was revoked comes back. It does so with a new key: somebody else may have the old one.
+        The device uses a token once. With a new token it enrols again, which is how a revoked
+        device comes back. It then makes a new key, because somebody else may have the old one.
         """
         fresh_token = bool(token) and (
             self._terms is None or self._terms.token_sha256 != _sha256(token)
@@ -143,18 +142,17 @@ class OwnCertificate:
         try:
             _, issued = await self._ask(registrar, key, token, device_id)
         except (Conflict, LimitExceeded, NotAllowed) as error:
-            # A token for others, such as one that newcomers are to have. What the device has may be
-            # good; if not, its calls are refused, with the reason.
-            log.warning("the token is not taken, going on without it: %s", error)
+            # The token may be for other devices. If the device's certificate is no longer valid,
+            # the coordinator refuses its calls and says why.
+            log.warning("the coordinator refuses the token, going on without it: %s", error)
             return False
         self._keep(issued, device_id, _sha256(token), key)
         return True
 
     async def catch_up(self, renew: Renew, registrar: Registrar) -> None:
-        """Have a good certificate: at the start, for the device may have been off for long.
+        """Renew a certificate that is due or damaged, at the start of the device.
 
-        One that is due is renewed, and so is one that a bad disk has spoilt. If that cannot be for
-        now, it will do while it is good: to ask again is what `stay` does.
+        If the coordinator is away, a certificate that is still valid will do: `stay` asks again.
         """
         try:
             if self.renew_in_seconds() <= 0 or self._certificate_of(self._key) is None:
@@ -162,10 +160,10 @@ class OwnCertificate:
         except Unavailable as error:
             if not self._has_good_certificate():
                 raise
-            log.warning("going on with the certificate that is there: %s", error)
+            log.warning("going on with the current certificate: %s", error)
 
     def _has_good_certificate(self) -> bool:
-        """By the wall clock: if that is wrong, calls are refused until `stay` has another."""
+        """Return whether the certificate is valid by the wall clock."""
         certificate = self._certificate_of(self._key)
         return certificate is not None and certificate.ends > self._clock()
 
@@ -173,13 +171,13 @@ class OwnCertificate:
         self,
         renew: Renew,
         registrar: Registrar,
-        patiently: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        retry: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
         renewed: Callable[[], Awaitable[None]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Ask for the next certificate in time, for ever, and say `renewed` each time.
+        """Renew the certificate in time, for ever, and call `renewed` each time.
 
-        `patiently` repeats what may yet succeed.
+        `retry` repeats a call until the coordinator answers.
         """
 
         async def once() -> None:
@@ -187,15 +185,15 @@ class OwnCertificate:
                 await self._renew(renew, registrar)
 
         while True:
-            left = self.renew_in_seconds()
-            if left > 0:
-                await sleep(min(left, _LOOK_EVERY_SECONDS))
+            remaining = self.renew_in_seconds()
+            if remaining > 0:
+                await sleep(min(remaining, _LOOK_EVERY_SECONDS))
                 continue
-            await patiently(once)
+            await retry(once)
             await renewed()
 
     def renew_in_seconds(self) -> float:
-        """How long the certificate need not be renewed; 0 or less: now."""
+        """Return the time until the renewal; 0 or less: now."""
         terms = self._own_terms()
         by_wall = self._clock() - terms.received_at
         if not 0 <= by_wall < terms.renew_after_seconds:
@@ -208,23 +206,22 @@ class OwnCertificate:
         try:
             issued = await self._next(renew, registrar, terms.device_id)
         except (WrongState, LimitExceeded) as error:
-            # Its operators have yet to set the coordinator right; meanwhile this one may be good.
-            raise Unavailable(f"no further certificate yet: {error}") from error
+            # The operators have to fix the coordinator; the current certificate may still be valid.
+            raise Unavailable(f"the coordinator issues no certificate now: {error}") from error
         try:
             self._keep(issued, terms.device_id, terms.token_sha256, self._key)
         except (OSError, ConfigurationError) as error:
-            # A full disk, or a file that is just being replaced, must not end a device whose
-            # certificate is good.
+            # A full disk must not end a device whose certificate is valid.
             folder = self._terms_path.parent
-            raise Unavailable(f"cannot keep a certificate in {folder}: {error}") from error
+            raise Unavailable(f"cannot write a certificate to {folder}: {error}") from error
         log.info("certificate renewed")
 
     async def _next(self, renew: Renew, registrar: Registrar, device_id: str) -> IssuedCertificate:
         try:
             return await renew(self._key.request())
         except (Unavailable, ConfigurationError) as error:
-            # It is away, or does not believe a certificate that ran out: from here that is alike.
-            # Or the certificate cannot be read.
+            # The coordinator is away, or the certificate ran out or is damaged: the device cannot
+            # tell these apart.
             log.debug("not renewed by certificate, trying by key: %s", error)
         _, issued = await self._ask(registrar, self._key, "", device_id)
         return issued
@@ -238,32 +235,32 @@ class OwnCertificate:
             return await registrar.enrol(
                 token, nonce, device_id, request, key.proof(nonce, request)
             )
-        except TooLate as error:  # the line was slow: the next nonce is another try
+        except TooLate as error:  # the network was slow; the next nonce is another attempt
             raise Unavailable(f"the coordinator's nonce ran out: {error}") from error
 
     def _keep(
         self, issued: IssuedCertificate, device_id: str, token_sha256: str, key: DeviceKey
     ) -> None:
-        """Durably; a device that is killed in between asks again, and nothing is lost."""
+        """Store the certificate; a device killed in between asks again."""
         terms = _Terms(
             device_id, key.sha256, token_sha256, self._clock(), issued.renew_after_seconds
         )
-        self._believe(issued.authority)
+        self._trust(issued.authority)
         write_whole(self._files.certificate, issued.chain)
         write_whole(self._terms_path, json.dumps(asdict(terms)).encode())
         self._terms = terms
         self._key = self._own_key()
         self._received = self._monotonic()
 
-    def _believe(self, authority: bytes) -> None:
-        """Whom the device was told to believe, and these."""
+    def _trust(self, authority: bytes) -> None:
+        """Trust the initial authority and the fleet's."""
         try:
-            told = self._told_authority.read_bytes().strip()
+            initial = self._initial_authority.read_bytes().strip()
         except OSError as error:
             raise ConfigurationError(
-                f"cannot read {self._told_authority}: {error.strerror}; set HFMDS_TLS_AUTHORITY"
+                f"cannot read {self._initial_authority}: {error.strerror}; set HFMDS_TLS_AUTHORITY"
             ) from error
-        both = authority if told in authority else told + b"\n" + authority
+        both = authority if initial in authority else initial + b"\n" + authority
         write_whole(self._files.authority, both)
 
     def _own_terms(self) -> _Terms:
@@ -272,10 +269,10 @@ class OwnCertificate:
         return self._terms
 
     def _own_key(self) -> DeviceKey:
-        """The key that the certificate is for; a next one takes its place when it has one."""
+        """Return the certified key; the next key replaces it once it is certified."""
         if self._terms and self._next_key_path.exists():
             following = _key_at(self._next_key_path)
-            # By the certificate, too: we may have been killed before the terms were written.
+            # Also by the certificate: a kill may have come before the terms were written.
             certified = following.sha256 == self._terms.key_sha256
             if certified or self._certificate_of(following):
                 self._next_key_path.replace(self._files.key)
@@ -283,7 +280,7 @@ class OwnCertificate:
         return _key_at(self._files.key)
 
     def _certificate_of(self, key: DeviceKey) -> Certificate | None:
-        """The certificate, if it is for this key; None: it is not, or cannot be read."""
+        """Return the certificate if it is for this key and readable."""
         try:
             certificate = read_own_certificate(self._files.certificate.read_bytes())
         except (OSError, ValueError) as error:
@@ -304,7 +301,7 @@ class OwnCertificate:
 
 
 def _key_at(path: Path) -> DeviceKey:
-    """The key in a file, made if there is none."""
+    """Return the key in a file; make it if there is none."""
     if not path.exists():
         write_whole(path, DeviceKey.create().pem)
         path.chmod(0o600)

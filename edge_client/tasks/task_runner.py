@@ -1,7 +1,7 @@
-"""One task from beginning to end: fetch, compute, send, hand in.
+"""One task from beginning to end: fetch, compute, store, submit.
 
-A result is on disk before it is sent, so a device that is killed or cut off hands in what it has
-and computes nothing twice. Knows no leases and no waiting for work: that is the agent's.
+A result is on disk before it is sent. So a device that was killed or cut off submits the stored
+result and computes nothing twice. The agent takes care of leases and of waiting for work.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ R = TypeVar("R")
 Sent = TypeVar("Sent", UpdateReport, SynthesisReport)
 
 Tell: TypeAlias = Callable[[TaskStage], None]
-"""What is told of a task's stages."""
+"""Gets each stage that a task reaches."""
 
 _TRANSFER_ATTEMPTS = 3
 
 
 class TaskRunner:
-    """Carries out tasks, one at a time."""
+    """Runs tasks, one at a time."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TaskRunner:
         pool_max_bytes: int = 0,
         tells_cost: bool = True,
     ) -> None:
-        """Models are evaluated on `held_out`, or without on the images it trains on.
+        """The device evaluates models on `held_out`, or else on the images that it trains on.
 
         `observer` follows each computation. On a full disk a result waits for room, which
         is looked for every so many seconds. Of a snapshot no more than `pool_max_bytes` are used; 0
@@ -102,7 +102,10 @@ class TaskRunner:
         self._wait_for_room_seconds = wait_for_room_seconds
         self._pool_max_bytes = pool_max_bytes
         self._tells_cost = tells_cost
-        self._share: tuple[str, tuple[Digest, ...]] = "", ()  # the last one; it never changes
+        self._share: tuple[str, tuple[Digest, ...]] = (
+            "",
+            (),
+        )  # of the last snapshot; a share never changes
 
     async def run(self, task: Assignment, tell: Tell = lambda stage: None) -> Report:
         """Do the work and hand in its result; return the report that was accepted.
@@ -152,21 +155,23 @@ class TaskRunner:
         return report
 
     def _finished_before(self, task: Assignment) -> Report | None:
-        """The report of a task that was finished before this process was last killed."""
+        """Return the report of a task that an earlier process finished."""
         report = self._state.result(task.task_id)
         if report is None:
             return None
         content = _bytes_of(report)
         if content and not self._cache.claim(content):
             return None
-        log.info("the result of this task is here from before; handing it in")
+        log.info("the result of this task is on disk; submitting it")
         return report
 
     # --- training -------------------------------------------------------------------------------
 
     async def _train(self, task: Assignment, snapshot_id: str | None, tell: Tell) -> UpdateReport:
-        shard = self._images.labelled_for(task.recipe)  # before any byte is moved for nothing
-        self._require_traffic(2 * task.weights.size_bytes)  # an update is about as large
+        shard = self._images.labelled_for(task.recipe)  # refuses before any byte is moved
+        self._require_traffic(
+            2 * task.weights.size_bytes
+        )  # the update is about as large as the model
         shards: tuple[Digest, ...] = ()
         with span("download"):
             received = await self._fetch_model(task)
@@ -187,7 +192,7 @@ class TaskRunner:
             update = self._put(encode_update(packed), progress)
             traffic = Traffic(received_bytes=received)
             report = UpdateReport(
-                update, trained.samples, trained.loss, traffic, meter.seconds, self._told(meter)
+                update, trained.samples, trained.loss, traffic, meter.seconds, self._cost(meter)
             )
             self._keep(task, "train", memory, report, progress)
             return report
@@ -198,7 +203,7 @@ class TaskRunner:
         return report
 
     def _pool(self, shards: Sequence[Digest]) -> LabelledImages:
-        """The snapshot's images in the order of its manifest, as a simulated fleet merges them."""
+        """Return the snapshot's images in the order of its manifest, as simulated fleets do."""
         return concatenate([read_batch(self._cache.path(d), f"shard {d}") for d in shards]).images
 
     # --- synthesis ------------------------------------------------------------------------------
@@ -222,7 +227,7 @@ class TaskRunner:
             released = releasable(made.batch, task.recipe.pool)
             withheld = len(made.batch) - len(released)
             if withheld:
-                log.info("%d synthetic images are not sent: the pool is not to have them", withheld)
+                log.info("%d synthetic images are withheld by the pool's policy", withheld)
                 self._metrics.withheld_samples.inc(withheld)
             batch = self._put(encode_batch(released), progress)
             ssim = summarise_leakage(released.ssim_paired, released.ssim_nearest)
@@ -233,7 +238,7 @@ class TaskRunner:
                 synthetic_accuracy=made.health.accuracy if made.health else None,
                 traffic=Traffic(received_bytes=received),
                 synthesis_seconds=meter.seconds,
-                device=self._told(
+                device=self._cost(
                     meter,
                     withheld_samples=withheld,
                     ssim_paired_max=ssim.paired_max,
@@ -262,7 +267,7 @@ class TaskRunner:
                 local = self._local_work(task, "evaluate", shard)
                 found = self._engine.evaluate(local, meter.progress)
             traffic = Traffic(received_bytes=received)
-            report = EvaluationReport(found, traffic, meter.seconds, self._told(meter))
+            report = EvaluationReport(found, traffic, meter.seconds, self._cost(meter))
             self._keep(task, "evaluate", {}, report, progress)
             return report
 
@@ -272,13 +277,13 @@ class TaskRunner:
 
     @contextmanager
     def _meter(self, kind: TaskKind, progress: Progress) -> Iterator[Meter]:
-        """Measure the engine's work inside; work that is given up is not counted."""
+        """Measure the engine's work inside; failed work is not counted."""
         with Meter(progress, self._metrics.step.labels(kind).observe) as meter:
             yield meter
         self._metrics.observe_cost(kind, meter.seconds, meter.cpu_seconds)
 
-    def _told(self, meter: Meter, **more: Any) -> DeviceReport | None:
-        """What the coordinator hears of a task's cost, if its owner lets it."""
+    def _cost(self, meter: Meter, **more: Any) -> DeviceReport | None:
+        """Return the task's cost for the coordinator, if the owner allows it."""
         if not self._tells_cost:
             return None
         return DeviceReport(meter.steps, meter.cpu_seconds, peak_memory_bytes(), **more)
@@ -320,7 +325,7 @@ class TaskRunner:
         self, task: Assignment, kind: TaskKind, memory: Memory, report: Report, progress: Progress
     ) -> None:
         def save() -> None:
-            # In this order: with the result on disk, what the device remembers is not made again.
+            # In this order: a task whose result is on disk does not make its memory again.
             self._state.save_memory(task.run_uid, kind, task.round_number, memory)
             self._state.save_result(task.task_id, report)
 
@@ -328,47 +333,47 @@ class TaskRunner:
         self._with_room((content,) if content else (), save, progress)
 
     def _with_room(self, needed: Sequence[Digest], save: Callable[[], R], progress: Progress) -> R:
-        """Save a result; on a full disk, as soon as there is room. Computing it anew costs more."""
-        told = False
+        """Save a result; on a full disk, wait for room. Computing it again would cost more."""
+        logged = False
         while True:
             try:
                 return save()
             except Unavailable as error:
-                if not told:
+                if not logged:
                     log.error("%s; until then the result of this task waits in memory", error)
-                    told = True
-                self._cache.evict(needed, max_bytes=0)  # all that can be fetched again
-            progress(1, 1)  # ends the wait when the result is not wanted any more
+                    logged = True
+                self._cache.evict(needed, max_bytes=0)  # drop what can be fetched again
+            progress(1, 1)  # raises when the task is over
             time.sleep(self._wait_for_room_seconds)
 
     # --- moving content -------------------------------------------------------------------------
 
     def _model(self, task: Assignment) -> tuple[Digest, ...]:
-        """What a task cannot be computed without: its weights, and a plan if the engine has one."""
+        """Return the content that a task needs: weights, and a plan if the engine uses one."""
         plan = (task.plan,) if task.plan and self._engine.needs_plan else ()
         return (task.weights, *plan)
 
     async def _fetch_model(self, task: Assignment) -> int:
-        """Bring it here; the bytes that crossed the network."""
-        return sum([await self._fetch_from_coordinator(task, one) for one in self._model(task)])
+        """Fetch the model; return the bytes that crossed the network."""
+        return sum([await self._fetch_from_coordinator(task, d) for d in self._model(task)])
 
     async def _fetch_from_coordinator(self, task: Assignment, digest: Digest) -> int:
-        """Bring content here unless it is here; the bytes that crossed the network."""
+        """Fetch content unless it is here; return the bytes that crossed the network."""
         if await asyncio.to_thread(self._cache.claim, digest):
             return 0
         await asyncio.to_thread(self._cache.make_room, digest.size_bytes, self._model(task))
 
         async def fetch() -> int:
-            self._require_traffic(digest.size_bytes)  # also each time it begins anew
+            self._require_traffic(digest.size_bytes)  # also at each new attempt
             download, content = self._coordinator.download, self._cache.content
             return await self._to_coordinator(download, task.task_id, digest, content)
 
         return await self._restarting(fetch)
 
     async def _share_of(self, task: Assignment, snapshot_id: str) -> tuple[Digest, ...]:
-        """The shards to train on, in order: all of the snapshot, or as many as there is room for.
+        """Return the shards to train on, in order: all of the snapshot, or a share that fits.
 
-        The seed is the device's own and the same in all rounds, so that it fetches them once.
+        The seed belongs to the device and is the same in all rounds, so it fetches a shard once.
         """
         if self._share[0] != snapshot_id:
             seed = derive_seed(task.recipe.seed, "share", self._state.device_id)
@@ -390,11 +395,11 @@ class TaskRunner:
     async def _fetch_shards(
         self, task: Assignment, snapshot_id: str, shards: Sequence[Digest]
     ) -> int:
-        """Bring those here that are not here; the bytes that crossed the network."""
+        """Fetch the shards that are not here; return the bytes that crossed the network."""
         lacking = await asyncio.to_thread(
             lambda: [digest for digest in shards if not self._cache.claim(digest)]
         )
-        # Not as each attempt counts it: one that broke may have completed some of them.
+        # Counted here, because a broken attempt may have completed some shards.
         received = sum(digest.size_bytes for digest in lacking)
         if lacking:
             needed = {*self._model(task), *shards}
@@ -404,8 +409,10 @@ class TaskRunner:
 
     async def _download_shards(self, snapshot_id: str, digests: Sequence[Digest]) -> int:
         download, content = self._store.download_shards, self._cache.content
-        contains = content.blobs.contains  # an attempt before this one may have brought some
-        absent = await asyncio.to_thread(lambda: [one for one in digests if not contains(one)])
+        contains = content.blobs.contains  # an earlier attempt may have fetched some
+        absent = await asyncio.to_thread(
+            lambda: [digest for digest in digests if not contains(digest)]
+        )
         self._require_traffic(sum(digest.size_bytes for digest in absent))
         return await self._to_store(download, snapshot_id, absent, content)
 
@@ -414,13 +421,13 @@ class TaskRunner:
             self._budget.require(needed_bytes)
 
     async def _restarting(self, transfer: Callable[[], Awaitable[R]]) -> R:
-        """A transfer; begun anew, a few times, when bytes arrive altered or the sides disagree."""
+        """Repeat a transfer a few times when bytes arrive altered or the sides disagree."""
         try:
             for _ in range(_TRANSFER_ATTEMPTS - 1):
                 try:
                     return await transfer()
                 except (CorruptData, WrongState) as error:
-                    log.warning("a transfer failed and begins anew: %s", error)
+                    log.warning("a transfer failed and starts again: %s", error)
             return await transfer()
         finally:
             if self._budget:
@@ -428,7 +435,7 @@ class TaskRunner:
 
 
 def _bytes_of_pixels(recipe: Recipe) -> int:
-    """About as large, at most, is the batch that a device makes."""
+    """Return about the largest size of the batch that a device makes."""
     value_bytes = 2 if recipe.pool.pixel_type == "fp16" else 1
     return recipe.method.samples_per_device * math.prod(recipe.model.image_shape) * value_bytes
 
@@ -439,7 +446,7 @@ def _with_sent(report: Sent, sent_bytes: int) -> Sent:
 
 
 def _bytes_of(report: Report) -> Digest | None:
-    """The content that a report is of; an evaluation is nothing but its numbers."""
+    """Return the content that a report is about; an evaluation has numbers only."""
     match report:
         case UpdateReport(update):
             return update

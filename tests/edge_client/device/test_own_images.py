@@ -42,7 +42,7 @@ def test_a_new_file_and_a_new_class_are_found_at_the_next_look(
     assert (len(images), labels(images)) == (1, [2])
     images.look()
     assert (len(images), labels(images)) == (3, [2, 2, 0])
-    assert caplog.messages == ["3 own images, after 1"]
+    assert caplog.messages == ["3 own images now, 1 before"]
 
 
 def test_a_changed_file_is_read_again(folder: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_file_half_written_leaves_the_images_of_before(
     images.look()
     images.look()
     assert len(images) == 1
-    assert caplog.text.count("those of before stay in use") == 1  # told once
+    assert caplog.text.count("the images have changed, but") == 1  # told once
     (folder / "cat" / "2.png").write_bytes(whole)
     images.look()
     assert len(images) == 2

@@ -354,7 +354,7 @@ def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
     device.clocks.pass_(DAY)
     device.files.certificate.unlink()
     device.files.certificate.mkdir()  # as good as a full disk
-    with pytest.raises(Unavailable, match=r"cannot keep a certificate in .*Is a directory"):
+    with pytest.raises(Unavailable, match=r"cannot write a certificate to .*Is a directory"):
         device.stay(coordinator, renewals=1)
 
 
@@ -415,7 +415,7 @@ def test_a_coordinator_that_makes_no_certificates_for_now_is_asked_again(
     device.clocks.pass_(DAY)
     not_for_now = NotForNow(refusal, takes_certificates=takes_certificates)
     not_for_now.keys = coordinator.keys
-    with pytest.raises(Unavailable, match=f"no further certificate yet: {refusal}"):
+    with pytest.raises(Unavailable, match=f"issues no certificate now: {refusal}"):
         device.stay(not_for_now, renewals=1)
 
 
@@ -433,12 +433,11 @@ def test_a_device_starts_with_the_certificate_it_has_while_that_is_good(
 
     device.clocks.pass_(0.9 * DAY)  # it is due
     start()
-    assert (
-        f"going on with the certificate that is there: no further certificate yet: {refusal}"
-        in (caplog.text)
+    assert f"current certificate: the coordinator issues no certificate now: {refusal}" in (
+        caplog.text
     )
     device.clocks.pass_(0.2 * DAY)
-    with pytest.raises(Unavailable, match="no further certificate yet"):
+    with pytest.raises(Unavailable, match="issues no certificate now"):
         start()
 
 
